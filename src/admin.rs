@@ -1,0 +1,1 @@
+//! The admin port: health, readiness and metrics. Never on the data port.

@@ -1,0 +1,1 @@
+//! Work off the request path: recording exchanges, observing, reflecting, preparing snapshots.

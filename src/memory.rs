@@ -1,0 +1,1 @@
+//! Decisions about memory: selection, advance, rendering, prompts and parsing. Pure.

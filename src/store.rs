@@ -1,0 +1,1 @@
+//! Durable memory behind domain verbs. SQL lives here and nowhere else.

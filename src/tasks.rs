@@ -1,0 +1,1 @@
+//! Tracked tasks: nothing in the process is spawned bare.

@@ -1,0 +1,1 @@
+//! Logs and metrics: names, set-up, rendering.

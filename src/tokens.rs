@@ -1,0 +1,1 @@
+//! Token counts: an exact tokenizer behind a guard, and an estimate.

@@ -1,0 +1,1 @@
+//! The pooled client towards the upstream: TLS, ALPN, header rules.

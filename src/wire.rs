@@ -1,0 +1,1 @@
+//! Wire formats: bytes to spans, spans back to bytes.
