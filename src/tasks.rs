@@ -1,1 +1,106 @@
 //! Tracked tasks: nothing in the process is spawned bare.
+//!
+//! [`Tasks`] counts every task that was started through it and carries the two signals a shutdown
+//! needs: *draining* (take no new work) and *stopped* (give up what is left). It never decides when
+//! either is due; `server` does. A task that panics is logged under its name and ends alone.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A cheap handle on all tasks of the process and on its two shutdown signals.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    draining: CancellationToken,
+    stopped: CancellationToken,
+}
+
+impl Tasks {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task on the current runtime. `name` is what its panic is logged under.
+    pub fn spawn<F>(&self, name: &'static str, future: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tracker.spawn(async move {
+            // The payload of a panic may quote a request, so only the name is logged; the panic
+            // hook has already written the place.
+            if AssertUnwindSafe(future).catch_unwind().await.is_err() {
+                tracing::error!(task = name, "the task `{name}` panicked and was ended");
+            }
+        })
+    }
+
+    /// Cancelled when the drain begins: finish what is in hand, take nothing new.
+    #[must_use]
+    pub fn draining(&self) -> CancellationToken {
+        self.draining.clone()
+    }
+
+    /// Cancelled when the drain is over: whatever still runs has to end at once.
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.stopped.clone()
+    }
+
+    /// Tasks that have not ended yet.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.tracker.len()
+    }
+
+    /// Gives the first signal. Tasks may still be started: a draining request needs them.
+    pub fn begin_drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Gives both signals and waits for every task, at most `grace`. Returns how many did not end.
+    pub async fn stop(&self, grace: Duration) -> usize {
+        self.draining.cancel();
+        self.stopped.cancel();
+        self.tracker.close();
+        let waited = tokio::time::timeout(grace, self.tracker.wait()).await;
+        if waited.is_ok() { 0 } else { self.running() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panicking_task_ends_alone_and_is_not_waited_for() {
+        let tasks = Tasks::new();
+        let panicking = tasks.spawn("panics", async { panic!("on purpose") });
+        assert!(panicking.await.is_ok(), "the panic was contained");
+        let token = tasks.token();
+        tasks.spawn("waits", async move { token.cancelled().await });
+        assert_eq!(tasks.running(), 1);
+        assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_reports_the_tasks_that_do_not_listen() {
+        let tasks = Tasks::new();
+        tasks.spawn("deaf", std::future::pending());
+        assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
+    }
+
+    #[tokio::test]
+    async fn draining_comes_before_stopped() {
+        let tasks = Tasks::new();
+        tasks.begin_drain();
+        assert!(tasks.draining().is_cancelled());
+        assert!(!tasks.token().is_cancelled());
+    }
+}
