@@ -1,1 +1,143 @@
-//! What was said, without its wire format: fingerprints, links, chains and safe cuts. Pure leaf.
+//! What was said, without its wire format.
+//!
+//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: who spoke, a
+//! [`Fingerprint`] of what the message means, which tool calls it makes or answers. This room
+//! chains them into [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and
+//! no memory; everything above it (`wire`, `memory`, the edges) imports it, it imports nobody.
+
+mod chain;
+mod cuts;
+mod fingerprint;
+mod spoken;
+
+use std::ops::Range;
+
+pub use chain::{Link, Scope};
+pub use cuts::Cuts;
+pub use fingerprint::{Encoder, Fingerprint};
+pub use spoken::{Attachment, Piece, Spoken};
+
+/// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Instructions from the application.
+    System,
+    /// The person, or the program that speaks for them.
+    User,
+    /// The model.
+    Assistant,
+    /// The result of a tool call (also the legacy `function` role).
+    Tool,
+}
+
+impl Role {
+    /// The stable name used in fingerprints, the store and rendered text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+
+    /// The inverse of [`Role::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::System, Self::User, Self::Assistant, Self::Tool]
+            .into_iter()
+            .find(|role| role.name() == name)
+    }
+}
+
+/// One message as a wire format understood it, before it is chained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What the message means; two spellings of one message share it.
+    pub fingerprint: Fingerprint,
+    /// Who speaks.
+    pub role: Role,
+    /// Ids of the tool calls it makes, in order.
+    pub calls: Vec<Box<str>>,
+    /// Id of the tool call it answers.
+    pub answers: Option<Box<str>>,
+    /// Where its bytes stand in the request body.
+    pub span: Range<usize>,
+}
+
+/// One message at its place in a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The message itself.
+    pub message: Message,
+    /// The chain up to and including this message.
+    pub link: Link,
+}
+
+/// The client's history: everything after its leading system messages, chained.
+#[derive(Clone, Debug)]
+pub struct History {
+    turns: Vec<Turn>,
+    cuts: Cuts,
+}
+
+impl History {
+    /// Chains `messages` (leading system messages already taken off) under `scope`.
+    pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
+        let cuts = Cuts::of(&messages);
+        let mut link = Link::root(scope);
+        let turns = messages
+            .into_iter()
+            .map(|message| {
+                link = link.next(&message.fingerprint);
+                Turn { message, link }
+            })
+            .collect();
+        Self { turns, cuts }
+    }
+
+    /// The messages in order.
+    pub fn turns(&self) -> &[Turn] {
+        &self.turns
+    }
+
+    /// How many messages there are.
+    pub fn len(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Whether the client sent nothing but leading system messages.
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// The link of the last message: the name of exactly this history.
+    pub fn tip(&self) -> Option<Link> {
+        self.turns.last().map(|turn| turn.link)
+    }
+
+    /// Where this history may be cut.
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Index of the newest user message.
+    pub fn newest_user(&self) -> Option<usize> {
+        self.turns
+            .iter()
+            .rposition(|turn| turn.message.role == Role::User)
+    }
+
+    /// How many messages stand up to and including `link`; `None` where the chain does not hold it.
+    ///
+    /// `near` is where the link is believed to stand (a count); it only saves time.
+    pub fn covered_by(&self, link: &Link, near: usize) -> Option<usize> {
+        match near.checked_sub(1).and_then(|index| self.turns.get(index)) {
+            Some(turn) if turn.link == *link => Some(near),
+            _ => self
+                .turns
+                .iter()
+                .position(|turn| turn.link == *link)
+                .map(|index| index + 1),
+        }
+    }
+}

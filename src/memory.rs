@@ -1,1 +1,201 @@
-//! Decisions about memory: selection, advance, rendering, prompts and parsing. Pure.
+//! Decisions about memory. Pure: no async, no I/O, no clock; the same functions decide in tests,
+//! in replay and in production.
+//!
+//! On the request path only [`select`] runs: which snapshot may stand in for the oldest messages.
+//! Off it [`advance`] says what is to be observed, reflected or prepared next, `observe` and
+//! `reflect` write prompts and read answers, `render` writes the block that is sent. The types here
+//! are the vocabulary of the store: a *chunk* observes a range of links, a *reflection* condenses a
+//! run of chunks, a *snapshot* is what can be sent. All three are immutable.
+
+use crate::history::{Link, Role};
+
+/// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Raw history that makes a snapshot due (published default 30,000).
+    pub message_tokens: u32,
+    /// Raw history in one chunk, at least (published default 0.2 of `message_tokens`).
+    pub buffer_tokens: u32,
+    /// Raw history an activation aims to keep (published default: 0.2 of `message_tokens`).
+    pub retention_floor: u32,
+    /// Raw history from which an activation takes what it can get (default 1.2 × `message_tokens`).
+    pub block_after: u32,
+    /// Observations that make a reflection due (published default 40,000).
+    pub observation_tokens: u32,
+    /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
+    pub reflect_from: u32,
+}
+
+/// What is kept of one message of an accepted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its link.
+    pub link: Link,
+    /// How many messages the chain holds up to and including it (1 for the first).
+    pub count: usize,
+    /// Who speaks.
+    pub role: Role,
+    /// Its tokens. Counted once, stored, never changed.
+    pub tokens: u32,
+    /// Whether every tool call up to here is answered.
+    pub closed: bool,
+    /// Whether a turn ends here: an answer of the assistant that calls no tool.
+    pub turn_end: bool,
+    /// Length of the first accepted request that carried it.
+    pub born: usize,
+    /// Whether a longer accepted request carried it again: only then may it be observed.
+    pub confirmed: bool,
+    /// When it was first seen, in milliseconds since 1970.
+    pub seen_ms: i64,
+    /// Whether it was seen as it was said; false for history that was there before the first
+    /// request, which gets no minute.
+    pub live: bool,
+}
+
+/// The id of a chunk or a reflection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartId(pub i64);
+
+/// The id of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(pub i64);
+
+/// What a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PartKind {
+    /// An observation of a range of messages.
+    Chunk,
+    /// A condensation of all parts before it.
+    Reflection,
+}
+
+impl PartKind {
+    /// The stable name in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chunk => "chunk",
+            Self::Reflection => "reflection",
+        }
+    }
+}
+
+/// A range `(from, to]` of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The link before the first message covered (the root link for the first chunk).
+    pub from: Link,
+    /// Messages before the range.
+    pub from_count: usize,
+    /// The link of the last message covered.
+    pub to: Link,
+    /// Messages up to the end of the range.
+    pub to_count: usize,
+}
+
+/// A chunk or a reflection without its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartMeta {
+    /// Its id; unique in the store.
+    pub id: PartId,
+    /// What it is.
+    pub kind: PartKind,
+    /// What it covers. A reflection starts at the root.
+    pub span: Span,
+    /// Tokens of its text.
+    pub tokens: u32,
+    /// Tokens of the messages it covers.
+    pub message_tokens: u32,
+}
+
+/// A chunk or a reflection, before it has an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewPart {
+    /// What it is.
+    pub kind: PartKind,
+    /// What it covers.
+    pub span: Span,
+    /// What is sent to the model, without hints.
+    pub text: String,
+    /// Tokens of `text`.
+    pub tokens: u32,
+    /// Tokens of the messages it covers.
+    pub message_tokens: u32,
+    /// What the conversation was busy with at the end of the range.
+    pub current_task: Option<String>,
+    /// How the Observer would go on.
+    pub suggested_response: Option<String>,
+    /// The parts a reflection condensed, in order; empty for a chunk.
+    pub sources: Vec<PartId>,
+    /// The model that wrote it; `code` where code did.
+    pub model: String,
+}
+
+/// A chunk or a reflection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its id.
+    pub id: PartId,
+    /// Everything else.
+    pub body: NewPart,
+}
+
+/// Why a snapshot was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The raw history reached `message_tokens`.
+    Threshold,
+    /// The observations reached `observation_tokens` and a reflection took their place.
+    Reflection,
+    /// The provider refused a request as too long.
+    Overflow,
+}
+
+impl Cause {
+    /// The stable name in the store and the audit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Threshold => "threshold",
+            Self::Reflection => "reflection",
+            Self::Overflow => "overflow",
+        }
+    }
+
+    /// The inverse of [`Cause::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Threshold, Self::Reflection, Self::Overflow]
+            .into_iter()
+            .find(|cause| cause.name() == name)
+    }
+}
+
+/// A snapshot without what it sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotMeta {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The last link it covers.
+    pub to: Link,
+    /// How many messages it covers.
+    pub to_count: usize,
+    /// The chain length from which it may be used.
+    pub eligible_from: usize,
+    /// Index of the user message that stands raw between the block and the tail.
+    pub pin: Option<usize>,
+    /// Its parts in order.
+    pub parts: Vec<PartId>,
+    /// Tokens of its text.
+    pub tokens: u32,
+    /// Why it was made.
+    pub cause: Cause,
+}
+
+/// What can be sent in place of a covered prefix. Its text is frozen: the same request goes out as
+/// the same bytes for as long as the snapshot exists (INV-SAME).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Everything but the text.
+    pub meta: SnapshotMeta,
+    /// The text in order: preamble, one segment per part, hints. Each but the last is unchanged by
+    /// the next activation (INV-PREFIX).
+    pub segments: Vec<String>,
+}

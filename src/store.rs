@@ -1,1 +1,312 @@
 //! Durable memory behind domain verbs. SQL lives here and nowhere else.
+//!
+//! Every verb names the owner ([`Scope`]); it is the first part of every key and stands in every
+//! WHERE (INV-OWN). Rows are immutable but for `confirmed` of a link and the life of a job.
+//! Called by `proxy` (find, snapshot), by `jobs` (the rest) and by the command line (threads).
+
+use async_trait::async_trait;
+
+use crate::history::{Link, Scope};
+use crate::memory::{
+    Cause, NewPart, Node, Part, PartId, PartMeta, Snapshot, SnapshotId, SnapshotMeta, Span,
+};
+
+/// What went wrong. Never carries message text.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database did not answer in time or is locked; the same call may work later.
+    #[error("the store is busy: {0}")]
+    Busy(String),
+    /// The database is gone, full, read-only or damaged.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A row could not be understood.
+    #[error("the store holds something unreadable: {0}")]
+    Corrupt(String),
+}
+
+/// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// The snapshot, or `None` where the history went out raw.
+    pub snapshot: Option<SnapshotId>,
+    /// Placement of the block, by its configured name; empty where there was none.
+    pub placement: String,
+}
+
+/// The answer to a cold conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Snapshots whose `to` is among the probes.
+    pub snapshots: Vec<SnapshotMeta>,
+    /// What the request with exactly this tip was sent with, if it was recorded.
+    pub used: Option<Used>,
+    /// Whether the tip itself is recorded (then longer chains may be as well).
+    pub tip_known: bool,
+}
+
+/// What the store knows of one chain.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The recorded prefix of the chain, in order, gapless from the first message.
+    pub nodes: Vec<Node>,
+    /// The lineage of the deepest recorded link.
+    pub lineage: Option<i64>,
+    /// Whether the deepest recorded link already has a recorded successor (then a new message
+    /// after it is a fork).
+    pub branches: bool,
+    /// Chunks and reflections whose span lies in the chain, by `to_count`, then id.
+    pub parts: Vec<PartMeta>,
+    /// Snapshots whose `to` lies in the chain, by `to_count`, then id.
+    pub snapshots: Vec<SnapshotMeta>,
+    /// Spans for which a job is waiting or running, and those given up (`Abandoned`).
+    pub jobs: Vec<(JobKind, Span, JobState)>,
+}
+
+/// One accepted request, as it is recorded.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The thread key the client gave, if any.
+    pub thread_key: Option<String>,
+    /// The lineage it continues; `None` starts a new one.
+    pub lineage: Option<i64>,
+    /// Messages not recorded before, in order; the parent of the first is `parent`.
+    pub new_nodes: Vec<Node>,
+    /// The link the new messages follow.
+    pub parent: Link,
+    /// Messages up to this count become confirmed.
+    pub confirmed: usize,
+    /// The links up to `confirmed` that were not yet confirmed.
+    pub confirm: Vec<Link>,
+    /// The last link of the request and its length.
+    pub tip: Link,
+    /// Its length.
+    pub count: usize,
+    /// What it was sent with.
+    pub used: Used,
+    /// The model it asked for.
+    pub model: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobKind {
+    /// Write a chunk.
+    Observe,
+    /// Condense parts.
+    Reflect,
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Waiting for a worker, or leased by one.
+    Open,
+    /// Tried as often as allowed without a usable result; not offered again for this span.
+    Abandoned,
+}
+
+/// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// What to do.
+    pub kind: JobKind,
+    /// The range.
+    pub span: Span,
+    /// Tokens of the messages in the range.
+    pub message_tokens: u32,
+    /// Text for the Observer (redacted, fenced later); empty for a reflection. Deleted with the job.
+    pub payload: String,
+    /// The parts that stand before the range (Observer) or are to be condensed (Reflector).
+    pub parts: Vec<PartId>,
+    /// The conversation's model, used where none is configured.
+    pub model: String,
+    /// Tip of the request that made it due.
+    pub tip: Link,
+    /// Length of that request.
+    pub tip_count: usize,
+}
+
+/// A claimed job. `fence` changes with every claim; a commit with an old one is refused.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its row.
+    pub id: i64,
+    /// The owner.
+    pub scope: Scope,
+    /// What to do.
+    pub work: NewJob,
+    /// How often it was claimed, this time included.
+    pub attempts: u32,
+    /// How many usable-looking calls gave an empty answer before.
+    pub empty_answers: u32,
+    /// The lease's fencing number.
+    pub fence: i64,
+}
+
+/// Which jobs a worker may claim.
+#[derive(Clone, Debug)]
+pub struct ClaimFilter {
+    /// Observe jobs of any tenant (an endpoint of its own is configured), or only of `held`.
+    pub observe_any: bool,
+    /// Reflect jobs of any tenant, or only of `held`.
+    pub reflect_any: bool,
+    /// Tenants whose way to the upstream this process holds.
+    pub held: Vec<[u8; 32]>,
+}
+
+/// How a claimed job ended without a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Try again at this time (milliseconds since 1970).
+    RetryAt(i64),
+    /// The model answered nothing usable; try again at this time.
+    EmptyRetryAt(i64),
+    /// Give the span up.
+    Abandon,
+}
+
+/// A snapshot before the store gave it an id and a first eligible length.
+#[derive(Clone, Debug)]
+pub struct NewSnapshot {
+    /// The last link it covers.
+    pub to: Link,
+    /// How many messages it covers.
+    pub to_count: usize,
+    /// See [`SnapshotMeta::pin`].
+    pub pin: Option<usize>,
+    /// Its parts in order.
+    pub parts: Vec<PartId>,
+    /// Tokens of its text.
+    pub tokens: u32,
+    /// Why it was made.
+    pub cause: Cause,
+    /// The frozen text.
+    pub segments: Vec<String>,
+    /// The chain it was made for: it becomes eligible beyond the longest recorded chain that
+    /// extends this tip.
+    pub tip: Link,
+    /// Length of that chain.
+    pub tip_count: usize,
+    /// Eligible at `tip_count` itself: the request at hand was refused as too long and is sent
+    /// again with it.
+    pub at_once: bool,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+/// A thread or lineage for people.
+#[derive(Clone, Debug)]
+pub struct ThreadRow {
+    /// The lineage's id as shown by `diarist threads`.
+    pub lineage: i64,
+    /// Short hash of the tenant.
+    pub tenant: String,
+    /// Whether it belongs to a resource.
+    pub resource: bool,
+    /// The key the client gave.
+    pub key: Option<String>,
+    /// The model of the last request.
+    pub model: String,
+    /// Messages in its longest recorded chain.
+    pub messages: usize,
+    /// Tokens of that chain.
+    pub message_tokens: u64,
+    /// Requests recorded.
+    pub requests: u64,
+    /// Chunks and reflections written for it.
+    pub parts: usize,
+    /// Snapshots prepared for it.
+    pub snapshots: usize,
+    /// First and last request, in milliseconds since 1970.
+    pub first_ms: i64,
+    /// See `first_ms`.
+    pub last_ms: i64,
+}
+
+/// Everything of one lineage, for `diarist threads show`.
+#[derive(Clone, Debug)]
+pub struct ThreadDetail {
+    /// The row of the list.
+    pub row: ThreadRow,
+    /// Links of its longest chain.
+    pub nodes: Vec<Node>,
+    /// Its parts with their text, in order.
+    pub parts: Vec<Part>,
+    /// Its snapshots, in order.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// The store.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Snapshots whose `to` is among `chain` (oldest first), and what exactly this history was
+    /// sent with before. One indexed query.
+    async fn find(&self, scope: &Scope, chain: &[Link]) -> Result<Found, StoreError>;
+
+    /// A snapshot with its text. One indexed query.
+    async fn snapshot(&self, scope: &Scope, id: SnapshotId)
+    -> Result<Option<Snapshot>, StoreError>;
+
+    /// Everything known of `chain`.
+    async fn known(&self, scope: &Scope, chain: &[Link]) -> Result<Known, StoreError>;
+
+    /// Records an accepted request in one transaction and returns its lineage. Recording the same
+    /// request twice changes nothing but `last_ms` and the request count.
+    async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
+
+    /// The texts of `parts`, in the order given; missing ones are left out.
+    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Result<Vec<Part>, StoreError>;
+
+    /// Puts a job into the queue unless its span has one, or has a part already.
+    /// Returns whether it is new.
+    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Result<bool, StoreError>;
+
+    /// Leases the next due job until `now_ms + lease_ms`. Expired leases count as free.
+    async fn claim(
+        &self,
+        filter: &ClaimFilter,
+        now_ms: i64,
+        lease_ms: i64,
+    ) -> Result<Option<Job>, StoreError>;
+
+    /// Stores the part of a claimed job and deletes the job, in one transaction. `None` where the
+    /// lease was lost or a part for that span exists (then the job is gone as well).
+    async fn commit_part(
+        &self,
+        job: &Job,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> Result<Option<PartId>, StoreError>;
+
+    /// Gives a claimed job back. Nothing happens where the lease was lost.
+    async fn release(&self, job: &Job, how: Release) -> Result<(), StoreError>;
+
+    /// Commits a snapshot; fills in its id and `eligible_from`. Where an equal one exists
+    /// (same `to`, same parts, same text, eligible for the same tip) that one is returned.
+    async fn commit_snapshot(
+        &self,
+        scope: &Scope,
+        snapshot: &NewSnapshot,
+    ) -> Result<Snapshot, StoreError>;
+
+    /// Jobs waiting or running, for metrics and for tests that wait until memory is quiet.
+    async fn open_jobs(&self) -> Result<u64, StoreError>;
+
+    /// All lineages, newest first.
+    async fn threads(&self, limit: u32) -> Result<Vec<ThreadRow>, StoreError>;
+
+    /// One lineage, for the operator (who stands above owners).
+    async fn thread(&self, lineage: i64) -> Result<Option<ThreadDetail>, StoreError>;
+
+    /// Deletes everything of a lineage that no other lineage uses; returns how many rows went.
+    async fn forget(&self, scope: &Scope, lineage: i64) -> Result<u64, StoreError>;
+
+    /// Whether the store answers now.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Writes out what is buffered and closes.
+    async fn close(&self);
+}

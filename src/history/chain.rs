@@ -1,0 +1,122 @@
+//! Links: each names one history up to one message, under one owner.
+
+use super::Fingerprint;
+
+/// Whose history it is. Seeds every chain, so two owners never share a link (INV-OWN).
+///
+/// There is no default on purpose: every verb of the store and every chain names its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// Hash of the credential, or of the name the operator gave it.
+    pub tenant: [u8; 32],
+    /// Hash of the resource (a user of the application) where the client names one: a second wall.
+    pub resource: Option<[u8; 32]>,
+}
+
+impl Scope {
+    /// The scope of `credential` (all of it: a truncated credential would merge its owners) and,
+    /// where there is one, of `resource`.
+    pub fn of(credential: &[u8], resource: Option<&[u8]>) -> Self {
+        Self {
+            tenant: blake3::derive_key("diarist 2026-11 tenant", credential),
+            resource: resource.map(|r| blake3::derive_key("diarist 2026-11 resource", r)),
+        }
+    }
+
+    /// The resource as the store keeps it: empty for none.
+    pub fn resource_key(&self) -> &[u8] {
+        self.resource.as_ref().map_or(&[], |r| r.as_slice())
+    }
+
+    /// A short name of the tenant for people (audit, `diarist threads`): 48 bits, never a key.
+    pub fn tenant_label(&self) -> String {
+        hex(&self.tenant[..6])
+    }
+}
+
+/// The hash of a chain up to one message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link([u8; 32]);
+
+impl Link {
+    /// The link before the first message of any history of `scope`.
+    pub fn root(scope: &Scope) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 chain");
+        hasher.update(&scope.tenant);
+        match &scope.resource {
+            None => hasher.update(&[0]),
+            Some(resource) => hasher.update(&[1]).update(resource),
+        };
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The link after one more message.
+    #[must_use]
+    pub fn next(self, fingerprint: &Fingerprint) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(fingerprint.as_bytes());
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// As stored.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// From the store; `None` unless 32 bytes.
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.try_into().ok()?))
+    }
+
+    /// A short name for people: 48 bits, never compared.
+    pub fn label(&self) -> String {
+        hex(&self.0[..6])
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({})", self.label())
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Encoder;
+
+    fn print(text: &str) -> Fingerprint {
+        let mut encoder = Encoder::new();
+        encoder.text("content", text);
+        encoder.finish()
+    }
+
+    #[test]
+    fn owners_never_share_a_link() {
+        let scopes = [
+            Scope::of(b"Bearer alice", None),
+            Scope::of(b"Bearer bob", None),
+            Scope::of(b"Bearer alice", Some(b"home")),
+            Scope::of(b"Bearer alice", Some(b"")),
+        ];
+        let links = scopes.map(|scope| Link::root(&scope).next(&print("hi")));
+        for (i, a) in links.iter().enumerate() {
+            assert!(links[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn order_matters() {
+        let root = Link::root(&Scope::of(b"k", None));
+        let (a, b) = (print("a"), print("b"));
+        assert_ne!(root.next(&a).next(&b), root.next(&b).next(&a));
+    }
+}

@@ -1,0 +1,150 @@
+//! Where a history may be cut: never between a tool call and its result (INV-PAIR).
+//!
+//! A cut is a count: cut `n` leaves the first `n` messages on one side. A *round* is an assistant
+//! message that calls tools and the results that answer it. Two questions are asked of a cut, and
+//! they differ in what they may look at:
+//! - [`Cuts::closed`] looks only at what stands *before* the cut, so every process that has seen
+//!   the same prefix agrees; chunk boundaries are chosen by it.
+//! - [`Cuts::safe`] looks at the whole request; what is forwarded is checked by it.
+
+use std::collections::HashMap;
+
+use super::{Message, Role};
+
+/// The cuts of one history.
+#[derive(Clone, Debug)]
+pub struct Cuts {
+    closed: Vec<bool>,
+    safe: Vec<bool>,
+}
+
+impl Cuts {
+    /// Examines `messages`.
+    pub fn of(messages: &[Message]) -> Self {
+        let count = messages.len();
+        let mut closed = vec![true; count + 1];
+        // Difference array over cuts: how many calls each cut would part from their result.
+        let mut parted = vec![0_i32; count + 2];
+        let mut open: Vec<(&str, usize)> = Vec::new();
+        let mut calls: HashMap<&str, usize> = HashMap::new();
+        for (index, message) in messages.iter().enumerate() {
+            if let Some(id) = message.answers.as_deref() {
+                open.retain(|(call, _)| *call != id);
+                if let Some(call) = calls.get(id) {
+                    parted[call + 1] += 1;
+                    parted[index + 1] -= 1;
+                }
+            } else if message.role != Role::Tool {
+                // A message that is no result ends the round before it, finished or not: whoever
+                // accepted the request accepted that too.
+                open.clear();
+            }
+            for id in &message.calls {
+                open.push((id, index));
+                calls.insert(id, index);
+            }
+            closed[index + 1] = open.is_empty();
+        }
+        if let Some((_, first)) = open.first() {
+            // The newest round is unfinished: its results are still to come.
+            parted[first + 1] += 1;
+        }
+        let mut depth = 0;
+        let safe = parted
+            .iter()
+            .take(count + 1)
+            .map(|change| {
+                depth += change;
+                depth == 0
+            })
+            .collect();
+        Self { closed, safe }
+    }
+
+    /// Whether every call among the first `cut` messages is answered among them (or was abandoned:
+    /// the conversation went on without its result).
+    pub fn closed(&self, cut: usize) -> bool {
+        self.closed.get(cut).copied().unwrap_or(false)
+    }
+
+    /// Whether cutting here parts no call from its result anywhere in this history.
+    pub fn safe(&self, cut: usize) -> bool {
+        self.safe.get(cut).copied().unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Encoder;
+
+    fn message(role: Role, calls: &[&str], answers: Option<&str>) -> Message {
+        Message {
+            fingerprint: Encoder::new().finish(),
+            role,
+            calls: calls.iter().map(|c| (*c).into()).collect(),
+            answers: answers.map(Into::into),
+            span: 0..0,
+        }
+    }
+
+    fn table(messages: &[Message]) -> (Vec<usize>, Vec<usize>) {
+        let cuts = Cuts::of(messages);
+        let all = 0..=messages.len();
+        (
+            all.clone().filter(|c| cuts.closed(*c)).collect(),
+            all.filter(|c| cuts.safe(*c)).collect(),
+        )
+    }
+
+    #[test]
+    fn parallel_round_is_whole() {
+        let history = [
+            message(Role::User, &[], None),
+            message(Role::Assistant, &["a", "b"], None),
+            message(Role::Tool, &[], Some("b")),
+            message(Role::Tool, &[], Some("a")),
+            message(Role::Assistant, &[], None),
+        ];
+        assert_eq!(table(&history), (vec![0, 1, 4, 5], vec![0, 1, 4, 5]));
+    }
+
+    #[test]
+    fn unfinished_newest_round_is_whole() {
+        let history = [
+            message(Role::User, &[], None),
+            message(Role::Assistant, &["a", "b"], None),
+            message(Role::Tool, &[], Some("b")),
+        ];
+        assert_eq!(table(&history), (vec![0, 1], vec![0, 1]));
+    }
+
+    #[test]
+    fn abandoned_round_ends_with_the_next_message() {
+        let history = [
+            message(Role::Assistant, &["a"], None),
+            message(Role::User, &[], None),
+            message(Role::Assistant, &[], None),
+        ];
+        assert_eq!(table(&history), (vec![0, 2, 3], vec![0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn late_result_keeps_everything_between_together() {
+        let history = [
+            message(Role::Assistant, &["a"], None),
+            message(Role::User, &[], None),
+            message(Role::Tool, &[], Some("a")),
+            message(Role::User, &[], None),
+        ];
+        let (_, safe) = table(&history);
+        assert_eq!(safe, vec![0, 3, 4]);
+    }
+
+    #[test]
+    fn past_the_end_is_never_a_cut() {
+        let cuts = Cuts::of(&[]);
+        assert!(cuts.safe(0) && cuts.closed(0));
+        assert!(!cuts.safe(1) && !cuts.closed(1));
+    }
+}

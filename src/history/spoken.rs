@@ -1,0 +1,58 @@
+//! What a message says, as plain text: read off the request path only, for counting tokens and for
+//! showing history to the Observer. A wire format fills it; nothing is ever written back from it.
+
+use super::Role;
+
+/// One message in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spoken {
+    /// Who speaks.
+    pub role: Role,
+    /// The participant's name where the client gives one.
+    pub name: Option<String>,
+    /// What is said, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// A piece of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Plain text.
+    Text(String),
+    /// The model declined, in these words.
+    Refusal(String),
+    /// A tool call.
+    Call {
+        /// The id its result will carry; empty in the legacy form.
+        id: String,
+        /// Name of the tool.
+        name: String,
+        /// Arguments as the model wrote them, usually JSON.
+        arguments: String,
+    },
+    /// The result of a tool call. Its text is in the `Text` pieces that follow.
+    Result {
+        /// The id of the call; the tool's name in the legacy form.
+        id: String,
+    },
+    /// Something that is not text and is never counted as text.
+    Attachment {
+        /// What it is.
+        kind: Attachment,
+        /// File name, the last path segment of its URL, or its media type.
+        label: String,
+    },
+    /// A part this version does not know, as its JSON.
+    Unknown(String),
+}
+
+/// Kinds of attachments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// A picture.
+    Image,
+    /// Sound.
+    Audio,
+    /// Any other file.
+    File,
+}
