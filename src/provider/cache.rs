@@ -1,0 +1,175 @@
+//! A provider's prompt cache, simulated: how much of a prompt an earlier one already paid for.
+//!
+//! The rules are those OpenAI documents for automatic caching: an exact prefix, at least 1,024
+//! tokens, hits in steps of 128. Nothing is ever evicted, so a miss always has its cause in the
+//! request. Called by [`super::server`] for accepted requests; pure, no clock.
+//!
+//! A conversation of 1,600 messages is measured on every turn. So prompts live in a tree of
+//! message prefixes: a turn costs one hash and one lookup per message, and only messages never
+//! seen behind that prefix are counted.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Count;
+use super::prompt::{Prompt, pieces};
+
+/// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
+pub const MINIMUM_TOKENS: u32 = 1024;
+/// Hits come in multiples of this (same source).
+pub const STEP_TOKENS: u32 = 128;
+
+/// What the cache made of one prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Size of the whole prompt.
+    pub prompt_tokens: u32,
+    /// How much of its beginning was read from the cache: 0, or at least [`MINIMUM_TOKENS`] and a
+    /// multiple of [`STEP_TOKENS`]. Part of `prompt_tokens`, not in addition to it.
+    pub cached_tokens: u32,
+}
+
+impl Measured {
+    /// What had to be computed, hence what costs the full price.
+    pub fn uncached_tokens(self) -> u32 {
+        self.prompt_tokens - self.cached_tokens
+    }
+}
+
+type Digest = [u8; 16];
+
+/// A prefix of messages somebody sent, and the cache blocks its last segment completed.
+struct Node {
+    tokens: u32,
+    chain: Digest,
+    /// Chain digests at the ends of the pieces that completed a block, with the block's number.
+    blocks: Vec<(u32, Digest)>,
+    stored: bool,
+}
+
+/// The cache of one provider, for all its customers and models; they never share entries.
+pub struct PromptCache {
+    count: Count,
+    nodes: HashMap<Digest, Node>,
+    seen: HashSet<Digest>,
+}
+
+impl std::fmt::Debug for PromptCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PromptCache")
+            .field("prefixes", &self.nodes.len())
+            .field("blocks", &self.seen.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The nodes of one measured prompt: hand it back to [`PromptCache::store`] when the request was
+/// accepted. A refused request warms nothing.
+#[derive(Debug)]
+pub struct Path(Vec<Digest>);
+
+impl PromptCache {
+    /// An empty cache that counts with `count`.
+    pub fn new(count: Count) -> Self {
+        Self {
+            count,
+            nodes: HashMap::new(),
+            seen: HashSet::new(),
+        }
+    }
+
+    /// Measures and stores at once: what an accepted request does.
+    pub fn read_and_write(&mut self, owner: &str, model: &str, prompt: &Prompt) -> Measured {
+        let (measured, path) = self.read(owner, model, prompt);
+        self.store(&path);
+        measured
+    }
+
+    /// Measures `prompt` for this `owner` (a credential) and `model` without storing it.
+    pub fn read(&mut self, owner: &str, model: &str, prompt: &Prompt) -> (Measured, Path) {
+        let mut chain = link(&[owner.as_bytes(), model.as_bytes()]);
+        let mut tokens = 0;
+        let mut path = Vec::with_capacity(prompt.segments().len());
+        for segment in prompt.segments() {
+            let id = link(&[&chain, segment.as_bytes()]);
+            let node = self
+                .nodes
+                .entry(id)
+                .or_insert_with(|| Node::after(chain, tokens, segment, &self.count));
+            (chain, tokens) = (node.chain, node.tokens);
+            path.push(id);
+        }
+        let path = Path(path);
+        let blocks = self.deepest_block(&path);
+        let cached = if blocks * STEP_TOKENS >= MINIMUM_TOKENS {
+            blocks * STEP_TOKENS
+        } else {
+            0
+        };
+        let measured = Measured {
+            prompt_tokens: tokens,
+            cached_tokens: cached,
+        };
+        (measured, path)
+    }
+
+    /// Makes every full block of a measured prompt available to later ones.
+    pub fn store(&mut self, path: &Path) {
+        // From the end: behind a stored prefix everything is stored.
+        for id in path.0.iter().rev() {
+            let Some(node) = self.nodes.get_mut(id) else {
+                continue;
+            };
+            if node.stored {
+                break;
+            }
+            node.stored = true;
+            self.seen
+                .extend(node.blocks.iter().map(|(_, digest)| *digest));
+        }
+    }
+
+    fn deepest_block(&self, path: &Path) -> u32 {
+        path.0
+            .iter()
+            .rev()
+            .filter_map(|id| self.nodes.get(id))
+            .flat_map(|node| node.blocks.iter().rev())
+            .find(|(_, digest)| self.seen.contains(digest))
+            .map_or(0, |(block, _)| *block)
+    }
+}
+
+impl Node {
+    fn after(mut chain: Digest, mut tokens: u32, segment: &str, count: &Count) -> Self {
+        let mut blocks = Vec::new();
+        for piece in pieces(segment) {
+            let before = tokens / STEP_TOKENS;
+            tokens += count(piece);
+            chain = link(&[&chain, piece.as_bytes()]);
+            if tokens / STEP_TOKENS > before {
+                blocks.push((tokens / STEP_TOKENS, chain));
+            }
+        }
+        Self {
+            tokens,
+            chain,
+            blocks,
+            stored: false,
+        }
+    }
+}
+
+/// Half a BLAKE3 digest over length-prefixed fields: `("ab", "c")` is not `("a", "bc")`.
+fn link(fields: &[&[u8]]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for field in fields {
+        hasher.update(&(field.len() as u64).to_le_bytes());
+        hasher.update(field);
+    }
+    let mut digest = Digest::default();
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    digest
+}
+
+#[cfg(test)]
+mod tests;

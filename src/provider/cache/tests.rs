@@ -1,0 +1,171 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::provider::rough_count;
+
+fn message(role: &str, text: impl Into<String>) -> Value {
+    json!({"role": role, "content": text.into()})
+}
+
+fn prompt(messages: &[Value]) -> Prompt {
+    Prompt::render(json!({ "messages": messages }).as_object().unwrap())
+}
+
+fn cache() -> PromptCache {
+    PromptCache::new(rough_count())
+}
+
+/// A paragraph of about `tokens` tokens that differs with `seed`.
+fn paragraph(seed: u32, tokens: u32) -> String {
+    (0..tokens / 2)
+        .map(|word| format!("{:07} ", seed * 10_000 + word))
+        .collect()
+}
+
+#[test]
+fn a_prompt_below_the_minimum_is_never_cached() {
+    let mut cache = cache();
+    let short = prompt(&[message("user", paragraph(1, 900))]);
+    let first = cache.read_and_write("key", "m", &short);
+    let again = cache.read_and_write("key", "m", &short);
+    assert!(first.prompt_tokens > 800 && first.prompt_tokens < MINIMUM_TOKENS);
+    assert_eq!(again.cached_tokens, 0);
+    assert_eq!(again.prompt_tokens, first.prompt_tokens);
+}
+
+#[test]
+fn a_repeated_prompt_hits_in_whole_steps() {
+    let mut cache = cache();
+    let long = prompt(&[message("user", paragraph(1, 2000))]);
+    assert_eq!(cache.read_and_write("key", "m", &long).cached_tokens, 0);
+    let again = cache.read_and_write("key", "m", &long);
+    assert_eq!(again.cached_tokens % STEP_TOKENS, 0);
+    assert!(again.uncached_tokens() < STEP_TOKENS, "{again:?}");
+}
+
+#[test]
+fn an_appended_history_hits_all_that_was_sent_before() {
+    let mut cache = cache();
+    let mut history = vec![message("system", paragraph(0, 1500))];
+    let mut before = 0;
+    for turn in 1..60 {
+        history.push(message("user", paragraph(turn, 90)));
+        let measured = cache.read_and_write("key", "m", &prompt(&history));
+        if before > 0 {
+            assert!(
+                measured.cached_tokens + STEP_TOKENS > before,
+                "turn {turn}: {measured:?}"
+            );
+            assert!(measured.cached_tokens <= before);
+        }
+        before = measured.prompt_tokens;
+    }
+}
+
+#[test]
+fn a_message_that_grows_at_its_end_hits_up_to_where_it_grew() {
+    let mut cache = cache();
+    let block = paragraph(1, 3000);
+    let first = cache.read_and_write("key", "m", &prompt(&[message("system", block.as_str())]));
+    let grown = prompt(&[message("system", block + &paragraph(2, 500))]);
+    let measured = cache.read_and_write("key", "m", &grown);
+    // One step, and the piece the old end fell into.
+    assert!(
+        measured.cached_tokens + 2 * STEP_TOKENS > first.prompt_tokens,
+        "{measured:?}"
+    );
+}
+
+#[test]
+fn a_changed_early_byte_misses_everything() {
+    let mut cache = cache();
+    let mut history = vec![
+        message("system", "It is 09:41."),
+        message("user", paragraph(1, 3000)),
+    ];
+    cache.read_and_write("key", "m", &prompt(&history));
+    history[0] = message("system", "It is 09:42.");
+    assert_eq!(
+        cache
+            .read_and_write("key", "m", &prompt(&history))
+            .cached_tokens,
+        0
+    );
+}
+
+#[test]
+fn a_change_in_the_middle_hits_up_to_it() {
+    let mut cache = cache();
+    let mut history: Vec<Value> = (0..10)
+        .map(|i| message("user", paragraph(i, 500)))
+        .collect();
+    cache.read_and_write("key", "m", &prompt(&history));
+    history[6] = message("user", paragraph(99, 500));
+    let measured = cache.read_and_write("key", "m", &prompt(&history));
+    let kept = prompt(&history[..6]).tokens(&rough_count());
+    assert!(measured.cached_tokens <= kept && measured.cached_tokens + STEP_TOKENS > kept);
+}
+
+#[test]
+fn tools_come_first_and_a_changed_tool_misses() {
+    let mut cache = cache();
+    let request = |description: &str| {
+        let request = json!({
+            "tools": [{"type": "function", "function": {"name": "f", "description": description}}],
+            "messages": [message("user", paragraph(1, 2000))],
+        });
+        Prompt::render(request.as_object().unwrap())
+    };
+    cache.read_and_write("key", "m", &request("looks up"));
+    assert!(
+        cache
+            .read_and_write("key", "m", &request("looks up"))
+            .cached_tokens
+            > 0
+    );
+    assert_eq!(
+        cache
+            .read_and_write("key", "m", &request("finds"))
+            .cached_tokens,
+        0
+    );
+}
+
+#[test]
+fn credentials_and_models_share_nothing() {
+    let mut cache = cache();
+    let long = prompt(&[message("user", paragraph(1, 2000))]);
+    cache.read_and_write("key", "m", &long);
+    assert_eq!(cache.read_and_write("other", "m", &long).cached_tokens, 0);
+    assert_eq!(cache.read_and_write("key", "n", &long).cached_tokens, 0);
+}
+
+#[test]
+fn a_prompt_that_was_only_read_warms_nothing() {
+    let mut cache = cache();
+    let long = prompt(&[message("user", paragraph(1, 2000))]);
+    let (_, path) = cache.read("key", "m", &long);
+    assert_eq!(cache.read("key", "m", &long).0.cached_tokens, 0);
+    cache.store(&path);
+    assert!(cache.read("key", "m", &long).0.cached_tokens > 0);
+}
+
+#[test]
+fn a_known_history_is_not_counted_again() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let counted = Arc::new(AtomicUsize::new(0));
+    let tally = Arc::clone(&counted);
+    let mut cache = PromptCache::new(Arc::new(move |text: &str| {
+        tally.fetch_add(text.len(), Ordering::Relaxed);
+        u32::try_from(text.len() / 4).unwrap()
+    }));
+    let mut history = Vec::new();
+    for turn in 0..200 {
+        history.push(message("user", paragraph(turn, 60)));
+        cache.read_and_write("key", "m", &prompt(&history));
+    }
+    let total: usize = prompt(&history).segments().iter().map(String::len).sum();
+    assert_eq!(counted.load(Ordering::Relaxed), total);
+}

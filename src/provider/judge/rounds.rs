@@ -1,0 +1,97 @@
+//! Tool rounds: every call is answered exactly once before anything else is said, and nothing is
+//! answered that was not called.
+//!
+//! Called by [`super::inspect`] only; knows nothing of roles beyond `assistant` and `tool`.
+
+use serde_json::Value;
+
+use super::super::refusal::Refusal;
+use super::{call_ids, role};
+
+/// The round that is open: the calls of one assistant message and which of them have results.
+struct Round<'a> {
+    asked: Vec<&'a str>,
+    answered: Vec<&'a str>,
+}
+
+pub(super) fn check(messages: &[Value]) -> Result<(), Refusal> {
+    let mut round: Option<Round<'_>> = None;
+    for (at, message) in messages.iter().enumerate() {
+        if role(message) == "tool" {
+            let id = message
+                .get("tool_call_id")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            answer(at, id, round.as_mut())?;
+            continue;
+        }
+        close(at, round.take())?;
+        let asked: Vec<&str> = call_ids(message).collect();
+        if !asked.is_empty() {
+            refuse_twins(at, &asked)?;
+            round = Some(Round {
+                asked,
+                answered: Vec::new(),
+            });
+        }
+    }
+    close(messages.len(), round)
+}
+
+fn answer<'a>(at: usize, id: &'a str, round: Option<&mut Round<'a>>) -> Result<(), Refusal> {
+    let Some(round) = round else {
+        return Err(Refusal::invalid(
+            "Invalid parameter: messages with role 'tool' must be a response to a preceding \
+             message with 'tool_calls'.",
+        )
+        .param(format!("messages.[{at}].role")));
+    };
+    if round.answered.contains(&id) {
+        return Err(Refusal::invalid(format!(
+            "Invalid parameter: duplicate 'tool_call_id' '{id}': each tool call takes one response."
+        ))
+        .param(format!("messages.[{at}].tool_call_id")));
+    }
+    if !round.asked.contains(&id) {
+        return Err(Refusal::invalid(format!(
+            "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous \
+             message."
+        ))
+        .param(format!("messages.[{at}].tool_call_id")));
+    }
+    round.answered.push(id);
+    Ok(())
+}
+
+fn close(at: usize, round: Option<Round<'_>>) -> Result<(), Refusal> {
+    let Some(round) = round else { return Ok(()) };
+    let missing: Vec<&str> = round
+        .asked
+        .iter()
+        .filter(|id| !round.answered.contains(id))
+        .copied()
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to \
+         each 'tool_call_id'. The following tool_call_ids did not have response messages: {}",
+        missing.join(", ")
+    ))
+    .param(format!("messages.[{at}].role")))
+}
+
+fn refuse_twins(at: usize, asked: &[&str]) -> Result<(), Refusal> {
+    let twin = asked
+        .iter()
+        .enumerate()
+        .find(|(number, id)| asked[..*number].contains(id));
+    match twin {
+        None => Ok(()),
+        Some((number, id)) => Err(Refusal::invalid(format!(
+            "Invalid parameter: duplicate tool call id '{id}' in one message."
+        ))
+        .param(format!("messages.[{at}].tool_calls[{number}].id"))),
+    }
+}

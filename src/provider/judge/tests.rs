@@ -1,0 +1,494 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn verdict(request: &Value, rules: &Rules) -> Result<Accepted, Refusal> {
+    judge(request.to_string().as_bytes(), rules)
+}
+
+fn said(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
+}
+
+fn calls(ids: &[&str]) -> Value {
+    let calls: Vec<Value> = ids
+        .iter()
+        .map(|id| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}}))
+        .collect();
+    json!({"role": "assistant", "content": null, "tool_calls": calls})
+}
+
+fn result(id: &str) -> Value {
+    json!({"role": "tool", "tool_call_id": id, "content": "found"})
+}
+
+fn request(messages: &[Value]) -> Value {
+    json!({"model": "gpt-4o", "messages": messages})
+}
+
+fn with(mut request: Value, key: &str, value: Value) -> Value {
+    request[key] = value;
+    request
+}
+
+/// The refusal of `request`, which must come from the flag alone: the default rules accept it.
+fn refused_only_by(request: &Value, rules: &Rules) -> Refusal {
+    verdict(request, &Rules::default()).expect("acceptable without the rule");
+    verdict(request, rules).expect_err("refused by the rule")
+}
+
+fn refused(request: &Value) -> Refusal {
+    verdict(request, &Rules::default()).expect_err("refused")
+}
+
+fn hello() -> Value {
+    request(&[said("user", "hello")])
+}
+
+#[test]
+fn an_ordinary_conversation_passes_under_every_rule() {
+    let messages = [
+        said("system", "Be kind."),
+        said("user", "two look-ups please"),
+        calls(&["a", "b"]),
+        result("b"),
+        result("a"),
+        said("assistant", "done"),
+        said("user", "again"),
+        calls(&["a"]),
+        result("a"),
+    ];
+    let accepted = verdict(&request(&messages), &Rules::strict()).unwrap();
+    assert_eq!(accepted.messages(), messages);
+    assert_eq!(
+        (accepted.model.as_str(), accepted.n, accepted.stream),
+        ("gpt-4o", 1, false)
+    );
+}
+
+#[test]
+fn what_the_request_asks_for_is_read_from_it() {
+    let asked = with(
+        with(
+            with(hello(), "stream", json!(true)),
+            "stream_options",
+            json!({"include_usage": true}),
+        ),
+        "n",
+        json!(3),
+    );
+    let accepted = verdict(&asked, &Rules::default()).unwrap();
+    assert!(accepted.stream && accepted.include_usage);
+    assert_eq!(accepted.n, 3);
+}
+
+#[test]
+fn what_is_no_json_object_is_refused() {
+    let deep = format!(
+        "{{\"messages\":{}1{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    for body in [
+        b"".as_slice(),
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff{}",
+        b"{\"a\":1} x",
+        deep.as_bytes(),
+    ] {
+        let refusal = judge(body, &Rules::default()).unwrap_err();
+        assert_eq!(
+            (refusal.status, refusal.kind),
+            (400, "invalid_request_error")
+        );
+        assert!(refusal.message.contains("JSON"));
+    }
+}
+
+#[test]
+fn messages_must_be_there_and_be_messages() {
+    let cases = [
+        (
+            json!({"model": "m"}),
+            "missing_required_parameter",
+            "messages",
+        ),
+        (
+            json!({"model": "m", "messages": null}),
+            "missing_required_parameter",
+            "messages",
+        ),
+        (
+            json!({"model": "m", "messages": []}),
+            "empty_array",
+            "messages",
+        ),
+        (
+            json!({"model": "m", "messages": "hi"}),
+            "invalid_type",
+            "messages",
+        ),
+        (
+            json!({"model": "m", "messages": ["hi"]}),
+            "invalid_type",
+            "messages[0]",
+        ),
+        (
+            request(&[json!({"content": "hi"})]),
+            "missing_required_parameter",
+            "messages[0].role",
+        ),
+        (
+            request(&[said("wizard", "hi")]),
+            "invalid_value",
+            "messages[0].role",
+        ),
+        (
+            request(&[json!({"role": "tool", "content": "x"})]),
+            "missing_required_parameter",
+            "messages[0].tool_call_id",
+        ),
+        (
+            request(&[json!({"role": "assistant", "content": "", "tool_calls": []})]),
+            "empty_array",
+            "messages[0].tool_calls",
+        ),
+        (
+            request(&[json!({"role": "assistant", "tool_calls": [{"id": "a"}]})]),
+            "missing_required_parameter",
+            "messages[0].tool_calls[0]",
+        ),
+        (
+            request(&[json!({"role": "user", "content": 5})]),
+            "invalid_type",
+            "messages[0].content",
+        ),
+        (
+            request(&[json!({"role": "user", "content": [{"type": "smell"}]})]),
+            "invalid_value",
+            "messages[0].content[0].type",
+        ),
+        (
+            request(&[json!({"role": "user", "content": [{"type": "text"}]})]),
+            "missing_required_parameter",
+            "messages[0].content[0].text",
+        ),
+    ];
+    for (request, code, param) in cases {
+        let refusal = refused(&request);
+        assert_eq!(
+            (refusal.code, refusal.param.as_deref()),
+            (Some(code), Some(param)),
+            "{request}"
+        );
+    }
+}
+
+#[test]
+fn content_may_be_missing_only_beside_a_call() {
+    assert!(
+        refused(&request(&[json!({"role": "user"})]))
+            .message
+            .contains("expected a string")
+    );
+    assert!(
+        refused(&request(&[json!({"role": "assistant", "content": null})]))
+            .message
+            .contains("got null")
+    );
+    assert!(verdict(&request(&[calls(&["a"]), result("a")]), &Rules::default()).is_ok());
+}
+
+#[test]
+fn unknown_parameters_and_wrong_types_are_named() {
+    let refusal = refused(&with(hello(), "x_memory", json!(1)));
+    assert_eq!(refusal.param.as_deref(), Some("x_memory"));
+    assert!(refusal.message.contains("Unrecognized request argument"));
+    for (key, value) in [
+        ("stream", json!("yes")),
+        ("temperature", json!("hot")),
+        ("n", json!(0.5)),
+        ("tools", json!({})),
+    ] {
+        let refusal = refused(&with(hello(), key, value));
+        assert_eq!(
+            (refusal.code, refusal.param.as_deref()),
+            (Some("invalid_type"), Some(key))
+        );
+    }
+    assert_eq!(
+        refused(&with(hello(), "n", json!(0))).code,
+        Some("integer_below_min_value")
+    );
+    assert!(
+        refused(&json!({"messages": [said("user", "x")]}))
+            .message
+            .contains("model")
+    );
+
+    let tolerant = Rules {
+        extra_parameters: vec!["x_memory".into()],
+        ..Rules::default()
+    };
+    assert!(verdict(&with(hello(), "x_memory", json!(1)), &tolerant).is_ok());
+}
+
+#[test]
+fn a_result_without_its_call_is_refused() {
+    for messages in [
+        vec![result("a")],
+        vec![said("user", "x"), result("a")],
+        vec![calls(&["a"]), result("a"), said("user", "x"), result("a")],
+    ] {
+        let refusal = refused(&request(&messages));
+        assert!(
+            refusal
+                .message
+                .contains("must be a response to a preceding message"),
+            "{refusal:?}"
+        );
+        assert_eq!(
+            refusal.param.unwrap(),
+            format!("messages.[{}].role", messages.len() - 1)
+        );
+    }
+    let stranger = refused(&request(&[calls(&["a"]), result("a"), result("b")]));
+    assert!(stranger.message.contains("'b' not found in 'tool_calls'"));
+}
+
+#[test]
+fn a_call_without_all_its_results_is_refused() {
+    for messages in [
+        vec![
+            calls(&["a", "b"]),
+            result("a"),
+            said("user", "x"),
+            result("b"),
+        ],
+        vec![calls(&["a", "b"]), result("a"), calls(&["c"]), result("c")],
+        vec![said("user", "x"), calls(&["a", "b"]), result("a")],
+    ] {
+        let refusal = refused(&request(&messages));
+        assert!(
+            refusal
+                .message
+                .contains("did not have response messages: b"),
+            "{refusal:?}"
+        );
+    }
+}
+
+#[test]
+fn a_result_or_a_call_twice_is_refused() {
+    let twice = refused(&request(&[calls(&["a"]), result("a"), result("a")]));
+    assert!(twice.message.contains("duplicate 'tool_call_id' 'a'"));
+    let twins = refused(&request(&[calls(&["a", "a"]), result("a")]));
+    assert!(twins.message.contains("duplicate tool call id 'a'"));
+}
+
+#[test]
+fn a_prompt_over_the_window_is_refused_with_both_numbers() {
+    let long = request(&[said("user", &"word ".repeat(400))]);
+    let tokens = verdict(&long, &Rules::default())
+        .unwrap()
+        .prompt
+        .tokens(&rough_count());
+    let rules = |window| Rules {
+        window: Some(window),
+        ..Rules::default()
+    };
+    assert!(verdict(&long, &rules(tokens)).is_ok());
+    let refusal = refused_only_by(&long, &rules(tokens - 1));
+    assert_eq!(
+        (refusal.status, refusal.code),
+        (400, Some("context_length_exceeded"))
+    );
+    assert!(refusal.message.contains(&tokens.to_string()));
+    assert!(refusal.message.contains(&(tokens - 1).to_string()));
+}
+
+#[test]
+fn a_reasoning_model_refuses_temperature_and_max_tokens() {
+    let thinker = with(hello(), "model", json!("o3-mini"));
+    let warm = refused(&with(thinker.clone(), "temperature", json!(0.3)));
+    assert_eq!(
+        (warm.code, warm.param.as_deref()),
+        (Some("unsupported_value"), Some("temperature"))
+    );
+    let capped = refused(&with(thinker.clone(), "max_tokens", json!(10)));
+    assert_eq!(
+        (capped.code, capped.param.as_deref()),
+        (Some("unsupported_parameter"), Some("max_tokens"))
+    );
+    for (key, value) in [
+        ("temperature", json!(1)),
+        ("max_completion_tokens", json!(10)),
+    ] {
+        assert!(verdict(&with(thinker.clone(), key, value), &Rules::default()).is_ok());
+    }
+    assert!(verdict(&with(hello(), "temperature", json!(0.3)), &Rules::default()).is_ok());
+}
+
+#[test]
+fn stream_options_need_a_stream_and_a_provider_that_knows_them() {
+    let options = json!({"include_usage": true});
+    let lonely = refused(&with(hello(), "stream_options", options.clone()));
+    assert_eq!(lonely.param.as_deref(), Some("stream_options"));
+
+    let streamed = with(
+        with(hello(), "stream", json!(true)),
+        "stream_options",
+        options,
+    );
+    let rules = Rules {
+        refuse_stream_options: true,
+        ..Rules::default()
+    };
+    let refusal = refused_only_by(&streamed, &rules);
+    assert_eq!(
+        (refusal.status, refusal.code),
+        (400, Some("unknown_parameter"))
+    );
+}
+
+#[test]
+fn alternate_wants_turns_that_begin_with_the_user() {
+    let rules = Rules {
+        alternate: true,
+        ..Rules::default()
+    };
+    for messages in [
+        vec![said("assistant", "hi")],
+        vec![calls(&["a"]), result("a"), said("user", "x")],
+        vec![said("user", "x"), said("user", "y")],
+        vec![
+            said("user", "x"),
+            said("assistant", "y"),
+            said("assistant", "z"),
+        ],
+        vec![
+            said("user", "x"),
+            calls(&["a"]),
+            result("a"),
+            said("user", "y"),
+        ],
+        vec![
+            said("system", "s"),
+            said("assistant", "hi"),
+            said("user", "x"),
+        ],
+        vec![
+            said("user", "x"),
+            said("assistant", "y"),
+            calls(&["a"]),
+            result("a"),
+        ],
+    ] {
+        let refusal = refused_only_by(&request(&messages), &rules);
+        assert!(refusal.message.contains("must alternate"), "{messages:?}");
+    }
+    let fine = [
+        said("system", "s"),
+        said("system", "t"),
+        said("user", "x"),
+        calls(&["a"]),
+        result("a"),
+        said("assistant", "y"),
+        said("user", "z"),
+    ];
+    assert!(verdict(&request(&fine), &rules).is_ok());
+}
+
+#[test]
+fn single_system_and_system_first_are_separate_demands() {
+    let two = request(&[
+        said("system", "a"),
+        said("developer", "b"),
+        said("user", "x"),
+    ]);
+    let late = request(&[said("user", "x"), said("system", "a")]);
+    let single = Rules {
+        single_system: true,
+        ..Rules::default()
+    };
+    let first = Rules {
+        system_first: true,
+        ..Rules::default()
+    };
+
+    let refusal = refused_only_by(&two, &single);
+    assert_eq!(refusal.param.as_deref(), Some("messages[1].role"));
+    assert!(verdict(&late, &single).is_ok());
+
+    let refusal = refused_only_by(&late, &first);
+    assert_eq!(refusal.param.as_deref(), Some("messages[1].role"));
+    assert!(verdict(&two, &first).is_ok());
+}
+
+#[test]
+fn json_object_needs_the_word() {
+    let asked = with(hello(), "response_format", json!({"type": "json_object"}));
+    let refusal = refused(&asked);
+    assert!(refusal.message.contains("'json' in some form"));
+    let lax = Rules {
+        json_object: false,
+        ..Rules::default()
+    };
+    assert!(verdict(&asked, &lax).is_ok());
+    for content in [
+        json!("as Json please"),
+        json!([{"type": "text", "text": "JSON"}]),
+    ] {
+        let asked = with(
+            asked.clone(),
+            "messages",
+            json!([{"role": "user", "content": content}]),
+        );
+        assert!(verdict(&asked, &Rules::default()).is_ok());
+    }
+}
+
+#[test]
+fn signatures_of_the_current_turn_must_come_back() {
+    let rules = Rules {
+        signature: true,
+        ..Rules::default()
+    };
+    let signed = |id: &str, signature: &str| {
+        let mut message = calls(&[id]);
+        message["tool_calls"][0]["extra_content"] =
+            json!({"google": {"thought_signature": signature}});
+        message
+    };
+    let turn = |call: Value| request(&[said("user", "x"), call, result("a")]);
+
+    assert!(verdict(&turn(signed("a", &signature_for("a"))), &rules).is_ok());
+    for unsigned in [
+        calls(&["a"]),
+        signed("a", "sig_made_up"),
+        signed("a", &signature_for("b")),
+    ] {
+        let refusal = refused_only_by(&turn(unsigned), &rules);
+        assert!(refusal.message.contains("thought_signature"));
+    }
+    // A call of an earlier turn is nobody's concern any more.
+    let earlier = request(&[
+        said("user", "x"),
+        calls(&["a"]),
+        result("a"),
+        said("user", "y"),
+    ]);
+    assert!(verdict(&earlier, &rules).is_ok());
+}
+
+#[test]
+fn a_refusal_has_all_four_keys() {
+    let body = refused(&json!({"model": "m"})).body();
+    let error = body["error"].as_object().unwrap();
+    assert_eq!(
+        error.keys().collect::<Vec<_>>(),
+        ["message", "type", "param", "code"]
+    );
+}

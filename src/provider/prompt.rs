@@ -1,0 +1,221 @@
+//! The prompt a model would read: tools and messages rendered to text, segment by segment.
+//!
+//! Every field that is not null enters the text, so any change the provider could notice changes
+//! it; the JSON spelling does not, as it would not for a real chat template. [`super::cache`]
+//! compares prompts, [`super::judge`] measures them against the window. Pure.
+
+use serde_json::{Map, Value};
+
+use super::Count;
+
+/// The longest stretch of text that is counted at once, in bytes.
+///
+/// Counting in short pieces keeps a growing message cacheable up to where it grew (only its last
+/// piece changes) and keeps any tokenizer away from inputs it is slow or panics on.
+const PIECE_BYTES: usize = 320;
+
+/// A rendered prompt: the tools first (when there are any), then one segment per message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    segments: Vec<String>,
+}
+
+impl Prompt {
+    /// Renders what of `request` is part of the prompt.
+    pub fn render(request: &Map<String, Value>) -> Self {
+        let tools = ["tools", "functions"]
+            .iter()
+            .filter_map(|key| request.get(*key))
+            .filter(|tools| !is_blank(tools))
+            .map(|tools| format!("<|tools|>{tools}\n"));
+        let messages = request
+            .get("messages")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(render_message);
+        Self {
+            segments: tools.chain(messages).collect(),
+        }
+    }
+
+    /// The segments in prompt order.
+    pub fn segments(&self) -> &[String] {
+        &self.segments
+    }
+
+    /// Size in tokens as `count` sees it. Linear in the prompt; a conversation that is measured
+    /// every turn goes through [`super::cache::PromptCache`], which remembers what it has counted.
+    pub fn tokens(&self, count: &Count) -> u32 {
+        self.segments
+            .iter()
+            .flat_map(|segment| pieces(segment))
+            .map(|piece| count(piece))
+            .sum()
+    }
+}
+
+/// Cuts `text` into pieces, deciding from left to right only: text appended to the end leaves
+/// every piece but the last one as it was.
+pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (piece, tail) = rest.split_at(piece_end(rest));
+        rest = tail;
+        Some(piece)
+    })
+}
+
+fn piece_end(text: &str) -> usize {
+    let window = text.floor_char_boundary(PIECE_BYTES);
+    let head = &text.as_bytes()[..window];
+    if let Some(newline) = memchr::memchr(b'\n', head) {
+        newline + 1
+    } else if window == text.len() {
+        window
+    } else {
+        // No piece of zero length: a leading space is no place to cut.
+        memchr::memrchr(b' ', head)
+            .filter(|&at| at > 0)
+            .unwrap_or(window)
+    }
+}
+
+fn render_message(message: &Value) -> String {
+    let Some(fields) = message.as_object() else {
+        return message.to_string();
+    };
+    let mut out = format!("<|{}|>", text_of(fields, "role"));
+    if let Some(content) = fields.get("content") {
+        render_content(content, &mut out);
+    }
+    for call in fields
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        render_call(call, &mut out);
+    }
+    render_rest(fields, &["role", "content", "tool_calls"], &mut out);
+    out.push('\n');
+    out
+}
+
+/// The fields a template has no place of its own for, in an order that does not depend on the client.
+fn render_rest(fields: &Map<String, Value>, except: &[&str], out: &mut String) {
+    let mut rest: Vec<_> = fields
+        .iter()
+        .filter(|(key, value)| !except.contains(&key.as_str()) && !is_blank(value))
+        .collect();
+    rest.sort_by_key(|(key, _)| *key);
+    for (key, value) in rest {
+        out.push_str("<|");
+        out.push_str(key);
+        out.push_str("|>");
+        out.push_str(&value.to_string());
+    }
+}
+
+fn render_content(content: &Value, out: &mut String) {
+    match content {
+        Value::String(text) => out.push_str(text),
+        Value::Array(parts) => {
+            for part in parts {
+                match part.get("text").and_then(Value::as_str) {
+                    Some(text) => out.push_str(text),
+                    None => render_media(part, out),
+                }
+            }
+        }
+        Value::Null => {}
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+/// Images and files cost what their digest costs: megabytes of base64 are not megabytes of tokens.
+fn render_media(part: &Value, out: &mut String) {
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or("part");
+    let digest = blake3::hash(part.to_string().as_bytes());
+    out.push_str("<|");
+    out.push_str(kind);
+    out.push(' ');
+    out.push_str(digest.to_hex().as_str());
+    out.push_str("|>");
+}
+
+fn render_call(call: &Value, out: &mut String) {
+    out.push_str("<|call|>");
+    if let Some(function) = call.get("function").and_then(Value::as_object) {
+        out.push_str(text_of(function, "name"));
+        out.push_str(text_of(function, "arguments"));
+    }
+    if let Some(fields) = call.as_object() {
+        render_rest(fields, &["function", "type", "index"], out);
+    }
+}
+
+fn text_of<'a>(fields: &'a Map<String, Value>, key: &str) -> &'a str {
+    fields.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn prompt(request: &Value) -> Prompt {
+        Prompt::render(request.as_object().unwrap())
+    }
+
+    #[test]
+    fn pieces_join_to_the_text_and_appending_keeps_all_but_the_last() {
+        let text =
+            "Grüße aus Oslo, und noch ein Satz. ".repeat(60) + "\nshort\n\n" + &"x".repeat(2000);
+        let cut: Vec<&str> = pieces(&text).collect();
+        assert_eq!(cut.concat(), text);
+        assert!(
+            cut.iter()
+                .all(|piece| piece.len() <= PIECE_BYTES && !piece.is_empty())
+        );
+
+        let longer = format!("{text} and more");
+        let grown: Vec<&str> = pieces(&longer).collect();
+        assert_eq!(grown[..cut.len() - 1], cut[..cut.len() - 1]);
+    }
+
+    #[test]
+    fn the_spelling_of_the_json_is_no_part_of_the_prompt_but_every_field_is() {
+        let plain = prompt(&json!({"messages": [{"role": "user", "content": "hi"}]}));
+        let parts = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}], "name": null}]});
+        assert_eq!(plain, prompt(&parts));
+
+        for other in [
+            json!({"messages": [{"role": "system", "content": "hi"}]}),
+            json!({"messages": [{"role": "user", "content": "hi", "name": "nils"}]}),
+            json!({"messages": [{"role": "user", "content": "hi "}]}),
+            json!({"tools": [{"type": "function"}], "messages": [{"role": "user", "content": "hi"}]}),
+        ] {
+            assert_ne!(plain, prompt(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_image_costs_its_digest_not_its_bytes() {
+        let image = json!({"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", "A".repeat(100_000))}}
+        ]}]});
+        assert!(prompt(&image).tokens(&super::super::rough_count()) < 100);
+    }
+}

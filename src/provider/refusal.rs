@@ -1,0 +1,93 @@
+//! What the real API says when it refuses: status, wording, type, parameter and code.
+//!
+//! Builds error values only; it never decides whether a request deserves one ([`super::judge`]
+//! does) and never writes to a socket ([`super::server`] does). Wordings are close to the real
+//! ones because clients and SDKs match on parts of them.
+
+use serde_json::{Value, json};
+
+/// One refusal, as the client will see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status, 400 unless stated otherwise.
+    pub status: u16,
+    /// `error.message`: for people, and for clients that look for a phrase in it.
+    pub message: String,
+    /// `error.type`.
+    pub kind: &'static str,
+    /// `error.param`: the field at fault, `null` where the real API names none.
+    pub param: Option<String>,
+    /// `error.code`: what well-behaved clients decide by, `null` where the real API gives none.
+    pub code: Option<&'static str>,
+}
+
+impl Refusal {
+    /// A 400 of type `invalid_request_error` without parameter or code.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            status: 400,
+            message: message.into(),
+            kind: "invalid_request_error",
+            param: None,
+            code: None,
+        }
+    }
+
+    /// The same refusal, naming the field at fault.
+    #[must_use]
+    pub fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// The same refusal with a machine-readable code.
+    #[must_use]
+    pub fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// The same refusal under another status and type, for the ones that are not the request's fault.
+    #[must_use]
+    pub fn status(mut self, status: u16, kind: &'static str) -> Self {
+        self.status = status;
+        self.kind = kind;
+        self
+    }
+
+    /// The error a scripted failure of this status answers with.
+    pub fn for_status(status: u16) -> Self {
+        match status {
+            401 => Self::invalid("Incorrect API key provided.").code("invalid_api_key"),
+            403 => {
+                Self::invalid("You are not allowed to use this model.").code("model_not_allowed")
+            }
+            404 => Self::invalid("The model does not exist or you do not have access to it.")
+                .code("model_not_found"),
+            429 => Self::invalid("Rate limit reached for requests. Please try again later.")
+                .code("rate_limit_exceeded"),
+            500..=599 => Self::invalid("The server had an error while processing your request."),
+            _ => Self::invalid(format!(
+                "The scripted provider was told to answer {status}."
+            )),
+        }
+        .status(
+            status,
+            match status {
+                429 => "requests",
+                500..=599 => "server_error",
+                _ => "invalid_request_error",
+            },
+        )
+    }
+
+    /// The JSON body: `{"error": {message, type, param, code}}`, every key present.
+    pub fn body(&self) -> Value {
+        json!({ "error": {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
