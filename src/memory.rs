@@ -7,6 +7,9 @@
 //! are the vocabulary of the store: a *chunk* observes a range of links, a *reflection* condenses a
 //! run of chunks, a *snapshot* is what can be sent. All three are immutable.
 
+pub mod advance;
+pub mod select;
+
 use crate::history::{Link, Role};
 
 /// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
@@ -24,6 +27,8 @@ pub struct Policy {
     pub observation_tokens: u32,
     /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
     pub reflect_from: u32,
+    /// What the block costs beside its parts: preamble and message overhead.
+    pub block_overhead: u32,
 }
 
 /// What is kept of one message of an accepted request.

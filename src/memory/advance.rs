@@ -1,0 +1,478 @@
+//! What is to be done next for one chain: observe, reflect, prepare a snapshot.
+//!
+//! A pure function of what the store knows of the chain and of the policy; it performs nothing.
+//! Called by `jobs` after every recorded request and every committed part, and by the property
+//! tests. Boundaries are a function of content and stored counts alone, so every process computes
+//! the same ranges and the unique key of a job makes the work happen once.
+
+use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span};
+use crate::history::{Link, Role};
+
+/// At least this much stays raw after an activation, where the floor itself is not smaller: below
+/// it a model loses the thread of what is being said (the published bound of 1,000 tokens).
+const MIN_RAW: u32 = 1_000;
+
+/// Everything known of one chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    /// The link before the first message.
+    pub root: Link,
+    /// The messages of the longest recorded request on this chain.
+    pub nodes: &'a [Node],
+    /// Chunks and reflections on the chain.
+    pub parts: &'a [PartMeta],
+    /// Snapshots on the chain.
+    pub snapshots: &'a [SnapshotMeta],
+    /// Work that is waiting or running, or was given up.
+    pub work: &'a [Work],
+}
+
+/// A job as far as decisions depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What it will write.
+    pub kind: PartKind,
+    /// Its range.
+    pub span: Span,
+    /// How it stands.
+    pub state: WorkState,
+}
+
+/// How a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkState {
+    /// Waiting for its first try, or running.
+    Fresh,
+    /// Tried in vain and waiting to be tried again.
+    Retrying,
+    /// Given up for this range.
+    Abandoned,
+}
+
+/// A thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Write a chunk of this range. Several come in order; each sees what the ones before wrote.
+    Observe {
+        /// The range.
+        span: Span,
+        /// Tokens of its messages.
+        message_tokens: u32,
+    },
+    /// Condense these parts.
+    Reflect {
+        /// In order, gapless from the root.
+        sources: Vec<PartId>,
+        /// What they cover.
+        span: Span,
+        /// Tokens of their text.
+        tokens: u32,
+        /// Tokens of the messages they cover.
+        message_tokens: u32,
+    },
+    /// Prepare a snapshot.
+    Snapshot(Plan),
+}
+
+/// A snapshot to be prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The last link covered.
+    pub to: Link,
+    /// How many messages are covered.
+    pub to_count: usize,
+    /// See [`SnapshotMeta::pin`].
+    pub pin: Option<usize>,
+    /// The parts in order.
+    pub parts: Vec<PartId>,
+    /// Tokens of their text.
+    pub tokens: u32,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// What to do next for `path`. Empty where everything is as it should be.
+pub fn advance(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
+    let view = View::of(path);
+    let mut steps = observe(&view, policy);
+    let waiting = steps
+        .iter()
+        .any(|step| matches!(step, Step::Observe { .. }));
+    steps.extend(
+        activate(&view, policy, waiting)
+            .or_else(|| condense(&view, policy))
+            .map(Step::Snapshot),
+    );
+    steps.extend(reflect(&view, policy));
+    steps
+}
+
+/// The snapshot with everything that is observed, thresholds aside: a request was refused as too
+/// long. `None` where that would not make it smaller than what was sent.
+pub fn overflow(path: &Path<'_>, policy: &Policy) -> Option<Plan> {
+    let view = View::of(path);
+    let chunks = view.fresh_chunks();
+    plan(&view, policy, chunks.last()?.span, Cause::Overflow)
+}
+
+/// The first boundary after `from` among the first `limit` messages: at least `buffer_tokens`
+/// further on, where no tool call is open. The end of a turn is preferred, since then the tail
+/// begins with the user's words and no question is observed without its answer; but not for longer
+/// than half the size again.
+fn boundary(nodes: &[Node], from: usize, limit: usize, buffer_tokens: u32) -> Option<usize> {
+    let mut sum = 0_u32;
+    let mut first = None;
+    for node in nodes.get(from..limit)? {
+        sum = sum.saturating_add(node.tokens);
+        if sum < buffer_tokens {
+            continue;
+        }
+        if node.closed && node.turn_end {
+            return Some(
+                first
+                    .filter(|_| sum >= limit_of(buffer_tokens))
+                    .unwrap_or(node.count),
+            );
+        }
+        if node.closed && first.is_none() {
+            first = Some(node.count);
+        }
+        if first.is_some() && sum >= limit_of(buffer_tokens) {
+            return first;
+        }
+    }
+    None
+}
+
+fn limit_of(buffer_tokens: u32) -> u32 {
+    buffer_tokens.saturating_add(buffer_tokens / 2)
+}
+
+/// The chain as the decisions see it.
+struct View<'a> {
+    path: Path<'a>,
+    /// Observed without a gap from the first message on.
+    chunks: Vec<&'a PartMeta>,
+    /// The newest reflection, if any.
+    reflection: Option<&'a PartMeta>,
+    /// What the next request on this chain will be sent with.
+    current: Option<&'a SnapshotMeta>,
+    confirmed: usize,
+}
+
+impl<'a> View<'a> {
+    fn of(path: &Path<'a>) -> Self {
+        let mut chunks: Vec<&PartMeta> = Vec::new();
+        let mut at = 0;
+        while let Some(next) = path
+            .parts
+            .iter()
+            .filter(|part| part.kind == PartKind::Chunk && part.span.from_count == at)
+            .max_by_key(|part| (part.span.to_count, std::cmp::Reverse(part.id)))
+        {
+            at = next.span.to_count;
+            chunks.push(next);
+        }
+        let reflection = newest_reflection(path.parts, usize::MAX);
+        let next_length = path.nodes.len() + 1;
+        let current = path
+            .snapshots
+            .iter()
+            .filter(|snapshot| snapshot.eligible_from <= next_length)
+            .max_by_key(|snapshot| (snapshot.to_count, snapshot.eligible_from, snapshot.id));
+        let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
+        Self {
+            path: *path,
+            chunks,
+            reflection,
+            current,
+            confirmed,
+        }
+    }
+
+    fn observed(&self) -> usize {
+        self.chunks.last().map_or(0, |chunk| chunk.span.to_count)
+    }
+
+    fn covered(&self) -> usize {
+        self.current.map_or(0, |snapshot| snapshot.to_count)
+    }
+
+    /// Tokens of the raw history the next request would carry, without its newest turn.
+    fn pending(&self) -> u32 {
+        tokens(&self.path.nodes[self.covered().min(self.path.nodes.len())..])
+    }
+
+    /// Observed, but not in what is sent.
+    fn fresh_chunks(&self) -> Vec<&'a PartMeta> {
+        let covered = self.covered();
+        self.chunks
+            .iter()
+            .copied()
+            .filter(|chunk| chunk.span.to_count > covered)
+            .collect()
+    }
+
+    /// The log up to `to_count`: the newest reflection that reaches no further, and the chunks
+    /// after it.
+    fn log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
+        let start = newest_reflection(self.path.parts, to_count);
+        let from = start.map_or(0, |reflection| reflection.span.to_count);
+        let rest = self
+            .chunks
+            .iter()
+            .copied()
+            .filter(|chunk| chunk.span.from_count >= from && chunk.span.to_count <= to_count);
+        let log: Vec<_> = start.into_iter().chain(rest).collect();
+        let gapless = log
+            .windows(2)
+            .all(|pair| pair[0].span.to_count == pair[1].span.from_count);
+        (gapless
+            && log
+                .last()
+                .is_some_and(|part| part.span.to_count == to_count))
+        .then_some(log)
+    }
+
+    /// The parts of what is sent now, followed by the chunks after it up to `to_count`.
+    fn continued(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
+        let Some(current) = self.current else {
+            return self.log(to_count);
+        };
+        let mut log = Vec::with_capacity(current.parts.len() + 1);
+        for id in &current.parts {
+            log.push(self.path.parts.iter().find(|part| part.id == *id)?);
+        }
+        log.extend(
+            self.fresh_chunks()
+                .into_iter()
+                .filter(|c| c.span.to_count <= to_count),
+        );
+        let gapless = log
+            .windows(2)
+            .all(|pair| pair[0].span.to_count == pair[1].span.from_count);
+        gapless.then_some(log)
+    }
+
+    /// The user message that must stand raw when everything up to `to_count` is covered.
+    fn pin(&self, to_count: usize) -> Option<usize> {
+        let newest = self
+            .path
+            .nodes
+            .iter()
+            .rposition(|node| node.role == Role::User)?;
+        (newest < to_count).then_some(newest)
+    }
+
+    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`.
+    fn size(&self, policy: &Policy, to_count: usize, pin: Option<usize>, log_tokens: u32) -> u32 {
+        let block = if to_count == 0 {
+            0
+        } else {
+            policy.block_overhead + log_tokens
+        };
+        block
+            + pin.map_or(0, |index| self.path.nodes[index].tokens)
+            + tokens(&self.path.nodes[to_count..])
+    }
+}
+
+fn newest_reflection(parts: &[PartMeta], up_to: usize) -> Option<&PartMeta> {
+    parts
+        .iter()
+        .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= up_to)
+        .max_by_key(|part| (part.span.to_count, part.id))
+}
+
+fn tokens(nodes: &[Node]) -> u32 {
+    nodes
+        .iter()
+        .fold(0, |sum, node| sum.saturating_add(node.tokens))
+}
+
+fn text_tokens(parts: &[&PartMeta]) -> u32 {
+    parts
+        .iter()
+        .fold(0, |sum, part| sum.saturating_add(part.tokens))
+}
+
+/// Every range that is complete and confirmed but not yet observed or offered.
+fn observe(view: &View<'_>, policy: &Policy) -> Vec<Step> {
+    let nodes = view.path.nodes;
+    let mut steps = Vec::new();
+    let mut from = view.observed();
+    while let Some(to) = boundary(nodes, from, view.confirmed, policy.buffer_tokens) {
+        let span = span(view, from, to);
+        let taken = view.path.work.iter().any(|work| {
+            work.kind == PartKind::Chunk && work.span.from == span.from && work.span.to == span.to
+        });
+        if !taken {
+            steps.push(Step::Observe {
+                span,
+                message_tokens: tokens(&nodes[from..to]),
+            });
+        }
+        from = to;
+    }
+    steps
+}
+
+fn span(view: &View<'_>, from: usize, to: usize) -> Span {
+    let link = |count: usize| match count {
+        0 => view.path.root,
+        _ => view.path.nodes[count - 1].link,
+    };
+    Span {
+        from: link(from),
+        from_count: from,
+        to: link(to),
+        to_count: to,
+    }
+}
+
+/// The raw history reached `message_tokens`: bring it down to the floor.
+fn activate(view: &View<'_>, policy: &Policy, more_offered: bool) -> Option<Plan> {
+    let pending = view.pending();
+    let chunks = view.fresh_chunks();
+    if pending < policy.message_tokens || chunks.is_empty() {
+        return None;
+    }
+    let sums: Vec<u32> = chunks
+        .iter()
+        .scan(0_u32, |sum, chunk| {
+            *sum = sum.saturating_add(chunk.message_tokens);
+            Some(*sum)
+        })
+        .collect();
+    // Every activation costs the cache of the tail once, so a large backlog is not activated chunk
+    // by chunk: while the Observer is still at work on what would be covered too, wait, or take at
+    // least half of what is wanted.
+    let at_work = more_offered
+        || view.path.work.iter().any(|work| {
+            work.kind == PartKind::Chunk
+                && work.state == WorkState::Fresh
+                && work.span.from_count >= view.observed()
+        });
+    let target = pending.saturating_sub(policy.retention_floor);
+    let reached = sums.last().copied().unwrap_or(0);
+    if at_work && reached < target && (pending < policy.block_after || reached < target / 2) {
+        return None;
+    }
+    let count = activation_size(&sums, pending, policy);
+    plan(view, policy, chunks[count - 1].span, Cause::Threshold)
+}
+
+/// How many chunks an activation takes; `sums` are the tokens of the first one, two, ... chunks.
+///
+/// The published order of preference: past the floor when the history is overdue or the overshoot
+/// is small, else short of it, else past it whatever remains, else one chunk.
+fn activation_size(sums: &[u32], pending: u32, policy: &Policy) -> usize {
+    let floor = policy.retention_floor;
+    let target = pending.saturating_sub(floor);
+    let min_raw = MIN_RAW.min(floor);
+    let leaves_enough = |sum: u32| pending.saturating_sub(sum) >= min_raw;
+    let over = sums.iter().position(|sum| *sum >= target);
+    let under = sums.iter().rposition(|sum| *sum < target);
+    let small_overshoot = |sum: u32| u64::from(sum - target) * 100 <= u64::from(floor) * 95;
+    let chosen = match (over, under) {
+        (Some(over), _)
+            if leaves_enough(sums[over])
+                && (pending >= policy.block_after || small_overshoot(sums[over])) =>
+        {
+            over
+        }
+        (_, Some(under)) if leaves_enough(sums[under]) => under,
+        (Some(over), _) => over,
+        _ => 0,
+    };
+    chosen + 1
+}
+
+/// The observations that are sent reached their budget and a reflection can take their place.
+fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
+    let current = view.current?;
+    let to_count = current.to_count;
+    if text_tokens(&view.continued(to_count)?) < policy.observation_tokens {
+        return None;
+    }
+    let reflection = view.reflection?;
+    if current.parts.contains(&reflection.id) {
+        return None;
+    }
+    let last = view
+        .chunks
+        .iter()
+        .find(|chunk| chunk.span.to_count == to_count)?;
+    plan(view, policy, last.span, Cause::Reflection)
+}
+
+/// A snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
+fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
+    let to_count = last.to_count;
+    let appended = view.continued(to_count).or_else(|| view.log(to_count));
+    let over_budget = appended
+        .as_ref()
+        .is_none_or(|log| text_tokens(log) >= policy.observation_tokens);
+    let log = if over_budget {
+        view.log(to_count).or(appended)
+    } else {
+        appended
+    }?;
+    let log_tokens = text_tokens(&log);
+    let pin = view.pin(to_count);
+    let before = view.current.map_or_else(
+        || view.size(policy, 0, None, 0),
+        |now| view.size(policy, now.to_count, now.pin, now.tokens),
+    );
+    let after = view.size(policy, to_count, pin, log_tokens);
+    (after < before).then(|| Plan {
+        to: last.to,
+        to_count,
+        pin,
+        parts: log.iter().map(|part| part.id).collect(),
+        tokens: log_tokens,
+        cause,
+    })
+}
+
+/// The log reached the point where a reflection is prepared in the background.
+fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
+    let unused = view.reflection.is_some_and(|reflection| {
+        view.current
+            .is_none_or(|current| !current.parts.contains(&reflection.id))
+    });
+    let running = view
+        .path
+        .work
+        .iter()
+        .any(|work| work.kind == PartKind::Reflection && work.state != WorkState::Abandoned);
+    if unused || running {
+        return None;
+    }
+    let log = view.log(view.observed())?;
+    let tokens = text_tokens(&log);
+    let last = log.last()?;
+    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
+    let span = Span {
+        from: view.path.root,
+        from_count: 0,
+        ..last.span
+    };
+    // Given up for exactly this log: only a longer one is worth another try.
+    let given_up = view
+        .path
+        .work
+        .iter()
+        .any(|work| work.kind == PartKind::Reflection && work.span.to == span.to);
+    (tokens >= policy.reflect_from && fresh && !given_up).then(|| Step::Reflect {
+        sources: log.iter().map(|part| part.id).collect(),
+        span,
+        tokens,
+        message_tokens: log
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

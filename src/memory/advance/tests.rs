@@ -1,0 +1,426 @@
+use super::*;
+use crate::history::{Encoder, Scope};
+use crate::memory::SnapshotId;
+
+const POLICY: Policy = Policy {
+    message_tokens: 30_000,
+    buffer_tokens: 6_000,
+    retention_floor: 6_000,
+    block_after: 36_000,
+    observation_tokens: 40_000,
+    reflect_from: 20_000,
+    block_overhead: 300,
+};
+
+/// A chain under construction: what the store would hold.
+#[derive(Default)]
+struct Chain {
+    nodes: Vec<Node>,
+    parts: Vec<PartMeta>,
+    snapshots: Vec<SnapshotMeta>,
+    work: Vec<Work>,
+}
+
+impl Chain {
+    fn root() -> Link {
+        Link::root(&Scope::of(b"key", None))
+    }
+
+    /// Alternating messages of these sizes, all but the last one confirmed.
+    fn chat(sizes: &[u32]) -> Self {
+        let mut chain = Self::default();
+        for (index, size) in sizes.iter().enumerate() {
+            let role = if index % 2 == 0 {
+                Role::User
+            } else {
+                Role::Assistant
+            };
+            chain.push(role, *size, true, role == Role::Assistant);
+        }
+        if let Some(last) = chain.nodes.last_mut() {
+            last.confirmed = false;
+        }
+        chain
+    }
+
+    fn push(&mut self, role: Role, tokens: u32, closed: bool, turn_end: bool) {
+        let count = self.nodes.len() + 1;
+        let mut encoder = Encoder::new();
+        encoder.count("at", count);
+        let link = self
+            .nodes
+            .last()
+            .map_or_else(Self::root, |n| n.link)
+            .next(&encoder.finish());
+        self.nodes.push(Node {
+            link,
+            count,
+            role,
+            tokens,
+            closed,
+            turn_end,
+            born: 1,
+            confirmed: true,
+            seen_ms: 0,
+            live: true,
+        });
+    }
+
+    fn link(&self, count: usize) -> Link {
+        if count == 0 {
+            Self::root()
+        } else {
+            self.nodes[count - 1].link
+        }
+    }
+
+    fn span(&self, from: usize, to: usize) -> Span {
+        Span {
+            from: self.link(from),
+            from_count: from,
+            to: self.link(to),
+            to_count: to,
+        }
+    }
+
+    fn part(&mut self, kind: PartKind, from: usize, to: usize, tokens: u32) -> PartId {
+        let id = PartId(self.parts.len() as i64 + 1);
+        self.parts.push(PartMeta {
+            id,
+            kind,
+            span: self.span(from, to),
+            tokens,
+            message_tokens: super::tokens(&self.nodes[from..to]),
+        });
+        id
+    }
+
+    fn snapshot(&mut self, plan: &Plan) {
+        self.snapshots.push(SnapshotMeta {
+            id: SnapshotId(self.snapshots.len() as i64 + 1),
+            to: plan.to,
+            to_count: plan.to_count,
+            eligible_from: self.nodes.len() + 1,
+            pin: plan.pin,
+            parts: plan.parts.clone(),
+            tokens: plan.tokens,
+            cause: plan.cause,
+        });
+    }
+
+    fn advance(&self) -> Vec<Step> {
+        let path = Path {
+            root: Self::root(),
+            nodes: &self.nodes,
+            parts: &self.parts,
+            snapshots: &self.snapshots,
+            work: &self.work,
+        };
+        super::advance(&path, &POLICY)
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.advance().into_iter().find_map(|step| match step {
+            Step::Snapshot(plan) => Some(plan),
+            _ => None,
+        })
+    }
+}
+
+fn observed(steps: &[Step]) -> Vec<(usize, usize)> {
+    steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Observe { span, .. } => Some((span.from_count, span.to_count)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn ranges_follow_each_other_at_ends_of_turns() {
+    let chain = Chain::chat(&[3_000; 9]);
+    // 6,000 is reached by an answer each time; the ninth message is not confirmed.
+    assert_eq!(observed(&chain.advance()), [(0, 2), (2, 4), (4, 6), (6, 8)]);
+}
+
+#[test]
+fn only_confirmed_history_is_observed() {
+    let mut chain = Chain::chat(&[3_000; 9]);
+    for node in &mut chain.nodes[4..] {
+        node.confirmed = false;
+    }
+    assert_eq!(observed(&chain.advance()), [(0, 2), (2, 4)]);
+}
+
+#[test]
+fn a_range_that_has_work_or_a_part_is_not_offered_again() {
+    let mut chain = Chain::chat(&[3_000; 9]);
+    chain.part(PartKind::Chunk, 0, 2, 500);
+    chain.work.push(Work {
+        kind: PartKind::Chunk,
+        span: chain.span(2, 4),
+        state: WorkState::Fresh,
+    });
+    assert_eq!(observed(&chain.advance()), [(4, 6), (6, 8)]);
+}
+
+#[test]
+fn a_range_never_ends_inside_a_round() {
+    let mut chain = Chain::default();
+    chain.push(Role::User, 100, true, false);
+    for _ in 0..20 {
+        chain.push(Role::Assistant, 100, false, false);
+        chain.push(Role::Tool, 1_000, false, false);
+        chain.push(Role::Tool, 1_000, true, false);
+    }
+    let ranges = observed(&chain.advance());
+    assert!(ranges.len() >= 4);
+    assert!(
+        ranges.iter().all(|(_, to)| chain.nodes[to - 1].closed),
+        "{ranges:?}"
+    );
+}
+
+#[test]
+fn published_activation_sizes() {
+    let rows: &[(&[u32], u32, u32, u32, usize)] = &[
+        // chunks, message_tokens, floor, pending -> chunks taken (sections 2.3 and 2.4 of the
+        // published behaviour; sizes in tokens)
+        (
+            &[6_000, 6_000, 6_000, 6_000, 6_000],
+            30_000,
+            6_000,
+            30_500,
+            4,
+        ),
+        (
+            &[6_000, 6_000, 6_000, 6_000, 3_000, 3_000],
+            30_000,
+            6_000,
+            30_500,
+            5,
+        ),
+        (&[6_100, 6_050, 6_400, 9_000], 30_000, 6_000, 30_200, 4),
+        (&[28_000], 30_000, 6_000, 30_000, 1),
+        (&[5_000, 24_800], 30_000, 6_000, 36_500, 2),
+        (
+            &[8_000, 15_000, 12_000, 7_000, 6_000],
+            50_000,
+            20_000,
+            50_000,
+            3,
+        ),
+        (
+            &[8_000, 15_000, 12_000, 7_000, 6_000],
+            50_000,
+            30_000,
+            50_000,
+            2,
+        ),
+        (
+            &[8_000, 15_000, 12_000, 7_000, 6_000],
+            50_000,
+            5_000,
+            50_000,
+            5,
+        ),
+        (&[35_000, 5_000, 5_000, 3_000], 50_000, 35_000, 50_000, 1),
+        (&[10_000; 4], 40_000, 20_000, 40_000, 2),
+        (&[1_000; 4], 4_000, 2_000, 4_000, 2),
+    ];
+    for (chunks, message_tokens, floor, pending, want) in rows {
+        let policy = Policy {
+            message_tokens: *message_tokens,
+            retention_floor: *floor,
+            block_after: message_tokens * 6 / 5,
+            ..POLICY
+        };
+        let mut sums = chunks.to_vec();
+        for i in 1..sums.len() {
+            sums[i] += sums[i - 1];
+        }
+        assert_eq!(
+            activation_size(&sums, *pending, &policy),
+            *want,
+            "{chunks:?} {pending}"
+        );
+    }
+}
+
+#[test]
+fn threshold_brings_the_tail_to_the_floor() {
+    let mut chain = Chain::chat(&[3_000; 11]);
+    for (from, to) in [(0, 2), (2, 4), (4, 6), (6, 8)] {
+        assert!(chain.plan().is_none() || from > 0);
+        chain.part(PartKind::Chunk, from, to, 800);
+    }
+    chain.part(PartKind::Chunk, 8, 10, 800);
+    let plan = chain
+        .plan()
+        .expect("33,000 raw tokens are over the threshold");
+    assert_eq!(
+        (plan.to_count, plan.parts.len(), plan.tokens, plan.pin),
+        (10, 5, 4_000, None)
+    );
+    chain.snapshot(&plan);
+    assert_eq!(chain.plan(), None, "one activation, not one per call");
+}
+
+#[test]
+fn below_the_threshold_nothing_is_activated() {
+    let mut chain = Chain::chat(&[3_000; 9]);
+    chain.part(PartKind::Chunk, 0, 2, 800);
+    assert_eq!(chain.plan(), None);
+}
+
+#[test]
+fn an_activation_that_would_not_shrink_the_request_does_not_happen() {
+    let mut chain = Chain::chat(&[3_000; 11]);
+    for (from, to) in [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)] {
+        chain.part(PartKind::Chunk, from, to, 6_000);
+    }
+    assert_eq!(chain.plan(), None);
+}
+
+#[test]
+fn one_long_task_pins_its_question() {
+    let mut chain = Chain::default();
+    chain.push(Role::User, 200, true, false);
+    for _ in 0..16 {
+        chain.push(Role::Assistant, 100, false, false);
+        chain.push(Role::Tool, 2_000, true, false);
+    }
+    for range in observed(&chain.advance()) {
+        chain.part(PartKind::Chunk, range.0, range.1, 700);
+    }
+    let plan = chain.plan().expect("over the threshold");
+    assert_eq!(plan.pin, Some(0));
+    assert!(plan.to_count > 1);
+}
+
+#[test]
+fn a_backlog_is_not_activated_chunk_by_chunk() {
+    let mut chain = Chain::chat(&[3_000; 41]);
+    let ranges = observed(&chain.advance());
+    assert_eq!(ranges.len(), 20);
+    let mut activations = 0;
+    for (index, (from, to)) in ranges.iter().enumerate() {
+        chain.part(PartKind::Chunk, *from, *to, 700);
+        chain.work = ranges[index + 1..]
+            .iter()
+            .map(|(from, to)| Work {
+                kind: PartKind::Chunk,
+                span: chain.span(*from, *to),
+                state: WorkState::Fresh,
+            })
+            .collect();
+        if let Some(plan) = chain.plan() {
+            chain.snapshot(&plan);
+            activations += 1;
+        }
+    }
+    assert!(
+        (1..=4).contains(&activations),
+        "{activations} activations for one backlog"
+    );
+    let covered = chain.snapshots.last().map_or(0, |s| s.to_count);
+    assert!(super::tokens(&chain.nodes[covered..]) < POLICY.message_tokens);
+}
+
+#[test]
+fn a_failing_observer_does_not_hold_back_what_is_observed() {
+    let mut chain = Chain::chat(&[3_000; 13]);
+    chain.part(PartKind::Chunk, 0, 2, 700);
+    chain.work.push(Work {
+        kind: PartKind::Chunk,
+        span: chain.span(2, 4),
+        state: WorkState::Retrying,
+    });
+    for (from, to) in [(4, 6), (6, 8), (8, 10), (10, 12)] {
+        chain.work.push(Work {
+            kind: PartKind::Chunk,
+            span: chain.span(from, to),
+            state: WorkState::Retrying,
+        });
+    }
+    assert_eq!(chain.plan().map(|plan| plan.to_count), Some(2));
+}
+
+#[test]
+fn reflection_starts_at_half_and_is_used_at_the_budget() {
+    let mut chain = Chain::chat(&[3_000; 31]);
+    let ranges: Vec<_> = (0..15).map(|i| (2 * i, 2 * i + 2)).collect();
+    chain.nodes[10..]
+        .iter_mut()
+        .for_each(|node| node.confirmed = false);
+    for (from, to) in &ranges[..5] {
+        chain.part(PartKind::Chunk, *from, *to, 4_500);
+    }
+    let plan = chain.plan().expect("activates");
+    chain.snapshot(&plan);
+    let sources = chain
+        .advance()
+        .into_iter()
+        .find_map(|step| match step {
+            Step::Reflect {
+                sources,
+                span,
+                tokens,
+                ..
+            } => Some((sources, span, tokens)),
+            _ => None,
+        })
+        .expect("22,500 tokens of observations are over half of the budget");
+    assert_eq!(
+        (sources.0.len(), sources.1.from_count, sources.2),
+        (5, 0, 22_500)
+    );
+    let reflection = chain.part(PartKind::Reflection, 0, 10, 9_000);
+    chain.nodes[10..30]
+        .iter_mut()
+        .for_each(|node| node.confirmed = true);
+    for (from, to) in &ranges[5..] {
+        chain.part(PartKind::Chunk, *from, *to, 2_500);
+    }
+    let plan = chain.plan().expect("activates");
+    assert_eq!(plan.parts[0], reflection);
+    assert!(plan.tokens < POLICY.observation_tokens, "{}", plan.tokens);
+    // Chunks that came meanwhile follow it, none lost.
+    assert_eq!(plan.parts.len() - 1, (plan.to_count - 10) / 2);
+}
+
+#[test]
+fn a_reflection_given_up_is_tried_again_only_for_a_longer_log() {
+    let mut chain = Chain::chat(&[3_000; 13]);
+    chain.part(PartKind::Chunk, 0, 2, 12_000);
+    chain.part(PartKind::Chunk, 2, 4, 12_000);
+    let wants = |chain: &Chain| {
+        chain
+            .advance()
+            .iter()
+            .any(|s| matches!(s, Step::Reflect { .. }))
+    };
+    assert!(wants(&chain));
+    chain.work.push(Work {
+        kind: PartKind::Reflection,
+        span: chain.span(0, 4),
+        state: WorkState::Abandoned,
+    });
+    assert!(!wants(&chain));
+    chain.part(PartKind::Chunk, 4, 6, 1_000);
+    assert!(wants(&chain));
+}
+
+#[test]
+fn another_branch_waits_for_nobody() {
+    // A snapshot made for a longer branch is not yet eligible here; this branch gets its own.
+    let mut chain = Chain::chat(&[3_000; 11]);
+    for (from, to) in [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)] {
+        chain.part(PartKind::Chunk, from, to, 800);
+    }
+    let plan = chain.plan().expect("activates");
+    chain.snapshot(&plan);
+    chain.snapshots[0].eligible_from = 101;
+    assert_eq!(chain.plan(), Some(plan));
+}

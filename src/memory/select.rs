@@ -1,0 +1,271 @@
+//! Selection: which snapshot stands in for the oldest messages of a request.
+//!
+//! The only decision on the request path, and a pure function of the chain and its snapshots, so
+//! every replica and every repetition decides alike (INV-SAME). No tokens are counted, no clock is
+//! read (INV-FREE). Called by `proxy`, and by tests and replay with the same meaning.
+
+use crate::history::History;
+
+use super::{SnapshotId, SnapshotMeta};
+
+/// What the request with exactly this history was sent with before, if it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// It was not seen.
+    Unseen,
+    /// It went out raw.
+    Raw,
+    /// It went out with this snapshot.
+    With(SnapshotId),
+}
+
+/// Why a selection is what it is; the audit prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// No snapshot covers a prefix of this history.
+    NoSnapshot,
+    /// Snapshots cover a prefix, but none may be used yet at this length.
+    NotYet,
+    /// Snapshots cover a prefix, but cutting there would break the request (a tool round, or the
+    /// newest user message).
+    Unsafe,
+    /// The longest covered prefix.
+    Longest,
+    /// The same request was sent before, and goes out as it did.
+    Repeated,
+}
+
+impl Why {
+    /// The name in the audit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoSnapshot => "no_snapshot",
+            Self::NotYet => "not_yet",
+            Self::Unsafe => "unsafe_cut",
+            Self::Longest => "longest",
+            Self::Repeated => "repeated",
+        }
+    }
+}
+
+/// The decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// The snapshot to send, or `None`: the history goes out raw.
+    pub snapshot: Option<SnapshotMeta>,
+    /// Why.
+    pub why: Why,
+}
+
+impl Selection {
+    /// How many messages (after the leading system messages) are left out.
+    pub fn cut(&self) -> usize {
+        self.snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.to_count)
+    }
+
+    /// Index of the message that stands raw between block and tail.
+    pub fn pin(&self) -> Option<usize> {
+        self.snapshot.as_ref().and_then(|snapshot| snapshot.pin)
+    }
+}
+
+/// Selects among `candidates` (any snapshots of the same owner; foreign chains are ignored).
+pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) -> Selection {
+    let fits = |snapshot: &&SnapshotMeta| fit(history, snapshot) == Fit::Whole;
+    match before {
+        Before::Raw => {
+            return Selection {
+                snapshot: None,
+                why: Why::Repeated,
+            };
+        }
+        Before::With(id) => {
+            // A snapshot that was forgotten meanwhile cannot be sent again; choose anew.
+            if let Some(found) = candidates.iter().filter(fits).find(|s| s.id == id) {
+                return Selection {
+                    snapshot: Some(found.clone()),
+                    why: Why::Repeated,
+                };
+            }
+        }
+        Before::Unseen => {}
+    }
+    let best = candidates
+        .iter()
+        .filter(|snapshot| snapshot.eligible_from <= history.len())
+        .filter(fits)
+        // Of two with the same coverage the younger: a reflection took the place of observations.
+        .max_by_key(|snapshot| (snapshot.to_count, snapshot.eligible_from, snapshot.id));
+    let known = |want: Fit| {
+        candidates
+            .iter()
+            .any(|snapshot| fit(history, snapshot) == want)
+    };
+    let why = match best {
+        Some(_) => Why::Longest,
+        None if known(Fit::Whole) => Why::NotYet,
+        None if known(Fit::Breaks) => Why::Unsafe,
+        None => Why::NoSnapshot,
+    };
+    Selection {
+        snapshot: best.cloned(),
+        why,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Foreign,
+    Breaks,
+    Whole,
+}
+
+/// Whether `snapshot` may stand in for a prefix of `history` (INV-PAIR).
+fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
+    let cut = snapshot.to_count;
+    if cut == 0 || history.covered_by(&snapshot.to, cut) != Some(cut) {
+        return Fit::Foreign;
+    }
+    // Something must stay raw, calls stay with their results, and the newest user message is either
+    // in the tail or pinned.
+    let raw_tail = cut < history.len();
+    let asked = history
+        .newest_user()
+        .is_none_or(|newest| newest >= cut || snapshot.pin == Some(newest));
+    if raw_tail && asked && history.cuts().safe(cut) {
+        Fit::Whole
+    } else {
+        Fit::Breaks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Encoder, Message, Role, Scope};
+    use crate::memory::Cause;
+
+    fn history(lines: &[(Role, &str)]) -> History {
+        let messages = lines
+            .iter()
+            .map(|(role, text)| {
+                let mut encoder = Encoder::new();
+                encoder.text("role", role.name());
+                encoder.text("content", text);
+                Message {
+                    fingerprint: encoder.finish(),
+                    role: *role,
+                    calls: text
+                        .strip_prefix("call ")
+                        .map(Into::into)
+                        .into_iter()
+                        .collect(),
+                    answers: text.strip_prefix("result ").map(Into::into),
+                    span: 0..0,
+                }
+            })
+            .collect();
+        History::chain(&Scope::of(b"key", None), messages)
+    }
+
+    fn chat(count: usize) -> Vec<(Role, &'static str)> {
+        (0..count)
+            .map(|i| {
+                (
+                    if i % 2 == 0 {
+                        Role::User
+                    } else {
+                        Role::Assistant
+                    },
+                    "text",
+                )
+            })
+            .collect()
+    }
+
+    fn snapshot(id: i64, of: &History, to_count: usize, eligible_from: usize) -> SnapshotMeta {
+        SnapshotMeta {
+            id: SnapshotId(id),
+            to: of.turns()[to_count - 1].link,
+            to_count,
+            eligible_from,
+            pin: None,
+            parts: vec![],
+            tokens: 0,
+            cause: Cause::Threshold,
+        }
+    }
+
+    #[test]
+    fn longest_eligible_wins() {
+        let seven = history(&chat(7));
+        let all = [
+            snapshot(1, &seven, 2, 5),
+            snapshot(2, &seven, 4, 7),
+            snapshot(3, &seven, 4, 9),
+        ];
+        let got = select(&seven, &all, Before::Unseen);
+        assert_eq!((got.cut(), got.why), (4, Why::Longest));
+        assert_eq!(got.snapshot.map(|s| s.id), Some(SnapshotId(2)));
+        let six = history(&chat(6));
+        assert_eq!(select(&six, &all, Before::Unseen).cut(), 2);
+        let four = history(&chat(4));
+        assert_eq!(select(&four, &all, Before::Unseen).why, Why::NotYet);
+        let two = history(&chat(2));
+        assert_eq!(select(&two, &all, Before::Unseen).why, Why::Unsafe);
+    }
+
+    #[test]
+    fn repetition_goes_out_as_before() {
+        let seven = history(&chat(7));
+        let all = [snapshot(1, &seven, 2, 5), snapshot(2, &seven, 4, 7)];
+        assert_eq!(select(&seven, &all, Before::Raw).cut(), 0);
+        assert_eq!(select(&seven, &all, Before::With(SnapshotId(1))).cut(), 2);
+        assert_eq!(select(&seven, &all, Before::With(SnapshotId(9))).cut(), 4);
+    }
+
+    #[test]
+    fn foreign_chain_gets_nothing() {
+        let mine = history(&chat(7));
+        let mut other = chat(7);
+        other[0].1 = "another";
+        let theirs = history(&other);
+        let got = select(&mine, &[snapshot(1, &theirs, 4, 5)], Before::Unseen);
+        assert_eq!((got.cut(), got.why), (0, Why::NoSnapshot));
+    }
+
+    #[test]
+    fn newest_user_message_is_raw_or_pinned() {
+        let task = history(&[
+            (Role::User, "do it"),
+            (Role::Assistant, "call a"),
+            (Role::Tool, "result a"),
+            (Role::Assistant, "call b"),
+            (Role::Tool, "result b"),
+        ]);
+        let mut cut = snapshot(1, &task, 3, 4);
+        assert_eq!(
+            select(&task, std::slice::from_ref(&cut), Before::Unseen).why,
+            Why::Unsafe
+        );
+        cut.pin = Some(0);
+        let got = select(&task, &[cut], Before::Unseen);
+        assert_eq!((got.cut(), got.pin()), (3, Some(0)));
+        let inside = SnapshotMeta {
+            pin: Some(0),
+            ..snapshot(2, &task, 2, 3)
+        };
+        assert_eq!(select(&task, &[inside], Before::Unseen).why, Why::Unsafe);
+    }
+
+    #[test]
+    fn something_stays_raw() {
+        let four = history(&chat(4));
+        assert_eq!(
+            select(&four, &[snapshot(1, &four, 4, 1)], Before::Unseen).why,
+            Why::Unsafe
+        );
+    }
+}
