@@ -1,0 +1,295 @@
+//! The four sources and their order: defaults < file < environment < flags.
+//!
+//! Each source becomes a flat layer of known keys; what is not a known key is a problem and goes no
+//! further. The `config` crate lays the layers over each other. Remembers which layer a value came
+//! from, for messages. Judges no value.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use config::{File, FileFormat, Map, Source, Value, ValueKind};
+
+use super::ENVIRONMENT_PREFIX;
+use super::nearest::nearest;
+use super::problem::Problem;
+use super::settings::{self, SECTIONS, Shown};
+use super::written::{Lexical, Written, spelled};
+
+/// What the command line said; each wins over every other source.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--listen`: `server.listen`.
+    pub listen: Option<String>,
+    /// `--admin`: `server.admin`.
+    pub admin: Option<String>,
+    /// `--upstream`: `upstream.base_url`.
+    pub upstream: Option<String>,
+    /// `--database`: `store.url`.
+    pub database: Option<String>,
+    /// `--audit`: `audit.path`.
+    pub audit: Option<String>,
+}
+
+impl Flags {
+    fn written(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
+        [
+            ("--listen", "server.listen", &self.listen),
+            ("--admin", "server.admin", &self.admin),
+            ("--upstream", "upstream.base_url", &self.upstream),
+            ("--database", "store.url", &self.database),
+            ("--audit", "audit.path", &self.audit),
+        ]
+        .into_iter()
+        .filter_map(|(flag, key, value)| Some((flag, key, value.as_ref()?)))
+    }
+}
+
+/// One source: what it says for each key, and the words that say where it says so.
+#[derive(Debug, Clone, Default)]
+struct Layer(BTreeMap<String, (String, ValueKind)>);
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
+        let values = self.0.iter();
+        Ok(values
+            .map(|(key, (origin, kind))| (key.clone(), Value::new(Some(origin), kind.clone())))
+            .collect())
+    }
+}
+
+/// All sources, laid over each other.
+#[derive(Debug)]
+pub(super) struct Layers {
+    defaults: Layer,
+    /// From the weakest to the strongest.
+    written: [Layer; 3],
+    merged: config::Config,
+}
+
+impl Layers {
+    /// Reads every source. What cannot be read, or is not a known key, joins `problems`.
+    pub(super) fn collect(
+        flags: &Flags,
+        env: &BTreeMap<String, String>,
+        file: Option<&Path>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let defaults = parse(&defaults_text(), "the defaults", problems);
+        let written = [
+            file.map_or_else(Layer::default, |path| from_file(path, problems)),
+            from_environment(env, problems),
+            from_flags(flags),
+        ];
+        let [file, environment, flags] = written.clone();
+        let builder = config::Config::builder()
+            .add_source(defaults.clone())
+            .add_source(file)
+            .add_source(environment)
+            .add_source(flags);
+        let merged = builder.build().unwrap_or_else(|error| {
+            // Only known keys got this far, so there is no path left that could fail to parse.
+            problems.push(Problem {
+                key: "configuration".to_owned(),
+                origin: None,
+                what: error.to_string(),
+                remedy: "compare with the output of `diarist config`".to_owned(),
+            });
+            config::Config::default()
+        });
+        Self {
+            defaults,
+            written,
+            merged,
+        }
+    }
+
+    /// The value in force for `key`; [`ValueKind::Nil`] if there is none.
+    pub(super) fn value(&self, key: &str) -> ValueKind {
+        self.merged
+            .get::<Value>(key)
+            .map_or(ValueKind::Nil, |value| value.kind)
+    }
+
+    /// Who wrote the value in force; `None` if it is the default, or nobody did.
+    pub(super) fn origin(&self, key: &str) -> Option<&str> {
+        let mut layers = self.written.iter().rev();
+        layers.find_map(|layer| layer.0.get(key).map(|(origin, _)| origin.as_str()))
+    }
+
+    /// The value in force for `key`, read as its kind. If it is spelled otherwise, that joins
+    /// `problems` and the default stands in.
+    #[expect(clippy::expect_used, reason = "a test reads every default as its kind")]
+    pub(super) fn read<T: Lexical>(
+        &self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Written<T> {
+        let origin = self.origin(key).map(str::to_owned);
+        let kind = self.value(key);
+        let value = T::read(&kind).unwrap_or_else(|| {
+            let found = if T::SHOWN {
+                spelled(&kind)
+            } else {
+                "a value of another kind".to_owned()
+            };
+            problems.push(Problem {
+                key: key.to_owned(),
+                origin: origin.clone(),
+                what: format!("found {found}, expected {}", T::EXPECTED),
+                remedy: format!("write {}", T::EXAMPLE),
+            });
+            let default = self.defaults.0.get(key);
+            let kind = default.map_or(&ValueKind::Nil, |(_, kind)| kind);
+            T::read(kind).expect("the default of a key is of its kind")
+        });
+        Written { key, origin, value }
+    }
+}
+
+/// The defaults as a file would say them.
+fn defaults_text() -> String {
+    let lines = SECTIONS.iter().flat_map(|section| {
+        let keys = section.keys.iter().filter_map(|key| match key.shown {
+            Shown::Default(literal) => Some(format!("{} = {literal}\n", key.name)),
+            Shown::Example(_) => None,
+        });
+        std::iter::once(format!("[{}]\n", section.name)).chain(keys)
+    });
+    lines.collect()
+}
+
+fn from_file(path: &Path, problems: &mut Vec<Problem>) -> Layer {
+    let name = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &name, problems),
+        Err(error) => {
+            problems.push(Problem {
+                key: name,
+                origin: None,
+                what: format!("the file cannot be read: {error}"),
+                remedy: "give --config the path of a readable TOML file".to_owned(),
+            });
+            Layer::default()
+        }
+    }
+}
+
+fn parse(text: &str, origin: &str, problems: &mut Vec<Problem>) -> Layer {
+    let mut layer = Layer::default();
+    match File::from_str(text, FileFormat::Toml).collect() {
+        Ok(table) => flatten(table, "", origin, &mut layer, problems),
+        Err(error) => problems.push(Problem {
+            key: origin.to_owned(),
+            origin: None,
+            what: format!("the file is not valid TOML: {}", without_source(&error)),
+            remedy: "correct that line; `diarist config` prints a valid file".to_owned(),
+        }),
+    }
+    layer
+}
+
+/// The parser's message without the lines it quotes: one of them may hold an API key.
+fn without_source(error: &config::ConfigError) -> String {
+    let message = error.to_string();
+    let lines = message.lines().filter(|line| {
+        let quoted = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ');
+        !quoted.starts_with('|')
+    });
+    lines.collect::<Vec<_>>().join(", ")
+}
+
+fn flatten(
+    table: Map<String, Value>,
+    prefix: &str,
+    origin: &str,
+    layer: &mut Layer,
+    problems: &mut Vec<Problem>,
+) {
+    // The table's own order is that of a hash map; problems should come in the same order each time.
+    let table: BTreeMap<String, Value> = table.into_iter().collect();
+    for (name, value) in table {
+        let path = if prefix.is_empty() {
+            name
+        } else {
+            format!("{prefix}.{name}")
+        };
+        let section = SECTIONS.iter().any(|section| section.name == path);
+        match value.kind {
+            ValueKind::Table(table) if section => flatten(table, &path, origin, layer, problems),
+            kind if settings::keys().any(|key| key.path == path) => {
+                layer.0.insert(path, (origin.to_owned(), kind));
+            }
+            _ => problems.push(unknown(&path, origin, str::to_owned)),
+        }
+    }
+}
+
+fn from_environment(env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) -> Layer {
+    // One underscore after the name is not ours: Kubernetes sets DIARIST_PORT and its like in every
+    // pod beside a service called diarist.
+    let source = config::Environment::with_prefix(ENVIRONMENT_PREFIX.trim_end_matches('_'))
+        .prefix_separator("__")
+        .separator("__")
+        // Compose files pass `${KEY:-}` for "not set".
+        .ignore_empty(true)
+        .source(Some(env.clone().into_iter().collect()));
+    let mut layer = Layer::default();
+    // It fails on values that are not Unicode only, and these are strings.
+    let values: BTreeMap<String, Value> = source
+        .collect()
+        .map(|map| map.into_iter().collect())
+        .unwrap_or_default();
+    for (path, value) in values {
+        let origin = variable(&path);
+        if settings::keys().any(|key| key.path == path) {
+            layer.0.insert(path, (origin, value.kind));
+        } else {
+            problems.push(unknown(&path, &origin, variable));
+        }
+    }
+    layer
+}
+
+/// The variable that sets a key.
+fn variable(path: &str) -> String {
+    format!(
+        "{ENVIRONMENT_PREFIX}{}",
+        path.replace('.', "__").to_uppercase()
+    )
+}
+
+fn from_flags(flags: &Flags) -> Layer {
+    let values = flags.written().map(|(flag, key, value)| {
+        let kind = ValueKind::String(value.clone());
+        (key.to_owned(), (flag.to_owned(), kind))
+    });
+    Layer(values.collect())
+}
+
+/// The problem of a key that does not exist; `spell` writes a key the way this source does.
+fn unknown(path: &str, origin: &str, spell: impl Fn(&str) -> String) -> Problem {
+    let (what, remedy) = if SECTIONS.iter().any(|section| section.name == path) {
+        let section = spell(path);
+        (
+            "this is a section, not a key".to_owned(),
+            format!("set the keys inside {section}; `diarist config` lists them"),
+        )
+    } else {
+        let suggestion = nearest(path, settings::keys().map(|key| key.path));
+        let remedy = suggestion.map_or_else(
+            || "remove it; `diarist config` lists every key".to_owned(),
+            |key| format!("did you mean {}?", spell(key)),
+        );
+        ("there is no such key".to_owned(), remedy)
+    };
+    Problem {
+        key: path.to_owned(),
+        origin: Some(origin.to_owned()),
+        what,
+        remedy,
+    }
+}

@@ -1,0 +1,90 @@
+//! "Did you mean": the known key closest to one that is not known.
+//!
+//! Pure; called for unknown keys only, so clarity comes before speed.
+
+/// The candidate a person most likely meant by `written`, if one is close enough to suggest.
+///
+/// A key written in full but in the wrong section (`memory.message_tokens`) counts as close to the
+/// key of the same name elsewhere; otherwise up to a third of the letters may differ.
+pub(super) fn nearest<'a>(
+    written: &str,
+    candidates: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
+    let allowed = (written.chars().count() / 3).max(1);
+    let by_spelling = candidates
+        .clone()
+        .map(|candidate| (distance(written, candidate), candidate))
+        .min()
+        .filter(|&(edits, _)| edits <= allowed.min(4))
+        .map(|(_, candidate)| candidate);
+    by_spelling.or_else(|| {
+        let name = leaf(written);
+        candidates
+            .into_iter()
+            .find(|candidate| leaf(candidate) == name)
+    })
+}
+
+fn leaf(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// Levenshtein distance in characters.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [&str; 4] = [
+        "server.listen",
+        "memory.model",
+        "memory.observation.message_tokens",
+        "memory.observation.model",
+    ];
+
+    fn suggested(written: &str) -> Option<&'static str> {
+        nearest(written, KEYS.into_iter())
+    }
+
+    #[test]
+    fn slips_of_the_pen_find_their_key() {
+        assert_eq!(suggested("server.lisen"), Some("server.listen"));
+        assert_eq!(suggested("sever.listen"), Some("server.listen"));
+        assert_eq!(suggested("server.Listen"), Some("server.listen"));
+        assert_eq!(suggested("memory.modle"), Some("memory.model"));
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_section_finds_its_own() {
+        assert_eq!(
+            suggested("memory.message_tokens"),
+            Some("memory.observation.message_tokens")
+        );
+    }
+
+    #[test]
+    fn nothing_like_it_suggests_nothing() {
+        assert_eq!(suggested("colour.scheme"), None);
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+}

@@ -1,0 +1,86 @@
+//! The configuration as text: the commented reference file, and the values in force.
+//!
+//! Both are written from the table in `settings`. Called by `diarist config`.
+
+use config::ValueKind;
+
+use super::layers::Layers;
+use super::settings::{SECTIONS, Section, Shown};
+use super::written::spelled;
+
+const HEAD: &str = "\
+# Diarist, the reference configuration: every key, what it means, and its default.
+#
+# Nothing here has to be set. Remove the # in front of what you change; a key left alone keeps
+# following the default. Each key can also come from the environment, with the section in front and
+# two underscores between the parts: DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS=20000.
+# Flags win over the environment, the environment over this file, this file over the defaults.
+#
+# Durations are a number and a unit in quotes: \"250ms\", \"30s\", \"5m\", \"1h\".
+";
+
+/// Marks a line that shows what a value looks like but is no default.
+const EXAMPLE: &str = "  # example, unset by default";
+
+/// The commented reference file, as `config/example.toml` holds it.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = HEAD.to_owned();
+    for section in SECTIONS {
+        open(&mut text, section);
+        for (at, key) in section.keys.iter().enumerate() {
+            if at > 0 {
+                text.push('\n');
+            }
+            comment(&mut text, key.doc);
+            let (literal, mark) = match key.shown {
+                Shown::Default(literal) => (literal, ""),
+                Shown::Example(literal) => (literal, EXAMPLE),
+            };
+            line(&mut text, format_args!("#{} = {literal}{mark}", key.name));
+        }
+    }
+    text
+}
+
+/// The values in force, each with who wrote it. Absent values are left out, secrets redacted.
+pub(super) fn effective(layers: &Layers) -> String {
+    let mut text = String::new();
+    for section in SECTIONS {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        line(&mut text, format_args!("[{}]", section.name));
+        for key in section.keys {
+            let value = match layers.value(key.path) {
+                ValueKind::Nil => continue,
+                _ if key.is_secret() => "\"[redacted]\"".to_owned(),
+                kind => spelled(&kind),
+            };
+            let origin = layers.origin(key.path).unwrap_or("default");
+            line(
+                &mut text,
+                format_args!("{} = {value}  # {origin}", key.name),
+            );
+        }
+    }
+    text
+}
+
+fn open(text: &mut String, section: &Section) {
+    text.push('\n');
+    comment(text, section.doc);
+    line(text, format_args!("[{}]", section.name));
+}
+
+fn comment(text: &mut String, doc: &[&str]) {
+    for doc_line in doc {
+        // A doc comment's lines begin with the blank that follows the slashes.
+        line(text, format_args!("#{doc_line}"));
+    }
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    text.push_str(&line.to_string());
+    text.push('\n');
+}

@@ -1,0 +1,232 @@
+//! Every key there is: its name, kind, default and meaning, in one table.
+//!
+//! The table is the only definition. It makes [`RawConfig`] (what was written), the defaults layer,
+//! the list of known keys and the reference file, so none of them can drift from another. It knows
+//! spelling only; `validate` and `memory` judge what the values mean.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::layers::Layers;
+use super::problem::Problem;
+use super::written::Written;
+
+/// A section of the file and its keys, in the order of the reference.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static [&'static str],
+    pub(super) keys: &'static [Key],
+}
+
+#[derive(Debug)]
+pub(super) struct Key {
+    /// The dotted path: `memory.observation.model`.
+    pub(super) path: &'static str,
+    pub(super) name: &'static str,
+    pub(super) doc: &'static [&'static str],
+    pub(super) shown: Shown,
+}
+
+/// The TOML literal the reference shows for a key.
+#[derive(Debug)]
+pub(super) enum Shown {
+    /// It holds unless something else is written.
+    Default(&'static str),
+    /// It only shows what a value looks like: absent is a value of its own.
+    Example(&'static str),
+}
+
+impl Key {
+    /// Whether the value may never be printed.
+    pub(super) fn is_secret(&self) -> bool {
+        self.name == "api_key"
+    }
+}
+
+/// Every key of every section.
+pub(super) fn keys() -> impl Iterator<Item = &'static Key> + Clone {
+    SECTIONS.iter().flat_map(|section| section.keys)
+}
+
+macro_rules! settings {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        [$section:literal] $section_field:ident: $Section:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $name:ident: $kind:ty = $shown:ident($literal:literal),
+            )+
+        }
+    )+) => {
+        /// What was written, spelled as its kind but not yet judged.
+        #[derive(Debug)]
+        pub(super) struct RawConfig {
+            $(pub(super) $section_field: $Section,)+
+        }
+
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Debug)]
+            pub(super) struct $Section {
+                $(
+                    $(#[doc = $doc])+
+                    pub(super) $name: Written<$kind>,
+                )+
+            }
+        )+
+
+        pub(super) const SECTIONS: &[Section] = &[$(
+            Section {
+                name: $section,
+                doc: &[$($section_doc),+],
+                keys: &[$(
+                    Key {
+                        path: concat!($section, ".", stringify!($name)),
+                        name: stringify!($name),
+                        doc: &[$($doc),+],
+                        shown: Shown::$shown($literal),
+                    },
+                )+],
+            },
+        )+];
+
+        impl RawConfig {
+            /// Reads every key from the layers. A value spelled wrongly joins `problems` and its
+            /// default stands in, so that the other keys can still be judged.
+            pub(super) fn read(layers: &Layers, problems: &mut Vec<Problem>) -> Self {
+                Self {$(
+                    $section_field: $Section {$(
+                        $name: layers.read(concat!($section, ".", stringify!($name)), problems),
+                    )+},
+                )+}
+            }
+        }
+    };
+}
+
+settings! {
+    /// Listeners, limits and timeouts.
+    ["server"] server: RawServer {
+        /// Address of the data port: where clients go instead of to the upstream.
+        /// Beyond loopback, requests without a credential pass without memory.
+        listen: String = Default(r#""127.0.0.1:8484""#),
+        /// Address of the admin port: /healthz, /readyz, /metrics. It asks for no password.
+        admin: String = Default(r#""127.0.0.1:8485""#),
+        /// Largest chat-completions body that is read for memory, in bytes (32 MiB); a larger one is
+        /// answered 413. Other requests stream through and know no limit.
+        max_body_bytes: u64 = Default("33554432"),
+        /// How long a client may take to send the head of a request.
+        header_timeout: Duration = Default(r#""30s""#),
+        /// How long a connection may stay without a byte moving, kept alive or in mid-body.
+        idle_timeout: Duration = Default(r#""5m""#),
+        /// How long connecting to the upstream may take, TLS included.
+        connect_timeout: Duration = Default(r#""10s""#),
+        /// How long the upstream may take from the end of the request to the head of its response.
+        /// Models that think before they answer take minutes.
+        response_timeout: Duration = Default(r#""10m""#),
+        /// How long open streams may go on after SIGTERM before they are cut.
+        drain_timeout: Duration = Default(r#""30s""#),
+        /// Connections held at once; further ones wait to be accepted.
+        max_connections: u64 = Default("4096"),
+        /// Requests in flight at once; further ones are answered 503.
+        max_requests: u64 = Default("1024"),
+    }
+
+    /// Where requests go, and how memory is put into them.
+    ["upstream"] upstream: RawUpstream {
+        /// Base URL of the provider. /v1/... on the data port maps onto its path; every other path
+        /// goes to the same path at its origin.
+        base_url: String = Default(r#""https://api.openai.com/v1""#),
+        /// Where observations stand in the request: "system_message" (a message of their own after the
+        /// client's leading ones), "append_to_system" (at the end of the client's last leading one),
+        /// "segments" (as a further content part of it), "off" (nowhere), or "auto": system_message,
+        /// stepping down by itself when a model refuses it.
+        placement: String = Default(r#""auto""#),
+    }
+
+    /// Where memory is kept.
+    ["store"] store: RawStore {
+        /// The database: "sqlite:" and a path, absolute after three slashes, or "sqlite::memory:",
+        /// which forgets everything at exit. Unset: diarist/diarist.db in the platform's data folder
+        /// ($XDG_DATA_HOME or ~/.local/share on Linux). The path is taken as it stands, not decoded.
+        url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
+    }
+
+    /// The audit: one JSON line per memory request.
+    ["audit"] audit: RawAudit {
+        /// The file lines are appended to; "-" is standard output (logs go to standard error), "off"
+        /// writes none.
+        path: String = Default(r#""-""#),
+    }
+
+    /// Memory. Model, base_url and api_key set here hold for both phases.
+    ["memory"] memory: RawMemory {
+        /// Whether there is memory at all; false makes Diarist a plain proxy.
+        enabled: bool = Default("true"),
+        /// Who shares a memory: "thread" keeps it to one conversation. ("resource", one memory for all
+        /// conversations of one user, is not available yet.)
+        scope: String = Default(r#""thread""#),
+        /// Model of the Observer and the Reflector; excludes the model of a phase. Unset: a phase that
+        /// names none uses the other phase's model if both ask at the same place, else the
+        /// conversation's own. A cheap model pays.
+        model: Option<String> = Example(r#""gpt-5-nano""#),
+        /// Base URL for both phases; together with api_key or not at all. Unset: the conversation's
+        /// own way to the upstream, with its own credential.
+        base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
+        /// API key for base_url. Better kept in the environment: DIARIST__MEMORY__API_KEY.
+        api_key: Option<SecretString> = Example(r#""sk-...""#),
+    }
+
+    /// The Observer: turns older messages into observations.
+    ["memory.observation"] observation: RawObservation {
+        /// Model of the Observer; excludes memory.model.
+        model: Option<String> = Example(r#""gpt-5-nano""#),
+        /// Base URL for the Observer; together with api_key or not at all.
+        base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
+        /// API key for base_url.
+        api_key: Option<SecretString> = Example(r#""sk-...""#),
+        /// Tokens of raw messages at which observations take their place.
+        message_tokens: u64 = Default("30000"),
+        /// Tokens of new messages that are observed at a time, in the background: below 1 a fraction
+        /// of message_tokens, else a number of tokens; less than message_tokens.
+        buffer_tokens: f64 = Default("0.2"),
+        /// How much goes when observations take the messages' place: up to 1 the fraction of
+        /// message_tokens to clear, from 1000 the tokens of recent messages to keep.
+        buffer_activation: f64 = Default("0.8"),
+        /// From here on, clearing enough comes before keeping the retention floor: below 100 a
+        /// multiple of message_tokens, else a number of tokens; at least message_tokens.
+        block_after: f64 = Default("1.2"),
+        /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
+        temperature: f64 = Default("0.3"),
+        /// Most tokens the Observer may write per call. Unset: the model's own limit.
+        max_output_tokens: Option<u64> = Example("16000"),
+        /// How long one call may take.
+        timeout: Duration = Default(r#""2m""#),
+        /// What you want observed, or left out, in your own words; added to the Observer's prompt.
+        instruction: Option<String> = Example(r#""Record every ticket number verbatim.""#),
+    }
+
+    /// The Reflector: condenses observations that have grown too long.
+    ["memory.reflection"] reflection: RawReflection {
+        /// Model of the Reflector; excludes memory.model.
+        model: Option<String> = Example(r#""gpt-5-mini""#),
+        /// Base URL for the Reflector; together with api_key or not at all.
+        base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
+        /// API key for base_url.
+        api_key: Option<SecretString> = Example(r#""sk-...""#),
+        /// Tokens of observations at which a reflection takes their place.
+        observation_tokens: u64 = Default("40000"),
+        /// Fraction of observation_tokens from which the reflection is made in the background;
+        /// above 0, at most 1.
+        buffer_activation: f64 = Default("0.5"),
+        /// From here on a reflection is used even if it condensed less than hoped: below 100 a multiple
+        /// of observation_tokens, else a number of tokens; at least observation_tokens.
+        block_after: f64 = Default("1.2"),
+        /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
+        temperature: f64 = Default("0"),
+        /// How long one call may take.
+        timeout: Duration = Default(r#""5m""#),
+    }
+}

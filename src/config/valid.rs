@@ -1,0 +1,200 @@
+//! The valid configuration: plain typed values with nothing left to check, default or resolve.
+//!
+//! Fractions are tokens by now, text is addresses and URLs, and `Option` means a choice ("none"),
+//! never "not looked at yet". Built by `validate` alone; read by `app`, which maps it into rooms.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use url::Url;
+
+/// Everything an operator decides.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub server: Server,
+    pub upstream: Upstream,
+    /// Where memory is kept.
+    pub database: Database,
+    /// Where audit lines go.
+    pub audit: Audit,
+    pub memory: Memory,
+}
+
+/// Listeners, limits and timeouts.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// The data port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The admin port; port 0 takes a free one.
+    pub admin: SocketAddr,
+    /// Largest body read for memory, in bytes.
+    pub max_body_bytes: usize,
+    /// For the head of a request.
+    pub header_timeout: Duration,
+    /// Without a byte moving on a connection.
+    pub idle_timeout: Duration,
+    /// For a connection to the upstream, TLS included.
+    pub connect_timeout: Duration,
+    /// From the end of a request to the head of its response.
+    pub response_timeout: Duration,
+    /// For open streams after SIGTERM.
+    pub drain_timeout: Duration,
+    /// Connections held at once.
+    pub max_connections: usize,
+    /// Requests in flight at once.
+    pub max_requests: usize,
+}
+
+/// Where requests go, and how memory is put into them.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// HTTP or HTTPS with a host; no user, query or fragment; no slash at the end of a longer path.
+    pub base_url: Url,
+    pub placement: Placement,
+}
+
+/// Where observations stand in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// `SystemMessage`, stepping down when the model refuses it.
+    Auto,
+    /// A message of its own after the client's leading system messages.
+    SystemMessage,
+    /// At the end of the client's last leading system message.
+    AppendToSystem,
+    /// As further content parts of the client's last leading system message.
+    Segments,
+    /// Nowhere.
+    Off,
+}
+
+/// Which database holds memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Database {
+    /// An SQLite file, by its path.
+    Sqlite(PathBuf),
+    /// SQLite in memory: gone at exit.
+    SqliteInMemory,
+}
+
+impl fmt::Display for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            Self::SqliteInMemory => f.write_str("sqlite::memory:"),
+        }
+    }
+}
+
+/// Where audit lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Audit {
+    Off,
+    Stdout,
+    /// Appended to this file.
+    File(PathBuf),
+}
+
+/// Memory: whether, and by which numbers. The scope is always the thread.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    pub enabled: bool,
+    pub observation: Observation,
+    pub reflection: Reflection,
+}
+
+/// The Observer.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    pub phase: Phase,
+    /// Tokens of raw messages at which observations take their place; above 0.
+    pub message_tokens: u32,
+    /// Tokens of new messages observed at a time; above 0, below `message_tokens`.
+    pub buffer_tokens: u32,
+    /// Tokens of recent messages that stay raw at an activation; below `message_tokens`.
+    pub retention_floor: u32,
+    /// Tokens from which clearing enough comes before the floor; at least `message_tokens`.
+    pub block_after_tokens: u32,
+    /// Most tokens written per call; `None` leaves it to the model.
+    pub max_output_tokens: Option<u32>,
+    /// The operator's own words for the prompt.
+    pub instruction: Option<String>,
+}
+
+/// The Reflector.
+#[derive(Debug, Clone)]
+pub struct Reflection {
+    pub phase: Phase,
+    /// Tokens of observations at which a reflection takes their place; above 0.
+    pub observation_tokens: u32,
+    /// Tokens of observations from which one is made; above 0, at most `observation_tokens`.
+    pub reflect_from_tokens: u32,
+    /// Tokens from which a poor reflection is better than none; at least `observation_tokens`.
+    pub block_after_tokens: u32,
+}
+
+/// How one phase asks its model.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// `None`: the conversation's own model.
+    pub model: Option<String>,
+    /// `None`: the conversation's own way to the upstream, with its own credential.
+    pub endpoint: Option<Endpoint>,
+    /// 0 to 2.
+    pub temperature: f64,
+    /// For one call.
+    pub timeout: Duration,
+}
+
+/// A place of its own to ask at.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// As [`Upstream::base_url`].
+    pub base_url: Url,
+    /// Sent as a bearer token; fit for a header.
+    pub api_key: SecretString,
+}
+
+impl Config {
+    /// What an operator may want to know about this valid configuration, in whole sentences.
+    #[must_use]
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        let mut hint = |condition: bool, text: &str| {
+            if condition {
+                hints.push(text.to_owned());
+            }
+        };
+        let memory = self.memory.enabled;
+        hint(
+            !memory,
+            "Memory is off (memory.enabled = false): Diarist is a plain proxy.",
+        );
+        hint(
+            memory && self.upstream.placement == Placement::Off,
+            "Observations are made but never sent (upstream.placement = \"off\").",
+        );
+        hint(
+            memory && self.memory.observation.phase.model.is_none(),
+            "The Observer uses each conversation's own model. A cheap one pays (memory.model, or \
+             memory.observation.model): with an expensive model, memory can cost twice what it saves \
+             on a conversation of 60,000 tokens.",
+        );
+        hint(
+            memory && self.database == Database::SqliteInMemory,
+            "The database is in memory: everything is forgotten at exit.",
+        );
+        hint(
+            memory && !self.server.listen.ip().is_loopback(),
+            "The data port is open beyond this machine: requests without a credential get no memory.",
+        );
+        hint(
+            !self.server.admin.ip().is_loopback(),
+            "The admin port is open beyond this machine and asks for no password.",
+        );
+        hints
+    }
+}

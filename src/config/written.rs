@@ -1,0 +1,201 @@
+//! One value as somebody wrote it, with the key it was written under and where.
+//!
+//! [`Lexical`] is the spelling of a value (text, whole number, number, yes or no, duration, secret),
+//! not its meaning: ranges and combinations are judged later. Values from the environment and from
+//! flags are always text, so every kind can be read from text too, and text is never guessed to be
+//! something else: a key of digits stays a key of digits.
+
+use std::time::Duration;
+
+use config::ValueKind;
+use jiff::SignedDuration;
+use secrecy::SecretString;
+
+use super::problem::Problem;
+
+/// A value with its key and its source.
+#[derive(Debug)]
+pub(super) struct Written<T> {
+    pub(super) key: &'static str,
+    /// Who wrote it; `None` when it is the default.
+    pub(super) origin: Option<String>,
+    pub(super) value: T,
+}
+
+impl<T> Written<T> {
+    /// A problem with this value.
+    pub(super) fn problem(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        Problem {
+            key: self.key.to_owned(),
+            origin: self.origin.clone(),
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// Judges the value; what is wrong with it joins `problems`.
+    pub(super) fn check<'a, U>(
+        &'a self,
+        problems: &mut Vec<Problem>,
+        judge: impl FnOnce(&'a T) -> Result<U, Wrong>,
+    ) -> Checked<U> {
+        judge(&self.value).map_err(|Wrong { what, remedy }| {
+            problems.push(self.problem(what, remedy));
+            Reported
+        })
+    }
+}
+
+impl<T> Written<Option<T>> {
+    /// As [`Written::check`], for a key that may be absent, which is valid.
+    pub(super) fn check_some<'a, U>(
+        &'a self,
+        problems: &mut Vec<Problem>,
+        judge: impl FnOnce(&'a T) -> Result<U, Wrong>,
+    ) -> Checked<Option<U>> {
+        match &self.value {
+            None => Ok(None),
+            Some(value) => self.check(problems, |_| judge(value)).map(Some),
+        }
+    }
+}
+
+/// What is valid, or the word that its problem is listed already.
+pub(super) type Checked<T> = Result<T, Reported>;
+
+/// A problem was found and is listed; there is nothing to add.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reported;
+
+/// A judgement that a value cannot stand: a problem that does not know its key yet.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    what: String,
+    remedy: String,
+}
+
+impl Wrong {
+    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+/// How a kind of value is spelled.
+pub(super) trait Lexical: Sized {
+    /// What a value of this kind is, for "expected ...".
+    const EXPECTED: &'static str;
+    /// An example a person can copy.
+    const EXAMPLE: &'static str;
+    /// Whether a value may be shown when it is wrong.
+    const SHOWN: bool = true;
+
+    /// Reads the value, `None` if it is spelled otherwise. [`ValueKind::Nil`] is an absent key.
+    fn read(kind: &ValueKind) -> Option<Self>;
+}
+
+impl Lexical for String {
+    const EXPECTED: &'static str = "text";
+    const EXAMPLE: &'static str = "text in double quotes";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Lexical for SecretString {
+    const EXPECTED: &'static str = "text";
+    const EXAMPLE: &'static str = "text in double quotes";
+    const SHOWN: bool = false;
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        String::read(kind).map(Self::from)
+    }
+}
+
+impl Lexical for u64 {
+    const EXPECTED: &'static str = "a whole number that is not negative";
+    const EXAMPLE: &'static str = "digits only, such as 30000";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::I64(number) => Self::try_from(*number).ok(),
+            ValueKind::U64(number) => Some(*number),
+            ValueKind::String(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl Lexical for f64 {
+    const EXPECTED: &'static str = "a number";
+    const EXAMPLE: &'static str = "a number such as 0.2 or 6000";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        let number = match kind {
+            ValueKind::Float(number) => *number,
+            ValueKind::I64(number) => f64::from(i32::try_from(*number).ok()?),
+            ValueKind::String(text) => text.trim().parse().ok()?,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
+    }
+}
+
+impl Lexical for bool {
+    const EXPECTED: &'static str = "true or false";
+    const EXAMPLE: &'static str = "true or false";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Boolean(answer) => Some(*answer),
+            ValueKind::String(text) => text.trim().to_ascii_lowercase().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl Lexical for Duration {
+    const EXPECTED: &'static str = "a duration with its unit";
+    const EXAMPLE: &'static str =
+        "a number and ms, s, m or h in quotes, such as \"30s\" or \"1h 30m\"";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => {
+                let signed: SignedDuration = text.trim().parse().ok()?;
+                Self::try_from(signed).ok()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<T: Lexical> Lexical for Option<T> {
+    const EXPECTED: &'static str = T::EXPECTED;
+    const EXAMPLE: &'static str = T::EXAMPLE;
+    const SHOWN: bool = T::SHOWN;
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Nil => Some(None),
+            kind => T::read(kind).map(Some),
+        }
+    }
+}
+
+/// A value as a person would write it in TOML.
+pub(super) fn spelled(kind: &ValueKind) -> String {
+    match kind {
+        // JSON's escapes are a subset of those of TOML's basic strings.
+        ValueKind::String(text) => serde_json::Value::from(text.as_str()).to_string(),
+        ValueKind::Table(_) => "a table".to_owned(),
+        ValueKind::Array(_) => "a list".to_owned(),
+        kind => kind.to_string(),
+    }
+}

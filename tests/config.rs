@@ -1,0 +1,451 @@
+//! Configuration from outside: layers and their order, every problem at once, the reference file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use diarist::config::{self, Audit, Config, ConfigError, Database, Flags, Placement};
+use secrecy::ExposeSecret as _;
+
+/// One situation: what each source says.
+#[derive(Default)]
+struct Given {
+    flags: Flags,
+    env: BTreeMap<String, String>,
+    file: Option<tempfile::NamedTempFile>,
+}
+
+impl Given {
+    fn file(text: &str) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Self {
+            file: Some(file),
+            ..Self::default()
+        }
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn load(&self) -> Result<Config, ConfigError> {
+        let mut env = self.env.clone();
+        env.entry("HOME".to_owned())
+            .or_insert_with(|| "/home/ada".to_owned());
+        let file = self.file.as_ref().map(tempfile::NamedTempFile::path);
+        config::load(&self.flags, &env, file)
+    }
+
+    fn valid(&self) -> Config {
+        self.load().unwrap()
+    }
+
+    /// Each problem as `key: what | remedy`.
+    fn problems(&self) -> Vec<String> {
+        let error = self.load().expect_err("a configuration with problems");
+        let problems = error.problems().iter();
+        problems
+            .map(|problem| format!("{}: {} | {}", problem.key, problem.what, problem.remedy))
+            .collect()
+    }
+}
+
+#[track_caller]
+fn assert_problems(given: &Given, beginnings: &[&str]) {
+    let problems = given.problems();
+    assert_eq!(problems.len(), beginnings.len(), "{problems:#?}");
+    for (problem, beginning) in problems.iter().zip(beginnings) {
+        assert!(
+            problem.starts_with(beginning),
+            "{problem:?} vs {beginning:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_written_is_a_valid_configuration() {
+    let config = Given::default().valid();
+
+    assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
+    assert_eq!(config.server.admin, "127.0.0.1:8485".parse().unwrap());
+    assert_eq!(config.server.max_body_bytes, 32 * 1024 * 1024);
+    assert_eq!(config.server.response_timeout, Duration::from_mins(10));
+    assert_eq!(
+        config.upstream.base_url.as_str(),
+        "https://api.openai.com/v1"
+    );
+    assert_eq!(config.upstream.placement, Placement::Auto);
+    assert_eq!(config.audit, Audit::Stdout);
+    assert!(config.memory.enabled);
+
+    let observation = config.memory.observation;
+    assert_eq!(observation.message_tokens, 30_000);
+    assert_eq!(observation.buffer_tokens, 6_000);
+    assert_eq!(observation.retention_floor, 6_000);
+    assert_eq!(observation.block_after_tokens, 36_000);
+    assert_eq!(observation.max_output_tokens, None);
+    assert_eq!(observation.instruction, None);
+    assert!((observation.phase.temperature - 0.3).abs() < f64::EPSILON);
+    assert!(observation.phase.model.is_none() && observation.phase.endpoint.is_none());
+
+    let reflection = config.memory.reflection;
+    assert_eq!(reflection.observation_tokens, 40_000);
+    assert_eq!(reflection.reflect_from_tokens, 20_000);
+    assert_eq!(reflection.block_after_tokens, 48_000);
+    assert!(reflection.phase.temperature.abs() < f64::EPSILON);
+    assert!(reflection.phase.model.is_none() && reflection.phase.endpoint.is_none());
+}
+
+#[test]
+fn each_source_wins_over_the_one_before() {
+    let listen = |given: &Given| given.valid().server.listen.port();
+
+    let mut given = Given::default();
+    assert_eq!(listen(&given), 8484);
+    given = Given::file("[server]\nlisten = \"127.0.0.1:1\"");
+    assert_eq!(listen(&given), 1);
+    given = given.env("DIARIST__SERVER__LISTEN", "127.0.0.1:2");
+    assert_eq!(listen(&given), 2);
+    given.flags.listen = Some("127.0.0.1:3".to_owned());
+    assert_eq!(listen(&given), 3);
+}
+
+#[test]
+fn a_source_that_says_one_key_leaves_the_others_alone() {
+    let given = Given::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
+        .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
+    let observation = given.valid().memory.observation;
+    assert_eq!(observation.message_tokens, 20_000);
+    assert_eq!(observation.buffer_tokens, 5_000);
+    assert_eq!(observation.retention_floor, 4_000);
+}
+
+#[test]
+fn every_flag_reaches_its_key() {
+    let given = Given {
+        flags: Flags {
+            listen: Some("127.0.0.1:11".to_owned()),
+            admin: Some("127.0.0.1:12".to_owned()),
+            upstream: Some("http://10.0.0.1/openai/v1/".to_owned()),
+            database: Some("sqlite::memory:".to_owned()),
+            audit: Some("audit.jsonl".to_owned()),
+        },
+        ..Given::default()
+    };
+    let config = given.valid();
+    assert_eq!(config.server.listen.port(), 11);
+    assert_eq!(config.server.admin.port(), 12);
+    assert_eq!(
+        config.upstream.base_url.as_str(),
+        "http://10.0.0.1/openai/v1"
+    );
+    assert_eq!(config.database, Database::SqliteInMemory);
+    assert_eq!(config.audit, Audit::File(PathBuf::from("audit.jsonl")));
+}
+
+#[test]
+fn text_in_the_environment_is_never_taken_for_a_number() {
+    let config = Given::default()
+        .env("DIARIST__MEMORY__MODEL", "4.10")
+        .env("DIARIST__MEMORY__BASE_URL", "http://models.internal/v1")
+        .env("DIARIST__MEMORY__API_KEY", "007")
+        .env("DIARIST__MEMORY__ENABLED", "False")
+        .valid();
+    assert!(!config.memory.enabled);
+    for phase in [
+        &config.memory.observation.phase,
+        &config.memory.reflection.phase,
+    ] {
+        let endpoint = phase.endpoint.as_ref().unwrap();
+        assert_eq!(phase.model.as_deref(), Some("4.10"));
+        assert_eq!(endpoint.api_key.expose_secret(), "007");
+    }
+}
+
+#[test]
+fn empty_variables_and_those_of_others_are_not_ours() {
+    let config = Given::default()
+        .env("DIARIST__MEMORY__MODEL", "")
+        .env("DIARIST_PORT", "tcp://10.96.0.1:80")
+        .valid();
+    assert_eq!(config.memory.observation.phase.model, None);
+}
+
+#[test]
+fn the_database_lies_in_the_data_folder_unless_told_otherwise() {
+    if cfg!(all(unix, not(target_os = "macos"))) {
+        let database = Given::default().valid().database;
+        let expected = PathBuf::from("/home/ada/.local/share/diarist/diarist.db");
+        assert_eq!(database, Database::Sqlite(expected));
+    }
+    let database = Given::file("[store]\nurl = \"sqlite:///data/d.db\"")
+        .valid()
+        .database;
+    assert_eq!(database, Database::Sqlite(PathBuf::from("/data/d.db")));
+    assert_eq!(database.to_string(), "sqlite:///data/d.db");
+}
+
+#[test]
+fn every_problem_is_listed_at_once() {
+    let given = Given::file(
+        r#"
+        [server]
+        listen = "8484"
+        max_requests = "lots"
+        lisen = "127.0.0.1:1"
+        header_timeout = 30
+        connect_timeout = "0s"
+        [upstream]
+        base_url = "ftp://files"
+        placement = "top"
+        [store]
+        url = "postgres://ada:secret@db/diarist"
+        [memory]
+        scope = "resource"
+        model = "a"
+        [memory.observation]
+        model = "b"
+        message_tokens = 0
+        buffer_activation = 500
+        [memory.reflection]
+        api_key = "sk-alone"
+        "#,
+    )
+    .env("DIARIST__SEVER__LISTEN", "127.0.0.1:1")
+    .env("DIARIST__MEMORY__REFLECTION", "cheap");
+    assert_problems(
+        &given,
+        &[
+            "server.lisen: there is no such key | did you mean server.listen?",
+            "memory.reflection: this is a section, not a key | set the keys inside DIARIST__MEMORY__REFLECTION",
+            "sever.listen: there is no such key | did you mean DIARIST__SERVER__LISTEN?",
+            "server.header_timeout: found 30, expected a duration with its unit",
+            "server.max_requests: found \"lots\", expected a whole number",
+            "server.listen: \"8484\" is not an IP address and a port",
+            "server.connect_timeout: nothing can be done in no time",
+            "upstream.base_url: \"ftp\" is not a scheme",
+            "upstream.placement: \"top\" is not a placement",
+            "store.url: PostgreSQL is not available",
+            "memory.scope: \"resource\" is not available yet",
+            "memory.observation.model: memory.model is set as well",
+            "memory.reflection.api_key: it is set without memory.reflection.base_url",
+            "memory.observation.message_tokens: 0 tokens hold nothing",
+            "memory.observation.buffer_activation: 500 is neither",
+        ],
+    );
+}
+
+#[test]
+fn problems_name_their_source_and_no_secret() {
+    let mut given = Given::file(
+        "[store]\nurl = \"mysql://ada:hunter2@db\"\n[memory]\napi_key = 12345\nbase_url = 'http://u:hunter2@h'",
+    )
+    .env("DIARIST__SERVER__ADMIN", "nowhere")
+    .env("DIARIST__MEMORY__OBSERVATION__API_KEY", "hunter2 with blanks");
+    given.flags.upstream = Some("http://ada:hunter2@host/v1".to_owned());
+    let text = given.load().unwrap_err().to_string();
+    assert!(
+        !text.contains("hunter2") && !text.contains("12345"),
+        "{text}"
+    );
+    assert!(text.contains("(from DIARIST__SERVER__ADMIN)"), "{text}");
+    assert!(text.contains("(from --upstream)"), "{text}");
+    let path = given.file.as_ref().unwrap().path().display().to_string();
+    assert!(text.contains(&format!("(from {path})")), "{text}");
+}
+
+#[test]
+fn a_broken_file_is_a_problem_and_not_the_last_word() {
+    let given = Given::file("[memory]\napi_key = \"sk-hunter2\nmodel = \"x\"")
+        .env("DIARIST__SERVER__LISTEN", "nowhere");
+    let problems = given.problems();
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    assert!(
+        problems[0].contains("the file is not valid TOML"),
+        "{problems:#?}"
+    );
+    assert!(problems[0].contains("line 2"), "{problems:#?}");
+    assert!(!problems[0].contains("hunter2"), "{problems:#?}");
+    assert!(problems[1].starts_with("server.listen"), "{problems:#?}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let missing = PathBuf::from("/nowhere/diarist.toml");
+    let error = config::load(&Flags::default(), &BTreeMap::new(), Some(&missing)).unwrap_err();
+    assert_eq!(error.problems()[0].key, "/nowhere/diarist.toml");
+    assert!(error.problems()[0].what.contains("cannot be read"));
+}
+
+#[test]
+fn no_home_is_a_problem_only_for_the_default_database() {
+    let load = |flags: &Flags| config::load(flags, &BTreeMap::new(), None);
+    let error = load(&Flags::default()).unwrap_err();
+    assert_eq!(error.problems().len(), 1);
+    assert_eq!(error.problems()[0].key, "store.url");
+    let flags = Flags {
+        database: Some("sqlite::memory:".to_owned()),
+        ..Flags::default()
+    };
+    assert!(load(&flags).is_ok());
+}
+
+#[test]
+fn rules_between_keys() {
+    assert_problems(
+        &Given::file("[server]\nadmin = \"127.0.0.1:8484\""),
+        &["server.admin: the admin port cannot be the data port"],
+    );
+    assert!(
+        Given::file("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"")
+            .load()
+            .is_ok()
+    );
+    assert_problems(
+        &Given::file("[upstream]\nbase_url = \"http://localhost:8484/v1\""),
+        &["upstream.base_url: this is the data port itself"],
+    );
+    assert_problems(
+        &Given::file("[memory]\nbase_url = \"http://host/v1\""),
+        &["memory.base_url: it is set without memory.api_key"],
+    );
+    assert_problems(
+        &Given::file("[memory.observation]\nmessage_tokens = 5000\nbuffer_tokens = 6000"),
+        &["memory.observation.buffer_tokens: 6000 makes 6000 tokens, of 5000"],
+    );
+    assert_problems(
+        &Given::file("[memory.reflection]\nblock_after = 39999"),
+        &["memory.reflection.block_after: 39999 tokens lie below observation_tokens, 40000"],
+    );
+}
+
+#[test]
+fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
+    let models = |text: &str| {
+        let memory = Given::file(text).valid().memory;
+        (
+            memory.observation.phase.model,
+            memory.reflection.phase.model,
+        )
+    };
+    let small = || Some("small".to_owned());
+    assert_eq!(models("memory.model = \"small\""), (small(), small()));
+    assert_eq!(
+        models("memory.reflection.model = \"small\""),
+        (small(), small())
+    );
+    // The place of the Observer alone: its model is unknown where the conversations are.
+    let elsewhere =
+        "[memory.observation]\nmodel = \"small\"\nbase_url = \"http://h/v1\"\napi_key = \"k\"";
+    assert_eq!(models(elsewhere), (small(), None));
+}
+
+#[test]
+fn the_place_of_a_phase_wins_over_the_common_one() {
+    let memory = Given::file(
+        "[memory]\nbase_url = \"http://common/v1\"\napi_key = \"k1\"\n\
+         [memory.reflection]\nbase_url = \"http://own/v1/\"\napi_key = \"k2\"",
+    )
+    .valid()
+    .memory;
+    let url = |phase: &config::Phase| phase.endpoint.as_ref().unwrap().base_url.to_string();
+    assert_eq!(url(&memory.observation.phase), "http://common/v1");
+    assert_eq!(url(&memory.reflection.phase), "http://own/v1");
+}
+
+#[test]
+fn secrets_are_not_in_debug_output() {
+    let given = Given::file("[memory]\nbase_url = \"http://h/v1\"\napi_key = \"sk-hunter2\"");
+    let config = given.valid();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let file = given.file.as_ref().map(tempfile::NamedTempFile::path);
+    let env = BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]);
+    let text = config::effective(&given.flags, &env, file).unwrap();
+    assert!(text.contains("api_key = \"[redacted]\""), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+/// Renew it with `cargo run -- config > config/example.toml`.
+#[test]
+fn the_example_file_is_the_reference() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/example.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text == config::reference(),
+        "config/example.toml differs from `diarist config`"
+    );
+}
+
+/// The lines of the reference that hold a key, without their `#`.
+fn commented_keys() -> impl Iterator<Item = String> {
+    let lines = config::reference();
+    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    lines.into_iter().filter_map(|line| {
+        let bare = line.strip_prefix('#')?;
+        (!bare.is_empty() && !bare.starts_with(' ')).then(|| bare.to_owned())
+    })
+}
+
+#[test]
+fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
+    let defaults = format!("{:?}", Given::default().valid());
+    let reference = config::reference();
+    assert_eq!(format!("{:?}", Given::file(&reference).valid()), defaults);
+
+    let uncommented: Vec<&str> = reference
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(bare) if bare.starts_with(' ') || bare.is_empty() => line,
+            Some(bare) if bare.ends_with("unset by default") => "",
+            Some(bare) => bare,
+            None => line,
+        })
+        .collect();
+    let given = Given::file(&uncommented.join("\n"));
+    assert_eq!(format!("{:?}", given.valid()), defaults);
+    // Every default really was written, not merely left alone.
+    assert_eq!(
+        commented_keys()
+            .filter(|line| !line.ends_with("unset by default"))
+            .count(),
+        uncommented
+            .iter()
+            .filter(|line| line.contains(" = ") && !line.starts_with('#'))
+            .count(),
+    );
+}
+
+#[test]
+fn every_example_is_valid_where_it_stands() {
+    // memory.model excludes the models of the phases; everything else may stand together.
+    let mut section = String::new();
+    let lines = config::reference();
+    let mut text = String::new();
+    for line in lines.lines() {
+        if line.starts_with('[') {
+            line.clone_into(&mut section);
+        }
+        match line.strip_prefix('#') {
+            Some(bare) if bare.is_empty() || bare.starts_with(' ') => {}
+            Some(bare) if section == "[memory]" && bare.starts_with("model ") => {}
+            Some(bare) => text.push_str(&format!("{bare}\n")),
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    let config = Given::file(&text).valid();
+    assert_eq!(config.memory.observation.max_output_tokens, Some(16_000));
+    assert!(config.memory.observation.instruction.is_some());
+    assert!(config.memory.reflection.phase.endpoint.is_some());
+}
+
+#[test]
+fn hints_speak_of_what_costs_and_what_is_open() {
+    let hints = |text: &str| Given::file(text).valid().hints().join("\n");
+    assert!(hints("").contains("60,000 tokens"));
+    assert_eq!(hints("memory.model = \"small\""), "");
+    assert!(hints("memory.enabled = false").contains("plain proxy"));
+    let open = hints("[server]\nlisten = \"0.0.0.0:1\"\nadmin = \"0.0.0.0:2\"");
+    assert!(open.contains("without a credential") && open.contains("no password"));
+}
