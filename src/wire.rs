@@ -1,1 +1,2 @@
 //! Wire formats: bytes to spans, spans back to bytes.
+pub mod usage;

@@ -1,0 +1,214 @@
+//! Decodes the copy of a compressed response, as it comes.
+//!
+//! Bounded in output and in ratio, so that a small response cannot become a large one in memory;
+//! on any doubt it gives up and the capture is called incomplete. Never touches what the client
+//! gets: that stays compressed as the upstream sent it. Called by the tee's reader task.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+mod deflate;
+mod zstd;
+
+/// No answer that is worth reading decodes to more.
+const MAX_DECODED: u64 = 64 * 1024 * 1024;
+/// Output that is allowed whatever the ratio: short answers compress absurdly well.
+const FREE: u64 = 1024 * 1024;
+/// Text of models compresses 3 to 30 times, their event streams up to about 100; deflate's ceiling
+/// is 1,032.
+const MAX_RATIO: u64 = 200;
+
+/// What `content-encoding` says about a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Identity,
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+    /// Several codings on top of each other, or one we do not read.
+    Other,
+}
+
+impl Encoding {
+    /// Reads the header's value; without one the body is as it is.
+    #[must_use]
+    pub fn of(header: Option<&HeaderValue>) -> Self {
+        let Some(header) = header else {
+            return Self::Identity;
+        };
+        match header
+            .as_bytes()
+            .trim_ascii()
+            .to_ascii_lowercase()
+            .as_slice()
+        {
+            b"" | b"identity" => Self::Identity,
+            b"gzip" | b"x-gzip" => Self::Gzip,
+            b"deflate" => Self::Deflate,
+            b"br" => Self::Brotli,
+            b"zstd" => Self::Zstd,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The copy cannot be decoded, or should not be.
+#[derive(Debug, thiserror::Error)]
+#[error("the response cannot be decoded")]
+pub struct Undecodable;
+
+impl From<io::Error> for Undecodable {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+/// Decodes one body, piece by piece.
+pub struct Decoder {
+    codec: Codec,
+    taken: u64,
+    given: u64,
+}
+
+enum Codec {
+    Identity,
+    Gzip(Box<flate2::write::MultiGzDecoder<Sink>>),
+    Deflate(deflate::DeflateDecoder),
+    Brotli(Box<brotli_decompressor::DecompressorWriter<Sink>>),
+    Zstd(Box<zstd::ZstdDecoder>),
+    Other,
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decoder")
+            .field("taken", &self.taken)
+            .field("given", &self.given)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Decoder {
+    #[must_use]
+    pub fn new(encoding: Encoding) -> Self {
+        let codec = match encoding {
+            Encoding::Identity => Codec::Identity,
+            Encoding::Gzip => Codec::Gzip(Box::new(flate2::write::MultiGzDecoder::new(
+                Sink::default(),
+            ))),
+            Encoding::Deflate => Codec::Deflate(deflate::DeflateDecoder::default()),
+            Encoding::Brotli => Codec::Brotli(Box::new(
+                brotli_decompressor::DecompressorWriter::new(Sink::default(), 4096),
+            )),
+            Encoding::Zstd => Codec::Zstd(Box::default()),
+            Encoding::Other => Codec::Other,
+        };
+        Self {
+            codec,
+            taken: 0,
+            given: 0,
+        }
+    }
+
+    /// What the next piece of the body decodes to; a codec may hold some of it back.
+    ///
+    /// # Errors
+    ///
+    /// If the piece is broken, bigger than allowed, or of a coding that is not read. Nothing that
+    /// follows can be decoded then.
+    pub fn push(&mut self, piece: Bytes) -> Result<Bytes, Undecodable> {
+        self.taken = self.taken.saturating_add(piece.len() as u64);
+        let allowance = self.allowance();
+        let decoded = match &mut self.codec {
+            Codec::Identity => return Ok(piece),
+            Codec::Deflate(codec) => codec.push(&piece, allowance)?,
+            Codec::Gzip(codec) => through(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?,
+            Codec::Brotli(codec) => through(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?,
+            Codec::Zstd(codec) => codec.push(&piece, allowance)?,
+            Codec::Other => return Err(Undecodable),
+        };
+        self.given = self.given.saturating_add(decoded.len() as u64);
+        Ok(decoded)
+    }
+
+    /// What was held back until the end of the body.
+    ///
+    /// # Errors
+    ///
+    /// If the body ended in the middle of its coding.
+    pub fn finish(&mut self) -> Result<Bytes, Undecodable> {
+        let allowance = self.allowance();
+        match &mut self.codec {
+            Codec::Identity => Ok(Bytes::new()),
+            // An empty body is a whole answer of no bytes (to HEAD, for instance).
+            _ if self.taken == 0 => Ok(Bytes::new()),
+            Codec::Gzip(codec) => {
+                codec.get_mut().allowance = allowance;
+                codec.try_finish()?;
+                Ok(codec.get_mut().take())
+            }
+            Codec::Brotli(codec) => {
+                codec.get_mut().allowance = allowance;
+                codec.close()?;
+                Ok(codec.get_mut().take())
+            }
+            Codec::Deflate(codec) => codec.finish(),
+            Codec::Zstd(codec) => codec.finish(),
+            Codec::Other => Err(Undecodable),
+        }
+    }
+
+    /// Bytes that may still come out, given what went in.
+    fn allowance(&self) -> usize {
+        let by_ratio = FREE.max(self.taken.saturating_mul(MAX_RATIO));
+        let left = by_ratio.min(MAX_DECODED).saturating_sub(self.given);
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+}
+
+fn through<C: Write>(
+    codec: &mut C,
+    sink: impl Fn(&mut C) -> &mut Sink,
+    piece: &[u8],
+    allowance: usize,
+) -> Result<Bytes, Undecodable> {
+    sink(codec).allowance = allowance;
+    codec.write_all(piece)?;
+    // Without the flush a codec holds back what it has decoded, and a client that hangs up behind
+    // the last event would look like one that hung up before it.
+    codec.flush()?;
+    Ok(sink(codec).take())
+}
+
+/// Collects decoded bytes and refuses more than is allowed.
+#[derive(Default)]
+struct Sink {
+    bytes: Vec<u8>,
+    allowance: usize,
+}
+
+impl Sink {
+    fn take(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes).into()
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        if self.bytes.len().saturating_add(buffer.len()) > self.allowance {
+            return Err(io::Error::other("decodes to more than is allowed"));
+        }
+        self.bytes.extend_from_slice(buffer);
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Reads server-sent events from a copy of a response.
+//!
+//! A guard around `eventsource-stream`, which panics on a leading byte-order mark and takes time
+//! that is quadratic in the chunks of one line and in the lines of one buffer. The guard hands it
+//! one whole block (up to the blank line) at a time, one whole line at a time, never more than
+//! [`MAX_BLOCK`]; what is longer is left out and said so. Never sees the client's bytes, only their
+//! copy. Called by the tee; the usage filter shares [`BlockEnds`].
+
+use std::convert::Infallible;
+
+use bytes::BytesMut;
+use eventsource_stream::EventStream;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+
+/// The longest block that is parsed. A usage report is 500 bytes; the longest useful block seen in
+/// the field is a tool call's argument sent whole.
+pub const MAX_BLOCK: usize = 1024 * 1024;
+
+/// Finds where blocks end in bytes that come in any pieces. Line ends are LF, CR LF or CR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockEnds {
+    line_is_empty: bool,
+    after_cr: bool,
+}
+
+impl BlockEnds {
+    pub(crate) fn new() -> Self {
+        Self {
+            line_is_empty: true,
+            after_cr: false,
+        }
+    }
+
+    /// True, once, if `chunk` begins with the LF of a CR LF whose CR has already been taken as the
+    /// end of a line (possibly of a block): that byte belongs to what came before.
+    pub(crate) fn begins_with_stray_lf(&mut self, chunk: &[u8]) -> bool {
+        if chunk.is_empty() {
+            return false;
+        }
+        std::mem::take(&mut self.after_cr) && chunk.starts_with(b"\n")
+    }
+
+    /// The offset just behind the first blank line of `chunk`, which continues what was seen so far.
+    /// Everything before that offset, or all of `chunk`, counts as seen.
+    pub(crate) fn next_end(&mut self, chunk: &[u8]) -> Option<usize> {
+        let mut at = usize::from(self.begins_with_stray_lf(chunk));
+        loop {
+            let rest = chunk.get(at..).filter(|rest| !rest.is_empty())?;
+            let Some(line_end) = memchr::memchr2(b'\n', b'\r', rest) else {
+                self.line_is_empty = false;
+                return None;
+            };
+            let blank = self.line_is_empty && line_end == 0;
+            let is_cr = rest.get(line_end) == Some(&b'\r');
+            at += line_end + 1;
+            self.line_is_empty = true;
+            self.after_cr = is_cr;
+            if is_cr && at < chunk.len() {
+                at += usize::from(self.begins_with_stray_lf(chunk.get(at..).unwrap_or_default()));
+            }
+            if blank {
+                return Some(at);
+            }
+        }
+    }
+}
+
+/// Turns pieces of a stream into the data of its events, in order.
+#[derive(Debug)]
+pub struct EventReader {
+    ends: BlockEnds,
+    pending: BytesMut,
+    too_long: bool,
+    at_start: bool,
+    complete: bool,
+    /// Bytes handed to the parser and bytes copied, for the test that both stay linear.
+    work: u64,
+}
+
+impl Default for EventReader {
+    fn default() -> Self {
+        Self {
+            ends: BlockEnds::new(),
+            pending: BytesMut::new(),
+            too_long: false,
+            at_start: true,
+            complete: true,
+            work: 0,
+        }
+    }
+}
+
+impl EventReader {
+    /// Takes the next piece and hands the data of every event it completes to `on_data`.
+    pub fn push(&mut self, mut chunk: &[u8], on_data: &mut impl FnMut(&str)) {
+        while let Some(end) = self.ends.next_end(chunk) {
+            let (block, rest) = chunk.split_at(end);
+            chunk = rest;
+            if self.pending.is_empty() && !self.too_long && block.len() <= MAX_BLOCK {
+                self.parse(block, on_data);
+            } else {
+                self.hold(block);
+                self.close_block(on_data);
+            }
+        }
+        self.hold(chunk);
+    }
+
+    /// The stream has ended. A last block without its blank line still counts, although the
+    /// specification drops it: upstreams that forget the blank line are real.
+    pub fn finish(&mut self, on_data: &mut impl FnMut(&str)) {
+        self.close_block(on_data);
+    }
+
+    /// False once a block was too long to read.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn hold(&mut self, piece: &[u8]) {
+        if self.too_long || self.pending.len() + piece.len() > MAX_BLOCK {
+            self.too_long = true;
+            self.complete = false;
+            self.pending = BytesMut::new();
+        } else {
+            self.work += piece.len() as u64;
+            self.pending.extend_from_slice(piece);
+        }
+    }
+
+    fn close_block(&mut self, on_data: &mut impl FnMut(&str)) {
+        let block = self.pending.split();
+        if !std::mem::take(&mut self.too_long) && !block.is_empty() {
+            self.parse(&block, on_data);
+        }
+    }
+
+    fn parse(&mut self, mut block: &[u8], on_data: &mut impl FnMut(&str)) {
+        if std::mem::take(&mut self.at_start) {
+            block = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
+        }
+        self.work += block.len() as u64;
+        // Broken UTF-8 is replaced, as the specification asks; the parser would give up instead.
+        let block = String::from_utf8_lossy(block);
+        // A comment first, so that a byte-order mark is never the first thing the parser sees.
+        // Lines end in LF, whatever they ended in before: the parser loses a last lone CR.
+        let lines = std::iter::once(":\n")
+            .chain(lines(&block).flat_map(|line| [line, "\n"]))
+            .chain(std::iter::once("\n"))
+            .map(Ok::<_, Infallible>);
+        let mut events = EventStream::new(stream::iter(lines));
+        match events.next().now_or_never().flatten() {
+            Some(Ok(event)) => on_data(&event.data),
+            Some(Err(_)) => self.complete = false,
+            None => {}
+        }
+    }
+}
+
+/// The lines of a block without their ends.
+fn lines(block: &str) -> impl Iterator<Item = &str> {
+    let mut rest = block;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = memchr::memchr2(b'\n', b'\r', rest.as_bytes()).unwrap_or(rest.len());
+        let (line, tail) = rest.split_at(end);
+        rest = tail
+            .strip_prefix("\r\n")
+            .or_else(|| tail.strip_prefix(['\n', '\r']))
+            .unwrap_or(tail);
+        Some(line)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! What the copy of an answer says: usage, finish reasons, refusals. Keeps numbers, never text.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::proxy::decode::{Decoder, Encoding};
+use crate::proxy::sse::EventReader;
+use crate::wire::usage::Usage;
+
+/// A JSON answer that is longer is not read. The longest model answers are some 500 KB; base64
+/// images in answers reach a few MB.
+const MAX_JSON: usize = 8 * 1024 * 1024;
+
+/// More choices than any provider gives (OpenAI's ceiling for `n` is 128): a bound on what an
+/// upstream can make us keep.
+const MAX_CHOICES: u64 = 1024;
+
+/// Reads the pieces of one body.
+pub(super) struct Capture {
+    decoder: Option<Decoder>,
+    form: Form,
+    summary: Summary,
+}
+
+enum Form {
+    Events(Box<EventReader>),
+    Json(Vec<u8>),
+    /// Given up; what the events said before that still counts.
+    Lost,
+}
+
+impl Capture {
+    pub(super) fn new(streaming: bool, encoding: Encoding) -> Self {
+        Self {
+            decoder: Some(Decoder::new(encoding)),
+            form: if streaming {
+                Form::Events(Box::default())
+            } else {
+                Form::Json(Vec::new())
+            },
+            summary: Summary {
+                complete: true,
+                ..Summary::default()
+            },
+        }
+    }
+
+    pub(super) fn take(&mut self, piece: Bytes) {
+        let Some(decoder) = &mut self.decoder else {
+            return;
+        };
+        match decoder.push(piece) {
+            Ok(decoded) => self.take_decoded(&decoded),
+            Err(_) => self.give_up(),
+        }
+    }
+
+    /// Bytes that [`Capture::finish`] has to parse.
+    pub(super) fn held(&self) -> usize {
+        match &self.form {
+            Form::Json(body) => body.len(),
+            Form::Events(_) | Form::Lost => 0,
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Summary {
+        match self.decoder.take().map(|mut decoder| decoder.finish()) {
+            Some(Ok(rest)) => self.take_decoded(&rest),
+            Some(Err(_)) => self.summary.complete = false,
+            None => {}
+        }
+        match &mut self.form {
+            Form::Events(reader) => {
+                let summary = &mut self.summary;
+                reader.finish(&mut |data| summary.event(data));
+                summary.complete &= reader.is_complete();
+            }
+            // What is no JSON says nothing about usage; that is not a gap in the capture.
+            Form::Json(body) => {
+                if let Ok(answer) = serde_json::from_slice(body) {
+                    self.summary.answer(&answer);
+                }
+            }
+            Form::Lost => {}
+        }
+        self.summary
+    }
+
+    fn take_decoded(&mut self, decoded: &[u8]) {
+        match &mut self.form {
+            Form::Events(reader) => {
+                let summary = &mut self.summary;
+                reader.push(decoded, &mut |data| summary.event(data));
+            }
+            Form::Json(body) if body.len() + decoded.len() <= MAX_JSON => {
+                body.extend_from_slice(decoded);
+            }
+            Form::Json(_) => self.give_up(),
+            Form::Lost => {}
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.summary.complete = false;
+        self.decoder = None;
+        self.form = Form::Lost;
+    }
+}
+
+/// What has been read so far.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    pub(super) usage: Option<Usage>,
+    pub(super) refusal: bool,
+    pub(super) error: bool,
+    /// Every byte was read.
+    pub(super) complete: bool,
+    done: bool,
+    /// By index; a choice that has begun and not ended has no reason.
+    choices: BTreeMap<u64, Option<String>>,
+}
+
+impl Summary {
+    pub(super) fn is_done(&self) -> bool {
+        let all_ended = self.choices.values().all(Option::is_some);
+        self.done || (all_ended && !self.choices.is_empty())
+    }
+
+    pub(super) fn finish_reasons(&self) -> Vec<String> {
+        self.choices.values().flatten().cloned().collect()
+    }
+
+    /// One event of a stream.
+    fn event(&mut self, data: &str) {
+        if data.trim() == "[DONE]" {
+            self.done = true;
+        } else if let Ok(chunk) = serde_json::from_str(data) {
+            self.answer(&chunk);
+        }
+    }
+
+    /// A whole answer, or one chunk of it.
+    fn answer(&mut self, answer: &Value) {
+        if let Some(later) = Usage::in_answer(answer) {
+            self.usage.get_or_insert_default().update(later);
+        }
+        self.error |= answer.get("error").is_some_and(|error| !error.is_null());
+        let choices = answer.get("choices").and_then(Value::as_array);
+        for (place, choice) in choices.into_iter().flatten().enumerate() {
+            let index = choice.get("index").and_then(Value::as_u64);
+            let index = index.unwrap_or(place as u64);
+            if index >= MAX_CHOICES {
+                continue;
+            }
+            let ended = self.choices.entry(index).or_default();
+            if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+                self.refusal |= matches!(reason, "content_filter" | "refusal");
+                *ended = Some(reason.to_owned());
+            }
+            self.refusal |= ["/delta/refusal", "/message/refusal"]
+                .iter()
+                .filter_map(|path| choice.pointer(path)?.as_str())
+                .any(|words| !words.is_empty());
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Takes the usage report out of a stream whose client has not asked for one.
+//!
+//! Used only where Diarist itself asked for usage: exactly one event, the one whose JSON has empty
+//! `choices` and a usage object, is removed; every other byte passes as it came. An event is held
+//! only until it is complete, and not at all once it is longer than [`MAX_HELD`]. Works on the
+//! client's bytes, so it trusts no parser: a wrong guess passes the event on. Called by the tee,
+//! behind the copy: the copy still holds the event.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use serde_json::Value;
+
+use super::sse::BlockEnds;
+
+/// A usage report is 200 to 600 bytes; an event longer than this is none and is not held.
+pub const MAX_HELD: usize = 64 * 1024;
+
+/// Bytes in, the same bytes out, without the one event.
+#[derive(Debug)]
+struct Filter {
+    ends: BlockEnds,
+    /// The beginning of the event that is not complete yet.
+    held: BytesMut,
+    /// The event that comes now is too long to be held: it passes as it comes.
+    passing: bool,
+    /// The report has been taken out; everything else passes.
+    found: bool,
+    /// The report ended in CR: an LF that follows at once is still part of it.
+    drop_lf: bool,
+}
+
+impl Filter {
+    fn new() -> Self {
+        Self {
+            ends: BlockEnds::new(),
+            held: BytesMut::new(),
+            passing: false,
+            found: false,
+            drop_lf: false,
+        }
+    }
+
+    /// Appends to `out` what may go on after `chunk` has come.
+    fn push(&mut self, chunk: &Bytes, out: &mut VecDeque<Bytes>) {
+        if chunk.is_empty() {
+            return;
+        }
+        // Everything before `settled` has been given or dropped; everything before `seen` belongs
+        // to events that are complete.
+        let (mut settled, mut seen) = (0, 0);
+        if self.held.is_empty() && self.ends.begins_with_stray_lf(chunk) {
+            seen = 1;
+            settled = usize::from(self.drop_lf);
+        }
+        self.drop_lf = false;
+        while !self.found
+            && let Some(length) = self.ends.next_end(chunk.get(seen..).unwrap_or_default())
+        {
+            let end = seen + length;
+            if std::mem::take(&mut self.passing) {
+                seen = end;
+                continue;
+            }
+            if self.is_report(chunk.get(seen..end).unwrap_or_default()) {
+                self.found = true;
+                self.held.clear();
+                give(out, chunk.slice(settled..seen));
+                settled = end;
+                self.drop_lf = end == chunk.len() && chunk.ends_with(b"\r");
+            } else {
+                give(out, self.held.split().freeze());
+            }
+            seen = end;
+        }
+        if self.found {
+            give(out, chunk.slice(settled..));
+        } else if self.passing || self.held.len() + chunk.len() - seen > MAX_HELD {
+            self.passing = true;
+            give(out, self.held.split().freeze());
+            give(out, chunk.slice(settled..));
+        } else {
+            give(out, chunk.slice(settled..seen));
+            self.held
+                .extend_from_slice(chunk.get(seen..).unwrap_or_default());
+        }
+    }
+
+    /// Whether the event that ends with `rest` is the report.
+    fn is_report(&self, rest: &[u8]) -> bool {
+        if self.held.is_empty() {
+            is_usage_report(rest)
+        } else {
+            is_usage_report(&[self.held.as_ref(), rest].concat())
+        }
+    }
+
+    /// What is still held when the stream ends.
+    fn finish(&mut self, out: &mut VecDeque<Bytes>) {
+        let held = self.held.split().freeze();
+        if !self.found && is_usage_report(&held) {
+            self.found = true;
+        } else {
+            give(out, held);
+        }
+    }
+}
+
+fn give(out: &mut VecDeque<Bytes>, bytes: Bytes) {
+    if !bytes.is_empty() {
+        out.push_back(bytes);
+    }
+}
+
+/// True for the event that OpenAI sends last when `include_usage` was asked for. Azure's first event
+/// has empty `choices` too, but no usage object.
+fn is_usage_report(block: &[u8]) -> bool {
+    // Nearly every event fails here, so nearly none is parsed on the client's path.
+    if block.len() > MAX_HELD || memchr::memmem::find(block, b"\"usage\"").is_none() {
+        return false;
+    }
+    let block = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
+    let mut data = Vec::with_capacity(block.len());
+    for line in block.split(|&byte| byte == b'\n' || byte == b'\r') {
+        if let Some(value) = line.strip_prefix(b"data:") {
+            data.extend_from_slice(value);
+            data.push(b'\n');
+        }
+    }
+    let Ok(Value::Object(event)) = serde_json::from_slice::<Value>(&data) else {
+        return false;
+    };
+    let no_choices =
+        matches!(event.get("choices"), Some(Value::Array(choices)) if choices.is_empty());
+    no_choices && event.get("usage").is_some_and(Value::is_object) && event.get("error").is_none()
+}
+
+/// A response body behind an optional filter; without one every frame passes untouched.
+///
+/// With a filter the length is no longer known: the caller must not forward `content-length`.
+#[derive(Debug)]
+pub struct UsageFilter<B: Body> {
+    body: B,
+    filter: Option<Filter>,
+    ready: VecDeque<Bytes>,
+    /// Trailers or an error, which follow what is still held.
+    last: Option<Result<Frame<Bytes>, B::Error>>,
+    ended: bool,
+}
+
+impl<B: Body> UsageFilter<B> {
+    /// `filter` says whether the report is to be taken out.
+    #[must_use]
+    pub fn new(body: B, filter: bool) -> Self {
+        Self {
+            body,
+            filter: filter.then(Filter::new),
+            ready: VecDeque::new(),
+            last: None,
+            ended: false,
+        }
+    }
+}
+
+impl<B> Body for UsageFilter<B>
+where
+    B: Body<Data = Bytes, Error: Unpin> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = &mut *self;
+        let Some(filter) = &mut this.filter else {
+            return Pin::new(&mut this.body).poll_frame(cx);
+        };
+        loop {
+            if let Some(bytes) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some(last) = this.last.take() {
+                return Poll::Ready(Some(last));
+            }
+            if this.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => filter.push(&data, &mut this.ready),
+                    Err(trailers) => {
+                        filter.finish(&mut this.ready);
+                        this.last = Some(Ok(trailers));
+                    }
+                },
+                Some(Err(error)) => {
+                    filter.finish(&mut this.ready);
+                    this.last = Some(Err(error));
+                    this.ended = true;
+                }
+                None => {
+                    filter.finish(&mut this.ready);
+                    this.ended = true;
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = self
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.held.is_empty());
+        let nothing_left = !held && self.ready.is_empty() && self.last.is_none();
+        nothing_left && (self.ended || self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.filter.is_some() {
+            SizeHint::default()
+        } else {
+            self.body.size_hint()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Token usage as providers report it, brought to one shape, and what a refusal means.
+//!
+//! Decides which numbers of an answer are the prompt, the cache read, the cache write and the
+//! completion, over every spelling in the field; a number that is absent stays absent and never
+//! becomes 0. Never looks at content, never guesses a missing number from another provider's rule.
+//! Called by the tee (what an upstream answered), by `llm` (what a model call cost) and by the
+//! step-down ladder ([`refusal`]).
+
+mod refusal;
+
+use serde_json::Value;
+
+pub use refusal::{RefusalKind, error_message, refusal};
+
+/// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt: Option<u64>,
+    /// Read from the provider's prompt cache.
+    pub cached: Option<u64>,
+    /// Written to the provider's prompt cache, where the provider says so.
+    pub cache_write: Option<u64>,
+    pub completion: Option<u64>,
+}
+
+impl Usage {
+    /// Reads one `usage` object. `None` if it names no number we know.
+    #[must_use]
+    pub fn from_json(usage: &Value) -> Option<Self> {
+        let usage = Self {
+            prompt: prompt(usage),
+            cached: cached(usage),
+            cache_write: cache_write(usage),
+            completion: completion(usage),
+        };
+        (usage != Self::default()).then_some(usage)
+    }
+
+    /// Finds the usage of a whole answer or of one chunk of a stream, wherever its provider puts it.
+    #[must_use]
+    pub fn in_answer(answer: &Value) -> Option<Self> {
+        // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
+        // Responses wraps it in `response`, Anthropic's first event in `message`.
+        let last_choice = answer
+            .get("choices")
+            .and_then(Value::as_array)
+            .and_then(|choices| choices.last());
+        let mut found = [
+            answer.get("usage"),
+            answer.get("usageMetadata"),
+            answer.pointer("/response/usage"),
+            answer.pointer("/message/usage"),
+            answer.pointer("/x_groq/usage"),
+            last_choice.and_then(|choice| choice.get("usage")),
+        ]
+        .into_iter()
+        .flatten()
+        .find_map(Self::from_json);
+        // llama.cpp reports its cache beside the usage in older builds.
+        if let Some(usage) = &mut found
+            && usage.cached.is_none()
+        {
+            usage.cached = answer.pointer("/timings/cache_n").and_then(count);
+        }
+        found
+    }
+
+    /// Takes over what a later report of the same answer says. Numbers it leaves out stay:
+    /// Anthropic's last event repeats only what has changed.
+    pub fn update(&mut self, later: Self) {
+        self.prompt = later.prompt.or(self.prompt);
+        self.cached = later.cached.or(self.cached);
+        self.cache_write = later.cache_write.or(self.cache_write);
+        self.completion = later.completion.or(self.completion);
+    }
+}
+
+fn prompt(usage: &Value) -> Option<u64> {
+    if let Some(total) = first(
+        usage,
+        &["/prompt_tokens", "/promptTokenCount", "/total_input_tokens"],
+    ) {
+        return Some(total);
+    }
+    if let Some(input) = first(usage, &["/input_tokens"]) {
+        // Only Anthropic's own API counts cache reads and writes apart from the input; it is also
+        // the only one with these names beside `input_tokens`.
+        let apart = ["/cache_read_input_tokens", "/cache_creation_input_tokens"];
+        let apart: u64 = apart.iter().filter_map(|path| first(usage, &[path])).sum();
+        return Some(input.saturating_add(apart));
+    }
+    let hit = first(usage, &["/prompt_cache_hit_tokens"])?;
+    Some(hit.saturating_add(first(usage, &["/prompt_cache_miss_tokens"])?))
+}
+
+fn cached(usage: &Value) -> Option<u64> {
+    first(
+        usage,
+        &[
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/prompt_tokens_details/cached_read_tokens",
+            "/input_tokens_details/cached_read_tokens",
+            "/prompt_cache_hit_tokens",
+            "/cache_read_input_tokens",
+            "/cachedContentTokenCount",
+            "/total_cached_tokens",
+            "/cached_tokens",
+        ],
+    )
+}
+
+fn cache_write(usage: &Value) -> Option<u64> {
+    let whole = first(
+        usage,
+        &[
+            "/prompt_tokens_details/cache_write_tokens",
+            "/input_tokens_details/cache_write_tokens",
+            "/prompt_tokens_details/cached_write_tokens",
+            "/input_tokens_details/cached_write_tokens",
+            "/cache_creation_input_tokens",
+            "/prompt_tokens_details/cache_creation_tokens",
+        ],
+    );
+    whole.or_else(|| {
+        let by_lifetime = usage.get("cache_creation")?.as_object()?;
+        by_lifetime
+            .values()
+            .filter_map(count)
+            .reduce(u64::saturating_add)
+    })
+}
+
+fn completion(usage: &Value) -> Option<u64> {
+    let total = first(
+        usage,
+        &[
+            "/completion_tokens",
+            "/output_tokens",
+            "/total_output_tokens",
+        ],
+    );
+    total.or_else(|| {
+        // Gemini counts thoughts beside the candidates.
+        let candidates = first(usage, &["/candidatesTokenCount"])?;
+        let thoughts = first(usage, &["/thoughtsTokenCount"]).unwrap_or(0);
+        Some(candidates.saturating_add(thoughts))
+    })
+}
+
+fn first(usage: &Value, paths: &[&str]) -> Option<u64> {
+    paths
+        .iter()
+        .find_map(|path| usage.pointer(path).and_then(count))
+}
+
+/// A count as JSON writes it. Some gateways write whole numbers as `12.0`; anything negative or
+/// broken is absent.
+fn count(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let float = value.as_f64()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be a whole number in the range that doubles hold exactly"
+        )]
+        (float.fract() == 0.0 && (0.0..9.0e15).contains(&float)).then_some(float as u64)
+    })
+}
+
+#[cfg(test)]
+mod tests;

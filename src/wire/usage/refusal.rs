@@ -1,0 +1,219 @@
+//! What an upstream's refusal means for the request that was refused.
+//!
+//! Reads only what a provider says about the error (message, code, type), never parts of the
+//! request that an error echoes, so that a user who writes "prompt is too long" causes nothing.
+
+use serde_json::Value;
+
+/// Why a request was refused, as far as another attempt depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The prompt does not fit the model.
+    TooLong,
+    /// The provider does not take this request parameter (or this value of it).
+    UnknownParameter(String),
+    /// Anything else about the request.
+    Other,
+}
+
+/// An error body is a few hundred bytes; what is longer is an echo.
+const READ_AT_MOST: usize = 64 * 1024;
+/// How many levels of JSON are followed: gateways in front of gateways nest their causes, up to four
+/// deep in the field, each two levels.
+const CAUSE_DEPTH: usize = 8;
+
+/// What the refusal says, or `None` if this answer is no refusal of the request itself: success,
+/// credentials, quota, rate limits and failures of the upstream are not.
+#[must_use]
+pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
+    // 401, 402, 403: who asks. 429: how often; never an overflow, whatever it says.
+    if status < 400 || matches!(status, 401..=403 | 429) {
+        return None;
+    }
+    let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
+    if said.is_about_limits() {
+        return None;
+    }
+    if said.too_long() {
+        return Some(RefusalKind::TooLong);
+    }
+    if !matches!(status, 400 | 413 | 422) {
+        return None;
+    }
+    Some(match said.unknown_parameter() {
+        Some(name) => RefusalKind::UnknownParameter(name),
+        None => RefusalKind::Other,
+    })
+}
+
+/// The provider's own message in an error body, if it has one.
+#[must_use]
+pub fn error_message(body: &Value) -> Option<String> {
+    let mut said = Said::default();
+    said.walk(body, CAUSE_DEPTH);
+    said.messages.into_iter().next()
+}
+
+/// What an error body says, apart from what it echoes.
+#[derive(Default)]
+struct Said {
+    messages: Vec<String>,
+    codes: Vec<String>,
+    params: Vec<String>,
+}
+
+impl Said {
+    fn read(body: &[u8]) -> Self {
+        let mut said = Self::default();
+        match serde_json::from_slice::<Value>(body) {
+            Ok(json) => said.walk(&json, CAUSE_DEPTH),
+            Err(_) => said
+                .messages
+                .push(String::from_utf8_lossy(body).into_owned()),
+        }
+        said
+    }
+
+    fn walk(&mut self, value: &Value, depth: usize) {
+        match value {
+            Value::String(text) => self.text(text, depth),
+            Value::Array(items) => {
+                for item in items.iter().take(8) {
+                    self.walk(item, depth);
+                }
+            }
+            Value::Object(fields) if depth > 0 => {
+                for key in [
+                    "error", "message", "msg", "detail", "cause", "metadata", "raw",
+                ] {
+                    if let Some(inner) = fields.get(key) {
+                        self.walk(inner, depth - 1);
+                    }
+                }
+                for key in ["code", "type", "status"] {
+                    match fields.get(key) {
+                        Some(Value::String(code)) => self.codes.push(code.clone()),
+                        Some(Value::Number(code)) => self.codes.push(code.to_string()),
+                        _ => {}
+                    }
+                }
+                if let Some(param) = fields.get("param").and_then(Value::as_str) {
+                    self.params.push(param.to_owned());
+                }
+                // FastAPI's validation errors: the last part of `loc` is the field.
+                let forbidden =
+                    fields.get("type").and_then(Value::as_str) == Some("extra_forbidden");
+                if forbidden
+                    && let Some(Value::Array(location)) = fields.get("loc")
+                    && let Some(name) = location.iter().rev().find_map(Value::as_str)
+                {
+                    self.params.push(name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A message may itself be a whole error in JSON.
+    fn text(&mut self, text: &str, depth: usize) {
+        if depth > 0
+            && text.trim_start().starts_with(['{', '['])
+            && let Ok(inner) = serde_json::from_str::<Value>(text)
+        {
+            self.walk(&inner, depth - 1);
+        } else {
+            self.messages.push(text.to_owned());
+        }
+    }
+
+    fn has_code(&self, codes: &[&str]) -> bool {
+        self.codes.iter().any(|code| codes.contains(&code.as_str()))
+    }
+
+    fn is_about_limits(&self) -> bool {
+        self.has_code(&[
+            "429",
+            "rate_limit_exceeded",
+            "rate_limit_error",
+            "insufficient_quota",
+            "RESOURCE_EXHAUSTED",
+        ])
+    }
+
+    fn too_long(&self) -> bool {
+        self.has_code(&["context_length_exceeded", "exceed_context_size_error"])
+            || self
+                .messages
+                .iter()
+                .any(|message| wording_of_too_long(&message.to_lowercase()))
+    }
+
+    fn unknown_parameter(&self) -> Option<String> {
+        let unknown = self.has_code(&[
+            "unknown_parameter",
+            "unsupported_parameter",
+            "unsupported_value",
+            "extra_forbidden",
+        ]);
+        if unknown && let Some(param) = self.params.first() {
+            return is_parameter(param).then(|| param.clone());
+        }
+        self.messages
+            .iter()
+            .find_map(|message| named_after_wording(message))
+    }
+}
+
+/// The published wordings of "the prompt does not fit". `message` is in lower case.
+fn wording_of_too_long(message: &str) -> bool {
+    const PLAIN: [&str; 6] = [
+        "context_length_exceeded",
+        "maximum context length",
+        "maximum prompt length",
+        "prompt is too long",
+        "input is too long",
+        "reduce the length of",
+    ];
+    if PLAIN.iter().any(|wording| message.contains(wording)) {
+        return true;
+    }
+    let Some((before, after)) = message.split_once("exceeds") else {
+        return false;
+    };
+    let in_context = ["window", "length", "limit", "size"]
+        .iter()
+        .any(|noun| after.contains(&format!("context {noun}")));
+    in_context || (before.contains("input token count") && after.contains("the maximum"))
+}
+
+/// "Unknown parameter: 'x'", "Unrecognized request argument supplied: x" and their kin.
+fn named_after_wording(message: &str) -> Option<String> {
+    const WORDINGS: [&str; 8] = [
+        "unknown parameter",
+        "unsupported parameter",
+        "unsupported value",
+        "unrecognized request argument supplied",
+        "unrecognized request arguments supplied",
+        "unknown name",
+        "unknown field",
+        "extra inputs are not permitted, field",
+    ];
+    // ASCII lower case keeps every byte where it was, so one offset serves both.
+    let lower = message.to_ascii_lowercase();
+    let end = WORDINGS
+        .iter()
+        .find_map(|wording| lower.find(wording).map(|at| at + wording.len()))?;
+    let name: String = message
+        .get(end..)?
+        .trim_start_matches([' ', ':', '\'', '"', '`'])
+        .chars()
+        .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']'))
+        .collect();
+    let name = name.trim_end_matches(['.', '-']);
+    is_parameter(name).then(|| name.to_owned())
+}
+
+/// A place inside `messages` is no parameter that could be left out.
+fn is_parameter(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with("messages")
+}

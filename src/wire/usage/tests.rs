@@ -1,0 +1,284 @@
+use serde_json::{Value, json};
+
+use super::{RefusalKind, Usage, error_message, refusal};
+
+fn usage(
+    prompt: impl Into<Option<u64>>,
+    cached: impl Into<Option<u64>>,
+    cache_write: impl Into<Option<u64>>,
+    completion: impl Into<Option<u64>>,
+) -> Usage {
+    Usage {
+        prompt: prompt.into(),
+        cached: cached.into(),
+        cache_write: cache_write.into(),
+        completion: completion.into(),
+    }
+}
+
+#[test]
+fn every_spelling_of_the_field_reaches_the_same_numbers() {
+    let cases: Vec<(&str, Value, Usage)> = vec![
+        (
+            "openai",
+            json!({"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 2}}),
+            usage(10, 8, 2, 3),
+        ),
+        (
+            "responses",
+            json!({"input_tokens": 10, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 8}}),
+            usage(10, 8, None, 3),
+        ),
+        (
+            "anthropic counts the cache apart",
+            json!({"input_tokens": 1, "cache_read_input_tokens": 8, "cache_creation": {"ephemeral_5m_input_tokens": 1, "ephemeral_1h_input_tokens": 2}, "cache_creation_input_tokens": 3, "output_tokens": 4}),
+            usage(12, 8, 3, 4),
+        ),
+        (
+            "a gateway in front of anthropic counts it in",
+            json!({"prompt_tokens": 12, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 3, "completion_tokens": 4}),
+            usage(12, 8, 3, 4),
+        ),
+        (
+            "gemini",
+            json!({"promptTokenCount": 9, "cachedContentTokenCount": 4, "candidatesTokenCount": 2, "thoughtsTokenCount": 5}),
+            usage(9, 4, None, 7),
+        ),
+        (
+            "deepseek",
+            json!({"prompt_tokens": 9, "prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 3, "completion_tokens": 1}),
+            usage(9, 6, None, 1),
+        ),
+        (
+            "deepseek without its total",
+            json!({"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 3}),
+            usage(9, 6, None, None),
+        ),
+        (
+            "kimi",
+            json!({"prompt_tokens": 9, "cached_tokens": 6}),
+            usage(9, 6, None, None),
+        ),
+        (
+            "bifrost",
+            json!({"input_tokens": 9, "input_tokens_details": {"cached_read_tokens": 1, "cached_write_tokens": 2}}),
+            usage(9, 1, 2, None),
+        ),
+        (
+            "vllm without details",
+            json!({"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": null}),
+            usage(9, None, None, 1),
+        ),
+        (
+            "floats",
+            json!({"prompt_tokens": 9.0, "completion_tokens": -1}),
+            usage(9, None, None, None),
+        ),
+        (
+            "a reported zero is not an absence",
+            json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}),
+            usage(9, 0, None, None),
+        ),
+    ];
+    for (name, object, expected) in cases {
+        assert_eq!(Usage::from_json(&object), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn nothing_known_is_no_usage() {
+    for nothing in [
+        json!(null),
+        json!({}),
+        json!([]),
+        json!({"cost": 1}),
+        json!("x"),
+    ] {
+        assert_eq!(Usage::from_json(&nothing), None, "{nothing}");
+    }
+}
+
+#[test]
+fn usage_is_found_wherever_a_provider_puts_it() {
+    let object = json!({"prompt_tokens": 7});
+    for answer in [
+        json!({"choices": [], "usage": object}),
+        json!({"choices": [{"delta": {}}], "usage": object}),
+        json!({"choices": [{"delta": {}, "usage": object}], "usage": null}),
+        json!({"x_groq": {"usage": object}}),
+        json!({"type": "response.completed", "response": {"usage": object}}),
+        json!({"type": "message_start", "message": {"usage": object}}),
+    ] {
+        assert_eq!(
+            Usage::in_answer(&answer),
+            Some(usage(7, None, None, None)),
+            "{answer}"
+        );
+    }
+    let llama = json!({"usage": object, "timings": {"cache_n": 5}});
+    assert_eq!(Usage::in_answer(&llama), Some(usage(7, 5, None, None)));
+}
+
+#[test]
+fn a_later_report_keeps_what_it_does_not_repeat() {
+    let mut kept = usage(12, 8, None, 1);
+    kept.update(usage(None, None, None, 40));
+    assert_eq!(kept, usage(12, 8, None, 40));
+}
+
+/// One real answer for each of the eleven published wordings and codes.
+const TOO_LONG: [&str; 11] = [
+    r#"{"error":{"message":"Too much","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+    r#"{"error":{"message":"This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens."}}"#,
+    r#"{"error":"This model's maximum prompt length is 131072 but the request contains 140000 tokens."}"#,
+    r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 200251 tokens > 200000 maximum"}}"#,
+    r#"{"message":"Input is too long for requested model."}"#,
+    r#"{"error":{"message":"Your input exceeds the context window of this model."}}"#,
+    r#"{"detail":[{"msg":"request exceeds the model's context length"}]}"#,
+    r#"{"error":{"message":"the prompt exceeds the context limit"}}"#,
+    r#"{"error":{"message":"the request (9000 tokens) exceeds the available context size (8192 tokens)","type":"exceed_context_size_error"}}"#,
+    r#"[{"error":{"code":400,"message":"The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).","status":"INVALID_ARGUMENT"}}]"#,
+    r#"{"error":{"message":"Please reduce the length of the messages or completion."}}"#,
+];
+
+#[test]
+fn all_eleven_wordings_say_too_long() {
+    for body in TOO_LONG {
+        assert_eq!(
+            refusal(400, body.as_bytes()),
+            Some(RefusalKind::TooLong),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn a_429_is_never_an_overflow() {
+    for body in TOO_LONG {
+        assert_eq!(refusal(429, body.as_bytes()), None, "{body}");
+    }
+    let wrapped = r#"{"error":{"message":"context_length_exceeded","code":429}}"#;
+    assert_eq!(refusal(400, wrapped.as_bytes()), None);
+    let limits = r#"{"error":{"message":"Request too large, please reduce the length of it","code":"rate_limit_exceeded"}}"#;
+    assert_eq!(refusal(413, limits.as_bytes()), None);
+}
+
+#[test]
+fn an_overflow_is_found_inside_a_wrapped_error() {
+    let inner = TOO_LONG[1];
+    let wrapped = json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": inner, "provider_name": "x"}}});
+    assert_eq!(
+        refusal(400, wrapped.to_string().as_bytes()),
+        Some(RefusalKind::TooLong)
+    );
+    assert_eq!(
+        refusal(400, b"upstream said: prompt is too long"),
+        Some(RefusalKind::TooLong)
+    );
+}
+
+#[test]
+fn words_of_the_client_are_not_read_as_the_reason() {
+    let echoed = json!({"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required", "input": {"messages": [{"content": "prompt is too long"}]}}]});
+    assert_eq!(
+        refusal(422, echoed.to_string().as_bytes()),
+        Some(RefusalKind::Other)
+    );
+}
+
+#[test]
+fn the_parameter_that_is_not_known_is_named() {
+    let cases = [
+        (
+            r#"{"error":{"message":"Unsupported value: 'temperature' does not support 0.3 with this model.","param":"temperature","code":"unsupported_value"}}"#,
+            "temperature",
+        ),
+        (
+            r#"{"error":{"message":"Unknown parameter: 'stream_options'.","param":"stream_options","code":"unknown_parameter"}}"#,
+            "stream_options",
+        ),
+        (
+            r#"{"error":{"message":"Unrecognized request argument supplied: stream_options","type":"invalid_request_error","param":null,"code":null}}"#,
+            "stream_options",
+        ),
+        (
+            r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted","input":{}}]}"#,
+            "stream_options",
+        ),
+        (
+            r#"{"object":"error","message":{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}}"#,
+            "stream_options",
+        ),
+        (
+            r#"[{"error":{"code":400,"message":"Invalid JSON payload received. Unknown name \"stream_options\": Cannot find field."}}]"#,
+            "stream_options",
+        ),
+        (
+            r#"{"error":{"message":"Extra inputs are not permitted, field: 'stream_options', value: {}"}}"#,
+            "stream_options",
+        ),
+        (
+            r#"{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.","param":"max_tokens","code":"unsupported_parameter"}}"#,
+            "max_tokens",
+        ),
+    ];
+    for (body, name) in cases {
+        assert_eq!(
+            refusal(400, body.as_bytes()),
+            Some(RefusalKind::UnknownParameter(name.to_owned())),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_message_is_no_unknown_parameter() {
+    let body = r#"{"error":{"message":"Unsupported value: 'messages[0].role' does not support 'system' with this model.","param":"messages[0].role","code":"unsupported_value"}}"#;
+    assert_eq!(refusal(400, body.as_bytes()), Some(RefusalKind::Other));
+}
+
+#[test]
+fn answers_that_refuse_nothing() {
+    for status in [200, 204, 301, 401, 402, 403, 404, 408, 429, 500, 503, 529] {
+        assert_eq!(
+            refusal(status, br#"{"error":{"message":"no"}}"#),
+            None,
+            "{status}"
+        );
+    }
+    for status in [400, 413, 422] {
+        assert_eq!(refusal(status, b""), Some(RefusalKind::Other), "{status}");
+        assert_eq!(refusal(status, b"\xff\xfe<html>"), Some(RefusalKind::Other));
+    }
+}
+
+#[test]
+fn deep_bodies_end() {
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(refusal(400, deep.as_bytes()), Some(RefusalKind::Other));
+    let mut nested = json!({"message": "prompt is too long"});
+    for _ in 0..40 {
+        nested = json!({"error": nested});
+    }
+    assert_eq!(
+        refusal(400, nested.to_string().as_bytes()),
+        Some(RefusalKind::Other)
+    );
+}
+
+#[test]
+fn the_message_of_an_error_is_the_providers_own() {
+    let cases = [
+        (json!({"error": {"message": "a"}}), Some("a")),
+        (json!({"error": "b"}), Some("b")),
+        (json!([{"error": {"message": "c"}}]), Some("c")),
+        (json!({"message": "d"}), Some("d")),
+        (json!({"detail": [{"msg": "e", "input": "x"}]}), Some("e")),
+        (json!({"detail": "f"}), Some("f")),
+        (json!({"input": "x"}), None),
+        (json!({"choices": [{"message": {"content": "x"}}]}), None),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(error_message(&body).as_deref(), expected, "{body}");
+    }
+}

@@ -1,0 +1,407 @@
+//! The tee: the client gets every frame as it came, whatever becomes of the copy, and exactly one
+//! value says what the answer was.
+
+use std::convert::Infallible;
+use std::io::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use diarist::proxy::decode::Encoding;
+use diarist::proxy::tee::{Ended, Observed, TeeSpec, tee};
+use diarist::tasks::Tasks;
+use diarist::wire::usage::Usage;
+use futures_util::{FutureExt as _, stream};
+use http::{HeaderMap, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt as _, Full, StreamBody, channel::Channel};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+const STREAM: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Grüße\"}}]}\n\n\
+    data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+    data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n\
+    data: [DONE]\n\n";
+const ANSWER: &str = "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}";
+
+fn usage() -> Usage {
+    Usage {
+        prompt: Some(7),
+        completion: Some(2),
+        ..Usage::default()
+    }
+}
+
+fn spec(streaming: bool, encoding: Encoding) -> TeeSpec {
+    TeeSpec {
+        streaming,
+        encoding,
+        filter_usage: false,
+    }
+}
+
+fn events() -> TeeSpec {
+    spec(true, Encoding::Identity)
+}
+
+fn body(pieces: Vec<&[u8]>) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+    let frames = pieces
+        .into_iter()
+        .map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece))))
+        .collect::<Vec<_>>();
+    StreamBody::new(stream::iter(frames))
+}
+
+/// What the client got, and what was observed.
+async fn run<B>(body: B, spec: TeeSpec) -> (Bytes, Observed)
+where
+    B: Body<Data = Bytes, Error = Infallible> + Unpin,
+{
+    let (teed, observed) = tee(body, spec, &Tasks::new());
+    let got = teed.collect().await.unwrap().to_bytes();
+    (got, wait(observed).await)
+}
+
+async fn wait(observed: oneshot::Receiver<Observed>) -> Observed {
+    tokio::time::timeout(Duration::from_secs(20), observed)
+        .await
+        .expect("one value always comes")
+        .unwrap()
+}
+
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zstd(plain: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(plain, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+#[tokio::test]
+async fn a_stream_in_pieces_of_any_size() {
+    for size in [1, 2, 3, 5, 17, 100, STREAM.len()] {
+        let (got, observed) = run(body(STREAM.as_bytes().chunks(size).collect()), events()).await;
+        assert_eq!(got, STREAM, "pieces of {size}");
+        assert_eq!(observed.ended, Ended::Complete);
+        assert!(
+            observed.saw_done && observed.capture_complete,
+            "pieces of {size}"
+        );
+        assert!(!observed.refusal && !observed.error);
+        assert_eq!(observed.finish_reasons, ["stop"]);
+        assert_eq!(observed.usage, Some(usage()));
+        assert_eq!(observed.bytes, STREAM.len() as u64);
+        assert!(observed.first_byte.is_some());
+    }
+}
+
+#[tokio::test]
+async fn the_report_is_seen_before_it_is_taken_out() {
+    let asked = TeeSpec {
+        filter_usage: true,
+        ..events()
+    };
+    let report = STREAM.find("data: {\"choices\":[],").unwrap();
+    let after = STREAM.find("data: [DONE]").unwrap();
+    let expected = [&STREAM[..report], &STREAM[after..]].concat();
+    for size in [1, 7, STREAM.len()] {
+        let (got, observed) = run(body(STREAM.as_bytes().chunks(size).collect()), asked).await;
+        assert_eq!(got, expected);
+        assert_eq!(observed.usage, Some(usage()));
+        assert_eq!(observed.bytes, STREAM.len() as u64);
+    }
+}
+
+#[tokio::test]
+async fn frames_and_trailers_keep_their_borders() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "1".parse().unwrap());
+    let frames: Vec<Result<_, Infallible>> = vec![
+        Ok(Frame::data(Bytes::from_static(b"data: {}"))),
+        Ok(Frame::data(Bytes::new())),
+        Ok(Frame::data(Bytes::from_static(b"\n\n"))),
+        Ok(Frame::trailers(trailers.clone())),
+    ];
+    let (mut teed, observed) = tee(
+        StreamBody::new(stream::iter(frames)),
+        events(),
+        &Tasks::new(),
+    );
+    for expected in ["data: {}", "", "\n\n"] {
+        let frame = teed.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), expected);
+    }
+    let last = teed.frame().await.unwrap().unwrap();
+    assert_eq!(last.into_trailers().unwrap(), trailers);
+    // A server may well drop the body now, without asking for its end.
+    drop(teed);
+    assert_eq!(wait(observed).await.ended, Ended::Complete);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up() {
+    let finished = STREAM.find("data: {\"choices\":[],").unwrap();
+    for (taken, saw_done) in [
+        (0, false),
+        (20, false),
+        (finished, true),
+        (STREAM.len() - 1, true),
+    ] {
+        let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
+        let (mut teed, observed) = tee(upstream, events(), &Tasks::new());
+        if taken > 0 {
+            sender
+                .send_data(Bytes::copy_from_slice(&STREAM.as_bytes()[..taken]))
+                .await
+                .unwrap();
+            teed.frame().await.unwrap().unwrap();
+        }
+        drop(teed);
+        let observed = wait(observed).await;
+        assert_eq!(observed.ended, Ended::HungUp, "after {taken}");
+        assert_eq!(observed.saw_done, saw_done, "after {taken}");
+        assert_eq!(observed.bytes, taken as u64);
+        assert_eq!(observed.first_byte.is_some(), taken > 0);
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_breaks_off() {
+    let frames = vec![
+        Ok(Frame::data(Bytes::from_static(STREAM.as_bytes()))),
+        Err("reset"),
+    ];
+    let (teed, observed) = tee(
+        StreamBody::new(stream::iter(frames)),
+        events(),
+        &Tasks::new(),
+    );
+    assert_eq!(teed.collect().await.unwrap_err(), "reset");
+    let observed = wait(observed).await;
+    assert_eq!(observed.ended, Ended::UpstreamError);
+    assert_eq!(observed.usage, Some(usage()));
+}
+
+#[tokio::test]
+async fn a_reader_that_never_runs_costs_the_client_nothing() {
+    // The runtime has one thread and this test does not yield: the reader cannot take anything.
+    for (count, size) in [(5_000, 100), (200, 64 * 1024)] {
+        let piece = vec![b'x'; size];
+        let (mut teed, observed) = tee(body(vec![&piece; count]), events(), &Tasks::new());
+        for _ in 0..count {
+            let frame = teed
+                .frame()
+                .now_or_never()
+                .expect("never waits")
+                .unwrap()
+                .unwrap();
+            assert_eq!(frame.into_data().unwrap().len(), size);
+        }
+        assert!(teed.frame().now_or_never().unwrap().is_none());
+        let observed = wait(observed).await;
+        assert_eq!(observed.ended, Ended::Complete);
+        assert_eq!(observed.bytes, (count * size) as u64);
+        assert!(!observed.capture_complete);
+    }
+}
+
+#[tokio::test]
+async fn whole_answers_small_and_large() {
+    let (got, observed) = run(
+        body(vec![ANSWER.as_bytes()]),
+        spec(false, Encoding::Identity),
+    )
+    .await;
+    assert_eq!(got, ANSWER);
+    assert!(observed.saw_done && observed.capture_complete);
+    assert_eq!(observed.usage, Some(usage()));
+
+    for (size, complete) in [(1_000_000, true), (9_000_000, false)] {
+        let long = ANSWER.replace("\"x\"", &format!("\"{}\"", "x".repeat(size)));
+        let pieces = long.as_bytes().chunks(100_000);
+        let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(1);
+        let (teed, observed) = tee(upstream, spec(false, Encoding::Identity), &Tasks::new());
+        let send = async {
+            for piece in pieces {
+                sender
+                    .send_data(Bytes::copy_from_slice(piece))
+                    .await
+                    .unwrap();
+                tokio::task::yield_now().await;
+            }
+            drop(sender);
+        };
+        let (got, ()) = tokio::join!(teed.collect(), send);
+        assert!(got.unwrap().to_bytes() == long);
+        let observed = wait(observed).await;
+        assert_eq!(observed.capture_complete, complete, "{size}");
+        assert_eq!(observed.usage, complete.then(usage));
+    }
+}
+
+#[tokio::test]
+async fn compressed_answers_pass_compressed_and_are_read() {
+    for (encoding, stream, answer) in [
+        (
+            Encoding::Gzip,
+            gzip(STREAM.as_bytes()),
+            gzip(ANSWER.as_bytes()),
+        ),
+        (
+            Encoding::Zstd,
+            zstd(STREAM.as_bytes()),
+            zstd(ANSWER.as_bytes()),
+        ),
+    ] {
+        for (bytes, streaming) in [(stream, true), (answer, false)] {
+            // The filter has nothing to filter in bytes it cannot read.
+            let asked = TeeSpec {
+                filter_usage: true,
+                ..spec(streaming, encoding)
+            };
+            let (got, observed) = run(body(bytes.chunks(3).collect()), asked).await;
+            assert_eq!(got, bytes);
+            assert!(
+                observed.saw_done && observed.capture_complete,
+                "{encoding:?}"
+            );
+            assert_eq!(observed.usage, Some(usage()));
+        }
+    }
+    let (got, observed) = run(body(vec![b"whatever"]), spec(true, Encoding::Other)).await;
+    assert_eq!(got, "whatever");
+    assert!(!observed.capture_complete);
+}
+
+#[tokio::test]
+async fn endings_refusals_and_errors() {
+    let cases = [
+        // No [DONE]: a finish reason on every choice is an end; on one of two it is none.
+        (
+            "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"length\"}]}\n\n",
+            true,
+            false,
+            false,
+        ),
+        (
+            "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"},{\"index\":1,\"delta\":{}}]}\n\n",
+            false,
+            false,
+            false,
+        ),
+        ("data:[DONE]", true, false, false),
+        (
+            "data: {\"choices\":[{\"delta\":{\"refusal\":\"No.\"}}]}\n\n",
+            false,
+            true,
+            false,
+        ),
+        (
+            "data: {\"choices\":[{\"delta\":{\"refusal\":null},\"finish_reason\":\"content_filter\"}]}\n\n",
+            true,
+            true,
+            false,
+        ),
+        (
+            "data: {\"error\":{\"message\":\"overloaded\"}}\n\n",
+            false,
+            false,
+            true,
+        ),
+        (
+            "event: ping\ndata: {\"error\":null}\n\n: comment\n\ndata: not json\n\n",
+            false,
+            false,
+            false,
+        ),
+    ];
+    for (text, saw_done, refusal, error) in cases {
+        let (_, observed) = run(body(vec![text.as_bytes()]), events()).await;
+        assert_eq!(observed.saw_done, saw_done, "{text}");
+        assert_eq!(observed.refusal, refusal, "{text}");
+        assert_eq!(observed.error, error, "{text}");
+        assert!(observed.capture_complete, "{text}");
+    }
+    let failed = "{\"error\":{\"message\":\"no\",\"code\":502}}";
+    let (_, observed) = run(
+        body(vec![failed.as_bytes()]),
+        spec(false, Encoding::Identity),
+    )
+    .await;
+    assert!(observed.error && !observed.saw_done);
+    let page = "<html>bad gateway</html>";
+    let (_, observed) = run(body(vec![page.as_bytes()]), spec(false, Encoding::Identity)).await;
+    assert!(!observed.error && observed.capture_complete && observed.usage.is_none());
+}
+
+#[tokio::test]
+async fn an_answer_whose_receiver_is_gone_still_passes() {
+    let (teed, observed) = tee(body(vec![STREAM.as_bytes()]), events(), &Tasks::new());
+    drop(observed);
+    assert_eq!(teed.collect().await.unwrap().to_bytes(), STREAM);
+}
+
+/// Serves one request with a teed body over a socket. Returns the client's end.
+async fn serve<B>(upstream: B, spec: TeeSpec) -> (TcpStream, oneshot::Receiver<Observed>)
+where
+    B: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (teed, observed) = tee(upstream, spec, &Tasks::new());
+    let teed = std::sync::Mutex::new(Some(teed));
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let answer = service_fn(move |_| {
+            let body = teed.lock().unwrap().take().expect("one request");
+            async move { Ok::<_, Infallible>(Response::new(body)) }
+        });
+        // A client that hangs up makes the connection fail; the test asks what the tee made of it.
+        let _ = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(socket), answer)
+            .await;
+    });
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    client.write_all(request).await.unwrap();
+    (client, observed)
+}
+
+#[tokio::test]
+async fn a_socket_that_closes_is_a_hang_up() {
+    let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
+    let (mut client, observed) = serve(upstream, events()).await;
+    sender
+        .send_data(Bytes::from_static(b"data: {}\n\n"))
+        .await
+        .unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"data: {}\n\n\r\n") {
+        assert!(client.read_buf(&mut seen).await.unwrap() > 0);
+    }
+    drop(client);
+    let observed = wait(observed).await;
+    assert_eq!(observed.ended, Ended::HungUp);
+    assert!(!observed.saw_done);
+    // The upstream's body is gone with it.
+    assert!(sender.send_data(Bytes::from_static(b"more")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_body_of_known_length_is_complete_although_nobody_asks_for_its_end() {
+    let (mut client, observed) = serve(
+        Full::new(Bytes::from(ANSWER)),
+        spec(false, Encoding::Identity),
+    )
+    .await;
+    let mut seen = Vec::new();
+    client.read_to_end(&mut seen).await.unwrap();
+    assert!(seen.ends_with(ANSWER.as_bytes()));
+    let observed = wait(observed).await;
+    assert_eq!(observed.ended, Ended::Complete);
+    assert_eq!(observed.usage, Some(usage()));
+}
