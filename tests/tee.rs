@@ -1,6 +1,12 @@
 //! The tee: the client gets every frame as it came, whatever becomes of the copy, and exactly one
 //! value says what the answer was.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::convert::Infallible;
 use std::io::Write as _;
 use std::time::Duration;
@@ -354,7 +360,7 @@ where
     let address = listener.local_addr().unwrap();
     let (teed, observed) = tee(upstream, spec, &Tasks::new());
     let teed = std::sync::Mutex::new(Some(teed));
-    tokio::spawn(async move {
+    Tasks::new().spawn("server", async move {
         let (socket, _) = listener.accept().await.unwrap();
         let answer = service_fn(move |_| {
             let body = teed.lock().unwrap().take().expect("one request");

@@ -55,6 +55,10 @@ pub enum Ended {
 }
 
 /// What one answer was, as far as it was seen.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about one answer"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     pub ended: Ended,
