@@ -1,5 +1,7 @@
 //! Configuration from outside: layers and their order, every problem at once, the reference file.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,0 +1,328 @@
+//! The shape of the code, checked on the code itself: who imports whom, what the pure rooms never
+//! touch, what only one room may do, how long a file may be. The check is itself tested, in `planted`.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+#[path = "architecture/planted.rs"]
+mod planted;
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use source::{TEST_ONLY, paths, spells, tokens, without_tests};
+
+/// Each room and the rooms it may import. `app` knows everything but `cli`, `cli` everything.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("history", &[]),
+    ("tokens", &[]),
+    ("tasks", &[]),
+    ("telemetry", &[]),
+    ("config", &[]),
+    ("wire", &["history"]),
+    ("audit", &["wire"]),
+    ("memory", &["history", "tokens"]),
+    ("provider", &["tokens", "tasks"]),
+    ("upstream", &["telemetry", "tasks"]),
+    ("llm", &["memory", "telemetry"]),
+    ("store", &["history", "memory", "telemetry"]),
+    (
+        "jobs",
+        &[
+            "history",
+            "wire",
+            "tokens",
+            "memory",
+            "store",
+            "llm",
+            "tasks",
+            "telemetry",
+            "audit",
+        ],
+    ),
+    (
+        "proxy",
+        &[
+            "history",
+            "wire",
+            "memory",
+            "store",
+            "jobs",
+            "upstream",
+            "audit",
+            "tasks",
+            "telemetry",
+            "llm",
+        ],
+    ),
+    ("admin", &["store", "telemetry", "tasks"]),
+    ("server", &["proxy", "admin", "tasks", "telemetry"]),
+    (
+        "app",
+        &[
+            "history",
+            "tokens",
+            "tasks",
+            "telemetry",
+            "config",
+            "wire",
+            "audit",
+            "memory",
+            "provider",
+            "upstream",
+            "llm",
+            "store",
+            "jobs",
+            "proxy",
+            "admin",
+            "server",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "history",
+            "tokens",
+            "tasks",
+            "telemetry",
+            "config",
+            "wire",
+            "audit",
+            "memory",
+            "provider",
+            "upstream",
+            "llm",
+            "store",
+            "jobs",
+            "proxy",
+            "admin",
+            "server",
+            "app",
+        ],
+    ),
+];
+
+/// Rooms that compute and do nothing else.
+const PURE: [&str; 4] = ["history", "wire", "tokens", "memory"];
+
+/// Crates and modules a pure room never names.
+const IMPURE_PATHS: [&str; 13] = [
+    "tokio",
+    "tokio_util",
+    "futures_util",
+    "sqlx",
+    "hyper",
+    "hyper_util",
+    "reqwest",
+    "rand",
+    "uuid",
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::thread",
+];
+
+/// Words a pure room never uses, in whatever path.
+const IMPURE_WORDS: [&str; 6] = [
+    "async",
+    "await",
+    "Instant",
+    "SystemTime",
+    "RandomState",
+    "Timestamp",
+];
+
+const LONGEST_FILE: usize = 600;
+
+// === the checks ===
+
+#[test]
+fn the_code_keeps_to_its_plan() {
+    let sources = sources("src");
+    let tests_only = files_of_test_modules(&sources);
+    let mut violations = Vec::new();
+    for (path, text) in &sources {
+        violations.extend(too_long(path, text));
+        if !tests_only.iter().any(|root| path.starts_with(root)) {
+            violations.extend(judge(path, text));
+        }
+    }
+    for (path, text) in self::sources("tests") {
+        violations.extend(too_long(&path, &text));
+    }
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+}
+
+#[test]
+fn the_table_names_every_room_once_and_has_no_circle() {
+    let named: BTreeSet<&str> = ROOMS.iter().map(|&(room, _)| room).collect();
+    assert_eq!(named.len(), ROOMS.len());
+    let library = read(&root().join("src/lib.rs"));
+    let declared = library
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    assert_eq!(declared.collect::<BTreeSet<_>>(), named);
+    // Rooms stand in the table after everything they import, which leaves no way round in a circle.
+    for (at, (room, imports)) in ROOMS.iter().enumerate() {
+        for import in *imports {
+            let before = ROOMS[..at].iter().any(|(earlier, _)| earlier == import);
+            assert!(
+                before,
+                "{room} imports {import}, which does not stand before it"
+            );
+        }
+    }
+}
+
+/// What is wrong with one file of `src`, tests inside it left out.
+fn judge(path: &Path, text: &str) -> Vec<String> {
+    let module = module_of(path);
+    let Some(room) = module.first().map(String::as_str) else {
+        return Vec::new();
+    };
+    let tokens = without_tests(&tokens(text));
+    let mut violations = BTreeSet::new();
+    for used in paths(&tokens) {
+        let resolved = resolve(&module, &used.segments);
+        let said = used.segments.join("::");
+        let mut violation = |what: &str| {
+            violations.insert((
+                used.line,
+                format!("{}:{}: {what}", path.display(), used.line),
+            ));
+        };
+        if let Some(target) = resolved
+            && target != room
+            && !may_import(room, &target)
+        {
+            violation(&format!("`{room}` must not import `{target}`"));
+        }
+        if PURE.contains(&room) && IMPURE_PATHS.iter().any(|path| within(&said, path)) {
+            violation(&format!("`{said}` in the pure room `{room}`"));
+        }
+        if room != "store" && within(&said, "sqlx") {
+            violation("`sqlx` outside `store`");
+        }
+        let spawns = [
+            "tokio::spawn",
+            "tokio::task::spawn",
+            "tokio::task::spawn_local",
+        ];
+        if room != "tasks" && spawns.contains(&said.as_str()) {
+            violation(&format!(
+                "`{said}` outside `tasks`: nobody would wait for the task"
+            ));
+        }
+    }
+    if PURE.contains(&room) {
+        for token in &tokens {
+            if IMPURE_WORDS.contains(&token.text.as_str()) {
+                let what = format!("`{}` in the pure room `{room}`", token.text);
+                violations.insert((
+                    token.line,
+                    format!("{}:{}: {what}", path.display(), token.line),
+                ));
+            }
+        }
+    }
+    violations
+        .into_iter()
+        .map(|(_, violation)| violation)
+        .collect()
+}
+
+fn too_long(path: &Path, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    (lines > LONGEST_FILE).then(|| {
+        format!(
+            "{}: {lines} lines, more than {LONGEST_FILE}",
+            path.display()
+        )
+    })
+}
+
+fn may_import(room: &str, target: &str) -> bool {
+    let allowed = ROOMS.iter().find(|&&(name, _)| name == room);
+    allowed.is_some_and(|(_, imports)| imports.contains(&target))
+}
+
+fn within(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// `src/proxy/flow.rs` is the module `proxy::flow`. The two roots are none: `lib.rs` only declares
+/// and `main.rs` is another crate.
+fn module_of(path: &Path) -> Vec<String> {
+    let inner = path.strip_prefix("src").unwrap_or(path).with_extension("");
+    let parts = inner.iter().map(|part| part.to_string_lossy().into_owned());
+    let module: Vec<String> = parts.collect();
+    match module.as_slice() {
+        [root] if root == "lib" || root == "main" => Vec::new(),
+        _ => module,
+    }
+}
+
+/// The room a path leads into, if it leads into one of ours by `crate` or `super`.
+fn resolve(module: &[String], segments: &[String]) -> Option<String> {
+    let supers = segments
+        .iter()
+        .take_while(|segment| *segment == "super")
+        .count();
+    match segments.first()?.as_str() {
+        "crate" => segments.get(1).cloned(),
+        "super" if supers >= module.len() => segments.get(supers).cloned(),
+        _ => None,
+    }
+    .filter(|target| target != "self")
+}
+
+// === finding files ===
+
+/// Files (without extension) and folders of modules that are declared `#[cfg(test)] mod name;`.
+fn files_of_test_modules(sources: &BTreeMap<PathBuf, String>) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for (path, text) in sources {
+        let tokens = tokens(text);
+        for at in 0..tokens.len() {
+            if spells(&tokens[at..], &TEST_ONLY)
+                && let Some(rest) = tokens.get(at + TEST_ONLY.len()..)
+                && let [word, name, end, ..] = rest
+                && (word.text.as_str(), end.text.as_str()) == ("mod", ";")
+            {
+                let folder = path.with_extension("").join(&name.text);
+                found.insert(folder.with_extension("rs"));
+                found.insert(folder);
+            }
+        }
+    }
+    found
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Every Rust file under `folder`, by its path from the root of the repository.
+fn sources(folder: &str) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).expect("it is below the root");
+                found.insert(name.to_owned(), read(&path));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "nothing to check in {folder}");
+    found
+}

@@ -1,0 +1,178 @@
+//! The real binary, as a person or a supervisor meets it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use assert_cmd::Command;
+use assert_cmd::assert::Assert;
+
+const EX_USAGE: i32 = 64;
+
+/// The binary in an environment of its own: nothing of the machine's reaches it.
+fn diarist(args: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("diarist"));
+    command.env_clear().env("HOME", "/home/ada").args(args);
+    command
+}
+
+fn stdout(assert: &Assert) -> String {
+    String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+}
+
+fn stderr(assert: &Assert) -> String {
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
+
+#[test]
+fn config_prints_the_reference() {
+    let assert = diarist(&["config"]).assert().success();
+    assert_eq!(stdout(&assert), diarist::config::reference());
+}
+
+#[test]
+fn the_reference_checks_as_valid() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), diarist::config::reference()).unwrap();
+    let path = file.path().to_str().unwrap();
+    let assert = diarist(&["check", "--config", path]).assert().success();
+    assert!(stdout(&assert).starts_with("The configuration is valid.\nhint: "));
+    assert_eq!(stderr(&assert), "");
+}
+
+#[test]
+fn check_lists_every_problem_with_key_and_remedy() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        "[server]\nlisten = \"8484\"\n[memry]\nmodel = \"x\"",
+    )
+    .unwrap();
+    let path = file.path().to_str().unwrap();
+    let assert = diarist(&["check", "--config", path, "--upstream", "nowhere"])
+        .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "many")
+        .assert()
+        .code(EX_USAGE);
+    let said = stderr(&assert);
+    assert!(
+        said.starts_with("diarist: the configuration has 4 problems\n"),
+        "{said}"
+    );
+    for key in [
+        "server.listen",
+        "memry",
+        "upstream.base_url",
+        "memory.observation.message_tokens",
+    ] {
+        assert!(said.contains(&format!("\n  {key}: ")), "{said}");
+    }
+    assert_eq!(said.matches("remedy: ").count(), 4, "{said}");
+    assert_eq!(stdout(&assert), "");
+}
+
+#[test]
+fn every_command_that_reads_the_configuration_refuses_a_bad_one() {
+    for command in [&["check"][..], &["config", "--effective"], &["health"]] {
+        let assert = diarist(command)
+            .args(["--config", "/nowhere/diarist.toml"])
+            .assert()
+            .code(EX_USAGE);
+        let said = stderr(&assert);
+        assert!(
+            said.contains("/nowhere/diarist.toml: the file cannot be read"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn config_effective_says_where_each_value_comes_from_and_no_secret() {
+    let assert = diarist(&["config", "--effective", "--listen", "127.0.0.1:1"])
+        .env("DIARIST__MEMORY__BASE_URL", "http://models/v1")
+        .env("DIARIST__MEMORY__API_KEY", "sk-hunter2")
+        .assert()
+        .success();
+    let text = stdout(&assert);
+    assert!(
+        text.contains("listen = \"127.0.0.1:1\"  # --listen\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("base_url = \"http://models/v1\"  # DIARIST__MEMORY__BASE_URL\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("message_tokens = 30000  # default\n"),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_usage_errors_and_help_is_not() {
+    diarist(&["--listen"]).assert().code(EX_USAGE);
+    diarist(&["remember"]).assert().code(EX_USAGE);
+    diarist(&[]).assert().code(EX_USAGE);
+    let help = stdout(&diarist(&["--help"]).assert().success());
+    assert!(help.contains("config") && help.contains("check"), "{help}");
+    let version = stdout(&diarist(&["--version"]).assert().success());
+    assert_eq!(
+        version.trim(),
+        format!("diarist {}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+/// An admin port that answers one request with `status`; the request's first line comes back.
+fn admin(status: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answered = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        connection.write_all(answer.as_bytes()).unwrap();
+        let head = String::from_utf8(head).unwrap();
+        head.lines().next().unwrap().to_owned()
+    });
+    (address, answered)
+}
+
+#[test]
+fn health_asks_the_admin_port_and_answers_with_its_exit_code() {
+    let (address, answered) = admin("200 OK");
+    // A proxy for the outside world must not be asked.
+    diarist(&["health", "--admin", &address])
+        .env("HTTP_PROXY", "http://127.0.0.1:9")
+        .assert()
+        .success();
+    assert_eq!(answered.join().unwrap(), "GET /healthz HTTP/1.1");
+
+    let (address, answered) = admin("503 Service Unavailable");
+    let assert = diarist(&["health", "--admin", &address]).assert().code(1);
+    answered.join().unwrap();
+    assert!(
+        stderr(&assert).contains("answers 503"),
+        "{}",
+        stderr(&assert)
+    );
+}
+
+#[test]
+fn health_without_a_server_is_one_line_and_a_failure() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let assert = diarist(&["health", "--admin", &free.to_string()])
+        .assert()
+        .code(1);
+    let said = stderr(&assert);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+}
