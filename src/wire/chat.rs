@@ -1,0 +1,330 @@
+//! OpenAI chat-completions: from a request body to what was said and where it stands.
+//!
+//! [`parse`] is strict: whatever is not certainly a good request is [`NotParsed`] and is forwarded
+//! as it came, without memory; the upstream judges it. It never panics, never recurses deeper than
+//! [`serde_json`] allows, and costs time linear in the body. The body is scanned for extents once;
+//! then `serde_json` validates every value at its extent, borrowing what has no escapes.
+//!
+//! Lone surrogates (`\ud800` without its second half) are refused: no two readers agree on them.
+
+mod assemble;
+mod content;
+mod fields;
+mod meaning;
+mod spoken;
+mod text;
+mod url;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::de::IgnoredAny;
+
+use self::fields::Fields;
+use self::meaning::Positions;
+use self::text::{Text, Tree};
+use super::scan::{self, Fault, Walk};
+use crate::history::{History, Message, Role, Scope, Spoken};
+
+/// Why a body is no chat-completions request that memory may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum NotParsed {
+    /// The body is not UTF-8.
+    #[error("invalid_utf8")]
+    InvalidUtf8,
+    /// The body is not JSON, holds a lone surrogate or a number no double can hold.
+    #[error("invalid_json")]
+    InvalidJson,
+    /// Brackets stand deeper inside one another than 127 levels.
+    #[error("too_deep")]
+    TooDeep,
+    /// The body does not begin with an object.
+    #[error("not_an_object")]
+    NotAnObject,
+    /// A field that decides what is meant stands twice in one object.
+    #[error("duplicate_key")]
+    DuplicateKey,
+    /// There is no `messages`.
+    #[error("messages_missing")]
+    MessagesMissing,
+    /// `messages` is no array.
+    #[error("messages_not_an_array")]
+    MessagesNotAnArray,
+    /// `messages` is an empty array.
+    #[error("messages_empty")]
+    MessagesEmpty,
+    /// A member of `messages` is no object.
+    #[error("message_not_an_object")]
+    MessageNotAnObject,
+    /// A message has no role, or one this version does not know.
+    #[error("unknown_role")]
+    UnknownRole,
+    /// A known field is missing where it must stand, or holds what it must not hold.
+    #[error("wrong_type")]
+    WrongType,
+}
+
+impl NotParsed {
+    fn of(error: &serde_json::Error) -> Self {
+        if !error.is_data() {
+            Self::InvalidJson
+        } else if error.to_string().starts_with("duplicate field") {
+            // serde's own wording; it gives no other access to the kind.
+            Self::DuplicateKey
+        } else {
+            Self::WrongType
+        }
+    }
+}
+
+impl From<Fault> for NotParsed {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Malformed => Self::InvalidJson,
+            Fault::TooDeep => Self::TooDeep,
+        }
+    }
+}
+
+/// A chat-completions request: its bytes, and where everything stands that matters for memory.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    body: Bytes,
+    /// All messages in order, the leading system messages first.
+    messages: Vec<Message>,
+    leading: usize,
+    /// How the client spells the role of its last leading message.
+    leading_role: &'static str,
+    model: Option<Box<str>>,
+    stream: bool,
+    options: StreamOptions,
+    /// Where the object's closing brace stands.
+    close: usize,
+}
+
+/// What the client wrote under `stream_options`.
+#[derive(Clone, Debug, Default)]
+struct StreamOptions {
+    /// Where the value stands, if the key is there.
+    span: Option<Range<usize>>,
+    /// The value is `null`.
+    null: bool,
+    /// Where the value of `include_usage` stands, if the key is there.
+    include_usage: Option<Range<usize>>,
+    usage_asked: Option<bool>,
+}
+
+/// The client's leading system and developer messages. They are in no chain: they carry clocks and
+/// change, and the observation block follows them.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    messages: &'a [Message],
+    role: &'static str,
+}
+
+impl<'a> Head<'a> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The messages in order; their spans are what is forwarded.
+    pub fn messages(&self) -> &'a [Message] {
+        self.messages
+    }
+
+    /// `system` or `developer`, as the client spells its last one; `system` where it has none.
+    pub fn role(&self) -> &'static str {
+        self.role
+    }
+}
+
+/// Reads a request body.
+pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
+    let text = std::str::from_utf8(body).map_err(|_| NotParsed::InvalidUtf8)?;
+    let start = scan::skip_space(body, 0);
+    let mut walk = Walk::object(text, start).ok_or(NotParsed::NotAnObject)?;
+    let mut top = TopLevel::default();
+    while let Some(key) = walk.key()? {
+        let key: Text<'_> = read(&text[key])?;
+        top.member(&key, text, &mut walk)?;
+    }
+    if scan::skip_space(body, walk.at()) != body.len() {
+        return Err(NotParsed::InvalidJson);
+    }
+    let messages = top.messages.ok_or(NotParsed::MessagesMissing)?;
+    Ok(Parsed {
+        body: body.clone(),
+        messages: messages.all,
+        leading: messages.leading,
+        leading_role: messages.leading_role,
+        model: top.model,
+        stream: top.stream,
+        options: top.options,
+        close: walk.at() - 1,
+    })
+}
+
+#[derive(Default)]
+struct TopLevel {
+    seen: [bool; KNOWN.len()],
+    messages: Option<Messages>,
+    model: Option<Box<str>>,
+    stream: bool,
+    options: StreamOptions,
+}
+
+/// Top-level fields that memory depends on. Any other may stand twice; it is forwarded twice.
+const KNOWN: [&str; 4] = ["messages", "model", "stream", "stream_options"];
+
+impl TopLevel {
+    /// Reads the value of `key`, at which `walk` stands.
+    fn member(&mut self, key: &str, text: &str, walk: &mut Walk<'_>) -> Result<(), NotParsed> {
+        if let Some(index) = KNOWN.iter().position(|known| *known == key)
+            && std::mem::replace(&mut self.seen[index], true)
+        {
+            return Err(NotParsed::DuplicateKey);
+        }
+        if key == "messages" {
+            let mut elements = Walk::array(text, walk.at()).ok_or(NotParsed::MessagesNotAnArray)?;
+            self.messages = Some(Messages::read(text, &mut elements)?);
+            walk.resume(elements.at());
+            return Ok(());
+        }
+        let span = walk.value()?;
+        let json = &text[span.clone()];
+        match key {
+            "model" => self.model = read::<Option<Text<'_>>>(json)?.map(|model| (*model).into()),
+            "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
+            "stream_options" => self.options = StreamOptions::read(text, span)?,
+            _ => drop(read::<IgnoredAny>(json)?),
+        }
+        Ok(())
+    }
+}
+
+struct Messages {
+    all: Vec<Message>,
+    leading: usize,
+    leading_role: &'static str,
+}
+
+impl Messages {
+    fn read(text: &str, elements: &mut Walk<'_>) -> Result<Self, NotParsed> {
+        let mut messages = Self {
+            all: Vec::new(),
+            leading: 0,
+            leading_role: "system",
+        };
+        let mut positions = Positions::default();
+        while let Some(span) = elements.element()? {
+            let fields = Fields::read(&text[span.clone()])?;
+            if fields.role == Role::System && messages.leading == messages.all.len() {
+                messages.leading += 1;
+                messages.leading_role = if &*fields.spelled == "developer" {
+                    "developer"
+                } else {
+                    "system"
+                };
+            }
+            messages.all.push(positions.message(&fields, span));
+        }
+        if messages.all.is_empty() {
+            return Err(NotParsed::MessagesEmpty);
+        }
+        Ok(messages)
+    }
+}
+
+impl StreamOptions {
+    fn read(text: &str, span: Range<usize>) -> Result<Self, NotParsed> {
+        let mut options = Self {
+            span: Some(span.clone()),
+            ..Self::default()
+        };
+        let value: Tree<'_> = read(&text[span.clone()])?;
+        options.null = value == Tree::Null;
+        let Some(mut walk) = Walk::object(text, span.start) else {
+            return if options.null {
+                Ok(options)
+            } else {
+                Err(NotParsed::WrongType)
+            };
+        };
+        while let Some(key) = walk.key()? {
+            let key: Text<'_> = read(&text[key])?;
+            let value = walk.value()?;
+            if &*key == "include_usage" {
+                options.usage_asked = read(&text[value.clone()])?;
+                if options.include_usage.replace(value).is_some() {
+                    return Err(NotParsed::DuplicateKey);
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, NotParsed> {
+    serde_json::from_str(json).map_err(|error| NotParsed::of(&error))
+}
+
+impl Parsed {
+    /// The body as received.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The model the client asks for.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Whether the client wants a stream.
+    pub fn stream(&self) -> bool {
+        self.stream
+    }
+
+    /// `stream_options.include_usage` as written.
+    pub fn usage_asked(&self) -> Option<bool> {
+        self.options.usage_asked
+    }
+
+    /// How many messages the client sent, leading ones included.
+    pub fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The client's leading system and developer messages.
+    pub fn head(&self) -> Head<'_> {
+        Head {
+            messages: &self.messages[..self.leading],
+            role: self.leading_role,
+        }
+    }
+
+    /// The messages after the leading ones.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages[self.leading..]
+    }
+
+    /// The messages after the leading ones, chained under `scope`.
+    pub fn history(&self, scope: &Scope) -> History {
+        History::chain(scope, self.messages().to_vec())
+    }
+
+    /// The words of one message, `index` counted among [`Parsed::messages`]. Not for the request
+    /// path: it reads the message again and copies its text.
+    pub fn spoken(&self, index: usize) -> Option<Spoken> {
+        let span = self.messages().get(index)?.span.clone();
+        // Both hold for every span that parsing gave out.
+        let json = std::str::from_utf8(self.body.get(span)?).ok()?;
+        let fields = Fields::read(json).ok()?;
+        Some(spoken::spoken(&fields))
+    }
+}
+
+#[cfg(test)]
+mod splice_tests;
+#[cfg(test)]
+mod tests;

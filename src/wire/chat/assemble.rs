@@ -1,0 +1,223 @@
+//! The outgoing body: leading system messages, observation block, pin, reminder, raw tail.
+//!
+//! Works in edits of the received body: a range that goes and what comes instead. Everything
+//! outside the edits, white space included, is kept as it came.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::Parsed;
+use crate::history::Role;
+use crate::wire::scan::Walk;
+use crate::wire::{Insert, Placement, Segment, Splice};
+
+/// What stands between the client's system text and ours.
+const BREAK: &str = "\n\n";
+
+/// A range of the body that goes, and what comes instead.
+struct Edit {
+    gone: Range<usize>,
+    instead: Vec<Segment>,
+}
+
+impl Edit {
+    fn insert(at: usize, text: String) -> Self {
+        Self::replace(at..at, text)
+    }
+
+    fn replace(gone: Range<usize>, text: String) -> Self {
+        Self {
+            gone,
+            instead: vec![inserted(text)],
+        }
+    }
+}
+
+impl Parsed {
+    /// The outgoing body: with `memory` in the place of the oldest messages, and asking for usage
+    /// in the stream if `ask_usage` says so and the client leaves it open.
+    ///
+    /// An `insert` that does not fit this request (a cut past its end, a pin behind the cut)
+    /// inserts nothing: what the client sent is always a good request (INV-OPEN).
+    pub fn splice(&self, memory: Option<&Insert<'_>>, ask_usage: bool) -> Splice {
+        let mut edits = Vec::new();
+        if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
+            self.insert_memory(insert, &mut edits);
+        }
+        if ask_usage {
+            edits.extend(self.ask_usage());
+        }
+        edits.sort_by_key(|edit| edit.gone.start);
+        let mut splice = Splice::default();
+        let mut at = 0;
+        for edit in edits {
+            splice.push(Segment::Kept(at..edit.gone.start));
+            at = edit.gone.end;
+            edit.instead
+                .into_iter()
+                .for_each(|segment| splice.push(segment));
+        }
+        splice.push(Segment::Kept(at..self.body().len()));
+        splice
+    }
+
+    fn fits(&self, insert: &Insert<'_>) -> bool {
+        insert.cut <= self.messages().len() && insert.pin.is_none_or(|pin| pin < insert.cut)
+    }
+
+    fn insert_memory(&self, insert: &Insert<'_>, edits: &mut Vec<Edit>) {
+        // What comes into the array, in order, each item whole.
+        let mut items = Vec::new();
+        match self.append(insert) {
+            Some(append) => edits.push(append),
+            None => items.push(inserted(self.block(insert))),
+        }
+        if let Some(pin) = insert.pin {
+            items.push(Segment::Kept(self.messages()[pin].span.clone()));
+        }
+        if self.needs_reminder(insert) {
+            items.push(inserted(message("user", &string(insert.reminder))));
+        }
+        edits.push(self.replace_oldest(insert.cut, items));
+    }
+
+    /// The edit that takes the first `cut` messages out and puts `items` there.
+    fn replace_oldest(&self, cut: usize, items: Vec<Segment>) -> Edit {
+        let head_end = self
+            .head()
+            .messages()
+            .last()
+            .map(|message| message.span.end);
+        let start = head_end.unwrap_or_else(|| self.messages().first().map_or(0, |m| m.span.start));
+        let end = match cut.checked_sub(1) {
+            Some(last) => self.messages()[last].span.end,
+            None => start,
+        };
+        // A comma stands before each item but the first of the array. Behind the items the client's
+        // own comma follows, or its bracket; unless nothing was taken and nothing stood before.
+        let mut instead = Vec::with_capacity(items.len() * 2);
+        for (index, item) in items.into_iter().enumerate() {
+            if index > 0 || head_end.is_some() {
+                instead.push(Segment::Inserted(Bytes::from_static(b",")));
+            }
+            instead.push(item);
+        }
+        if cut == 0 && head_end.is_none() && !instead.is_empty() {
+            instead.push(Segment::Inserted(Bytes::from_static(b",")));
+        }
+        Edit {
+            gone: start..end,
+            instead,
+        }
+    }
+
+    /// The block as a message.
+    fn block(&self, insert: &Insert<'_>) -> String {
+        let role = self.head().role();
+        match insert.placement {
+            Placement::SystemMessage | Placement::AppendToSystem => {
+                message(role, &string(&insert.segments.concat()))
+            }
+            Placement::Segments => {
+                let parts: Vec<String> =
+                    insert.segments.iter().map(|text| text_part(text)).collect();
+                message(role, &format!("[{}]", parts.join(",")))
+            }
+        }
+    }
+
+    /// The block at the end of the client's last leading message; `None` where it goes into a
+    /// message of its own: another placement, no such message, or no text to append to.
+    fn append(&self, insert: &Insert<'_>) -> Option<Edit> {
+        if insert.placement != Placement::AppendToSystem {
+            return None;
+        }
+        let span = self.content_of_last_leading()?;
+        // Just before what closes the string or the list.
+        let at = span.end - 1;
+        let text = format!("{BREAK}{}", insert.segments.concat());
+        match self.body()[span.start] {
+            b'"' => {
+                let quoted = string(&text);
+                Some(Edit::insert(at, quoted[1..quoted.len() - 1].to_owned()))
+            }
+            b'[' => {
+                let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
+                Walk::array(list, 0)?.element().ok()??;
+                Some(Edit::insert(at, format!(",{}", text_part(&text))))
+            }
+            _ => None,
+        }
+    }
+
+    fn content_of_last_leading(&self) -> Option<Range<usize>> {
+        let message = self.head().messages().last()?.span.clone();
+        let text = std::str::from_utf8(&self.body()[message.clone()]).ok()?;
+        let mut walk = Walk::object(text, 0)?;
+        while let Some(key) = walk.key().ok()? {
+            let value = walk.value().ok()?;
+            if super::read::<super::Text<'_>>(&text[key]).is_ok_and(|key| &*key == "content") {
+                return Some(message.start + value.start..message.start + value.end);
+            }
+        }
+        None
+    }
+
+    /// Whether an assistant or tool message would be the first to speak after the system messages.
+    /// Providers that demand alternation refuse that, and a model reads it as its own monologue.
+    fn needs_reminder(&self, insert: &Insert<'_>) -> bool {
+        let pinned = insert.pin.map(|pin| &self.messages()[pin]);
+        let speaker = pinned
+            .into_iter()
+            .chain(&self.messages()[insert.cut..])
+            .map(|message| message.role)
+            .find(|role| *role != Role::System);
+        matches!(speaker, Some(Role::Assistant | Role::Tool))
+    }
+
+    /// The edit that asks for usage, unless the client says yes or no itself.
+    fn ask_usage(&self) -> Option<Edit> {
+        let options = &self.options;
+        if options.usage_asked.is_some() {
+            return None;
+        }
+        let Some(span) = options.span.clone() else {
+            let text = r#","stream_options":{"include_usage":true}"#;
+            return Some(Edit::insert(self.close, text.to_owned()));
+        };
+        if options.null {
+            return Some(Edit::replace(span, r#"{"include_usage":true}"#.to_owned()));
+        }
+        if let Some(null) = options.include_usage.clone() {
+            return Some(Edit::replace(null, "true".to_owned()));
+        }
+        let inside = &self.body()[span.start + 1..span.end - 1];
+        let comma = if inside.trim_ascii().is_empty() {
+            ""
+        } else {
+            ","
+        };
+        Some(Edit::insert(
+            span.end - 1,
+            format!(r#"{comma}"include_usage":true"#),
+        ))
+    }
+}
+
+fn inserted(text: String) -> Segment {
+    Segment::Inserted(Bytes::from(text))
+}
+
+fn message(role: &str, content: &str) -> String {
+    format!(r#"{{"role":"{role}","content":{content}}}"#)
+}
+
+fn text_part(text: &str) -> String {
+    format!(r#"{{"type":"text","text":{}}}"#, string(text))
+}
+
+/// `text` as a JSON string.
+fn string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,107 @@
+//! The content of a message in its canonical form: runs of text and everything else, in order.
+//!
+//! A string, one text part and the same text in adjacent parts are one content; text is trimmed at
+//! both ends; what a model thought is left out. Fingerprints and token counts are both taken from
+//! this form, so messages that count as equal also count equally many tokens.
+
+use std::borrow::Cow;
+
+use super::fields::{Content, Fields};
+use super::text::{Tree, is_cache_marker};
+use crate::history::Role;
+
+/// A piece of content.
+#[derive(Debug, PartialEq)]
+pub(super) enum Item<'f> {
+    /// Adjacent text, joined and trimmed; never empty.
+    Text(Cow<'f, str>),
+    /// A part that is more or other than text, without cache markers and null members.
+    Part(Tree<'f>),
+}
+
+/// The content of `fields`.
+pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
+    let mut items = Vec::new();
+    let mut run = Cow::Borrowed("");
+    match &fields.content {
+        Content::Nothing => {}
+        Content::Text(text) => run = Cow::Borrowed(text),
+        Content::Parts(parts) => {
+            for part in parts {
+                match PartKind::of(part, fields.role) {
+                    PartKind::Text(text) if run.is_empty() => run = Cow::Borrowed(text),
+                    PartKind::Text(text) => run.to_mut().push_str(text),
+                    PartKind::Thought => {}
+                    PartKind::Other => {
+                        close_run(&mut items, &mut run, fields.role);
+                        let mut part = part.clone();
+                        part.strip();
+                        items.push(Item::Part(part));
+                    }
+                }
+            }
+        }
+    }
+    close_run(&mut items, &mut run, fields.role);
+    items
+}
+
+enum PartKind<'p> {
+    Text(&'p str),
+    Thought,
+    Other,
+}
+
+impl<'p> PartKind<'p> {
+    fn of(part: &'p Tree<'_>, role: Role) -> Self {
+        let kind = part.get("type").and_then(Tree::as_text);
+        match (kind, part.get("text")) {
+            (Some("text"), Some(Tree::Text(text))) if role == Role::Assistant || bare(part) => {
+                Self::Text(text)
+            }
+            (Some("thinking" | "redacted_thinking" | "reasoning"), _)
+                if role == Role::Assistant =>
+            {
+                Self::Thought
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether a text part says nothing besides its text.
+fn bare(part: &Tree<'_>) -> bool {
+    let Tree::Map(members) = part else {
+        return false;
+    };
+    members.iter().all(|(key, value)| {
+        matches!(&**key, "type" | "text") || is_cache_marker(key) || value.is_empty()
+    })
+}
+
+fn close_run<'f>(items: &mut Vec<Item<'f>>, run: &mut Cow<'f, str>, role: Role) {
+    let text = match std::mem::take(run) {
+        Cow::Borrowed(text) => Cow::Borrowed(said(text, role, items.is_empty())),
+        Cow::Owned(text) => Cow::Owned(said(&text, role, items.is_empty()).to_owned()),
+    };
+    if !text.is_empty() {
+        items.push(Item::Text(text));
+    }
+}
+
+/// `text` trimmed and, at the start of an assistant message, without one leading think block.
+fn said(text: &str, role: Role, first: bool) -> &str {
+    let text = trim(text);
+    if role != Role::Assistant || !first {
+        return text;
+    }
+    text.strip_prefix("<think>")
+        .and_then(|rest| rest.split_once("</think>"))
+        .map_or(text, |(_, rest)| trim(rest))
+}
+
+/// Trims what any client's language trims: Unicode white space, JavaScript's byte-order mark and
+/// the four separators that Python counts as space.
+fn trim(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '\u{1c}'..='\u{1f}'))
+}

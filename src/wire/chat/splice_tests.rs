@@ -1,0 +1,218 @@
+//! What goes out, letter by letter.
+
+use super::*;
+use crate::wire::{Insert, Placement};
+
+const SYSTEM: &str = r#"{"role":"system","content":"S"}"#;
+const DEVELOPER: &str = r#"{"content":"D\n","role":"developer"}"#;
+const U0: &str = r#"{"role":"user","content":"u\u0030"}"#;
+const A1: &str = r#"{"role": "assistant", "content":"a1"}"#;
+const U2: &str = r#"{"role":"user","content":"u2"}"#;
+const A3: &str = r#"{"role":"assistant","content":"a3"}"#;
+
+fn request(messages: &[&str]) -> String {
+    format!(r#"{{ "messages":[ {} ], "n":1e0 }}"#, messages.join(" ,\n"))
+}
+
+fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    let splice = parse(&body).unwrap().splice(insert, ask_usage);
+    let sent = splice.frames(&body).concat();
+    assert_eq!(sent.len(), splice.len());
+    let sent = String::from_utf8(sent).unwrap();
+    serde_json::from_str::<serde_json::Value>(&sent).unwrap();
+    sent
+}
+
+/// What is sent with memory for the first `cut` messages.
+fn sent(messages: &[&str], cut: usize, pin: Option<usize>, placement: Placement) -> String {
+    let segments = ["one\n".to_owned(), "\"two\"".to_owned()];
+    let insert = Insert {
+        cut,
+        pin,
+        segments: &segments,
+        placement,
+        reminder: "go on",
+    };
+    send(&request(messages), Some(&insert), false)
+}
+
+const BLOCK: &str = r#"{"role":"system","content":"one\n\"two\""}"#;
+const REMINDER: &str = r#"{"role":"user","content":"go on"}"#;
+
+#[test]
+fn nothing_asked_nothing_changed() {
+    let body = Bytes::from(request(&[SYSTEM, U0, A1, U2]));
+    let splice = parse(&body).unwrap().splice(None, false);
+    assert!(splice.is_identity(&body));
+    assert_eq!(splice.frames(&body), [body]);
+}
+
+#[test]
+fn block_stands_behind_the_leading_messages() {
+    let system = Placement::SystemMessage;
+    assert_eq!(
+        sent(&[SYSTEM, U0, A1, U2, A3], 2, None, system),
+        format!("{{ \"messages\":[ {SYSTEM},{BLOCK} ,\n{U2} ,\n{A3} ], \"n\":1e0 }}")
+    );
+    assert_eq!(
+        sent(&[U0, A1, U2], 2, None, system),
+        format!("{{ \"messages\":[ {BLOCK} ,\n{U2} ], \"n\":1e0 }}")
+    );
+    let developer = BLOCK.replace("system", "developer");
+    assert_eq!(
+        sent(&[SYSTEM, DEVELOPER, U0, A1, U2], 2, None, system),
+        format!("{{ \"messages\":[ {SYSTEM} ,\n{DEVELOPER},{developer} ,\n{U2} ], \"n\":1e0 }}")
+    );
+}
+
+#[test]
+fn pin_and_reminder_stand_before_the_tail() {
+    let system = Placement::SystemMessage;
+    assert_eq!(
+        sent(&[SYSTEM, U0, A1, U2, A3], 3, Some(2), system),
+        format!("{{ \"messages\":[ {SYSTEM},{BLOCK},{U2} ,\n{A3} ], \"n\":1e0 }}")
+    );
+    assert_eq!(
+        sent(&[U0, A1, U2, A3], 3, None, system),
+        format!("{{ \"messages\":[ {BLOCK},{REMINDER} ,\n{A3} ], \"n\":1e0 }}")
+    );
+    // A later system message does not speak: the assistant behind it would be the first to.
+    assert_eq!(
+        sent(&[U0, SYSTEM, A3], 1, None, system),
+        format!("{{ \"messages\":[ {BLOCK},{REMINDER} ,\n{SYSTEM} ,\n{A3} ], \"n\":1e0 }}")
+    );
+}
+
+#[test]
+fn nothing_left_out_and_nothing_left() {
+    let system = Placement::SystemMessage;
+    assert_eq!(
+        sent(&[U0, A1], 0, None, system),
+        format!("{{ \"messages\":[ {BLOCK},{U0} ,\n{A1} ], \"n\":1e0 }}")
+    );
+    assert_eq!(
+        sent(&[SYSTEM, U0], 0, None, system),
+        format!("{{ \"messages\":[ {SYSTEM},{BLOCK} ,\n{U0} ], \"n\":1e0 }}")
+    );
+    assert_eq!(
+        sent(&[SYSTEM], 0, None, system),
+        format!("{{ \"messages\":[ {SYSTEM},{BLOCK} ], \"n\":1e0 }}")
+    );
+    assert_eq!(
+        sent(&[U0, A1], 2, None, system),
+        format!("{{ \"messages\":[ {BLOCK} ], \"n\":1e0 }}")
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_not_inserted() {
+    let messages = [SYSTEM, U0, A1];
+    for (cut, pin) in [(3, None), (1, Some(1)), (0, Some(0))] {
+        assert_eq!(
+            sent(&messages, cut, pin, Placement::SystemMessage),
+            request(&messages)
+        );
+    }
+}
+
+#[test]
+fn segments_are_parts() {
+    let parts = r#"{"role":"system","content":[{"type":"text","text":"one\n"},{"type":"text","text":"\"two\""}]}"#;
+    assert_eq!(
+        sent(&[U0, A1, U2], 2, None, Placement::Segments),
+        format!("{{ \"messages\":[ {parts} ,\n{U2} ], \"n\":1e0 }}")
+    );
+}
+
+#[test]
+fn block_is_appended_to_the_last_leading_message() {
+    let append = Placement::AppendToSystem;
+    for (system, with_block) in [
+        (
+            DEVELOPER,
+            r#"{"content":"D\n\n\none\n\"two\"","role":"developer"}"#,
+        ),
+        (
+            r#"{"role":"system","content":[{"type":"text","text":"S"} ] }"#,
+            r#"{"role":"system","content":[{"type":"text","text":"S"} ,{"type":"text","text":"\n\none\n\"two\""}] }"#,
+        ),
+    ] {
+        assert_eq!(
+            sent(&[SYSTEM, system, U0, A1, U2, A3], 3, Some(2), append),
+            format!("{{ \"messages\":[ {SYSTEM} ,\n{with_block},{U2} ,\n{A3} ], \"n\":1e0 }}")
+        );
+    }
+    assert_eq!(
+        sent(&[SYSTEM, U0, A1, U2], 2, None, append),
+        format!(
+            "{{ \"messages\":[ {} ,\n{U2} ], \"n\":1e0 }}",
+            r#"{"role":"system","content":"S\n\none\n\"two\""}"#
+        )
+    );
+}
+
+#[test]
+fn block_is_a_message_where_nothing_can_be_appended_to() {
+    let append = Placement::AppendToSystem;
+    assert_eq!(
+        sent(&[U0, A1, U2], 2, None, append),
+        format!("{{ \"messages\":[ {BLOCK} ,\n{U2} ], \"n\":1e0 }}")
+    );
+    for system in [
+        r#"{"role":"system"}"#,
+        r#"{"role":"system","content":null}"#,
+        r#"{"role":"system","content":[ ]}"#,
+    ] {
+        assert_eq!(
+            sent(&[system, U0, A1, U2], 2, None, append),
+            format!("{{ \"messages\":[ {system},{BLOCK} ,\n{U2} ], \"n\":1e0 }}")
+        );
+    }
+}
+
+#[test]
+fn usage_is_asked_for_where_the_client_leaves_it_open() {
+    let messages = format!(r#""messages":[{U0}]"#);
+    for (body, asked) in [
+        (
+            format!("{{{messages}\n}} "),
+            format!("{{{messages}\n,\"stream_options\":{{\"include_usage\":true}}}} "),
+        ),
+        (
+            format!(r#"{{"stream_options" : null ,{messages}}}"#),
+            format!(r#"{{"stream_options" : {{"include_usage":true}} ,{messages}}}"#),
+        ),
+        (
+            format!(r#"{{{messages},"stream_options":{{ }}}}"#),
+            format!(r#"{{{messages},"stream_options":{{ "include_usage":true}}}}"#),
+        ),
+        (
+            format!(r#"{{{messages},"stream_options":{{"x":{{}} }}}}"#),
+            format!(r#"{{{messages},"stream_options":{{"x":{{}} ,"include_usage":true}}}}"#),
+        ),
+        (
+            format!(r#"{{{messages},"stream_options":{{"include_usage":null,"x":1}}}}"#),
+            format!(r#"{{{messages},"stream_options":{{"include_usage":true,"x":1}}}}"#),
+        ),
+    ] {
+        assert_eq!(send(&body, None, true), asked);
+        assert_eq!(send(&body, None, false), body);
+    }
+    for answer in ["true", "false"] {
+        let body = format!(r#"{{{messages},"stream_options":{{"include_usage":{answer}}}}}"#);
+        assert_eq!(send(&body, None, true), body);
+    }
+}
+
+#[test]
+fn placements_have_names() {
+    for placement in [
+        Placement::SystemMessage,
+        Placement::AppendToSystem,
+        Placement::Segments,
+    ] {
+        assert_eq!(Placement::from_name(placement.name()), Some(placement));
+    }
+    assert_eq!(Placement::from_name("off"), None);
+}

@@ -1,0 +1,251 @@
+//! Finds where JSON values begin and end, fast and without recursion.
+//!
+//! It looks only at what separates values: quotes, brackets, commas and colons. It does not
+//! validate: `{]` or `tru` get an extent like any other. Whoever uses an extent hands it to
+//! `serde_json`, and a document whose separators this file accepted and whose every extent
+//! `serde_json` accepts is valid JSON.
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+/// Levels of brackets a value may have. One less than `serde_json`'s own limit of 128 (it refuses
+/// when the count reaches it), so that what is too deep is named so and never a syntax error.
+pub(super) const MAX_DEPTH: usize = 127;
+
+/// Why no extent could be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Separators are not where JSON has them, or the text ends early.
+    Malformed,
+    /// More than [`MAX_DEPTH`] brackets inside one another.
+    TooDeep,
+}
+
+/// Walks the members of one object or the elements of one array.
+#[derive(Debug)]
+pub(super) struct Walk<'a> {
+    text: &'a [u8],
+    at: usize,
+    close: u8,
+    started: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// The object that begins at `at`, if one does.
+    pub(super) fn object(text: &'a str, at: usize) -> Option<Self> {
+        Self::open(text.as_bytes(), at, b'{', b'}')
+    }
+
+    /// The array that begins at `at`, if one does.
+    pub(super) fn array(text: &'a str, at: usize) -> Option<Self> {
+        Self::open(text.as_bytes(), at, b'[', b']')
+    }
+
+    fn open(text: &'a [u8], at: usize, open: u8, close: u8) -> Option<Self> {
+        (text.get(at) == Some(&open)).then_some(Self {
+            text,
+            at: at + 1,
+            close,
+            started: false,
+        })
+    }
+
+    /// Where the walk stands: at a value after [`Walk::key`], behind the closing bracket after the
+    /// last item.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Goes on behind a value that somebody else walked through.
+    pub(super) fn resume(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// The next element of an array.
+    pub(super) fn element(&mut self) -> Result<Option<Range<usize>>, Fault> {
+        if self.next_item()? {
+            self.value().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The next key of an object, quotes included. The walk then stands at its value.
+    pub(super) fn key(&mut self) -> Result<Option<Range<usize>>, Fault> {
+        if !self.next_item()? {
+            return Ok(None);
+        }
+        if self.text.get(self.at) != Some(&b'"') {
+            return Err(Fault::Malformed);
+        }
+        let key = self.value()?;
+        self.at = skip_space(self.text, self.at);
+        if self.text.get(self.at) != Some(&b':') {
+            return Err(Fault::Malformed);
+        }
+        self.at = skip_space(self.text, self.at + 1);
+        Ok(Some(key))
+    }
+
+    /// The value the walk stands at.
+    pub(super) fn value(&mut self) -> Result<Range<usize>, Fault> {
+        let start = self.at;
+        self.at = value_end(self.text, start)?;
+        Ok(start..self.at)
+    }
+
+    /// Steps to the next item; false (and behind the closing bracket) where there is none.
+    fn next_item(&mut self) -> Result<bool, Fault> {
+        self.at = skip_space(self.text, self.at);
+        match self.text.get(self.at) {
+            Some(byte) if *byte == self.close => {
+                self.at += 1;
+                return Ok(false);
+            }
+            Some(b',') if self.started => self.at = skip_space(self.text, self.at + 1),
+            Some(_) if !self.started => self.started = true,
+            _ => return Err(Fault::Malformed),
+        }
+        Ok(true)
+    }
+}
+
+/// Behind the white space that begins at `at`.
+pub(super) fn skip_space(text: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Behind the value that begins at `at`.
+fn value_end(text: &[u8], at: usize) -> Result<usize, Fault> {
+    match text.get(at) {
+        Some(b'"') => string_end(text, at),
+        Some(b'{' | b'[') => nested_end(text, at),
+        Some(b',' | b':' | b'}' | b']') | None => Err(Fault::Malformed),
+        Some(_) => Ok(text[at..]
+            .iter()
+            .position(|byte| {
+                matches!(
+                    byte,
+                    b',' | b':' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'
+                )
+            })
+            .map_or(text.len(), |length| at + length)),
+    }
+}
+
+/// Behind the bracket that closes the one at `at`, whatever kind either is.
+fn nested_end(text: &[u8], mut at: usize) -> Result<usize, Fault> {
+    let mut depth = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => {
+                at = string_end(text, at)?;
+                continue;
+            }
+            b'{' | b'[' if depth == MAX_DEPTH => return Err(Fault::TooDeep),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Ok(at + 1),
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    Err(Fault::Malformed)
+}
+
+/// Behind the quote that closes the string at `at`.
+///
+/// Stops at quotes only and looks back for backslashes: code is full of `\n`, rarer in quotes.
+fn string_end(text: &[u8], at: usize) -> Result<usize, Fault> {
+    let start = at + 1;
+    let mut from = start;
+    while let Some(length) = memchr(b'"', &text[from..]) {
+        let quote = from + length;
+        // Escapes before `from` end at `from - 1`, which is a quote: each byte is counted once.
+        let slashes = text[from..quote]
+            .iter()
+            .rev()
+            .take_while(|byte| **byte == b'\\')
+            .count();
+        if slashes % 2 == 0 {
+            return Ok(quote + 1);
+        }
+        from = quote + 1;
+    }
+    Err(Fault::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elements(text: &str) -> Result<Vec<&str>, Fault> {
+        let mut walk = Walk::array(text, 0).ok_or(Fault::Malformed)?;
+        let mut found = Vec::new();
+        while let Some(span) = walk.element()? {
+            found.push(&text[span]);
+        }
+        assert_eq!(walk.at(), text.len());
+        Ok(found)
+    }
+
+    #[test]
+    fn elements_keep_their_bytes() {
+        assert_eq!(elements("[]"), Ok(vec![]));
+        assert_eq!(
+            elements(r#"[ 1e5 , "a\"]" ,{"b":[{},"}"]},null]"#),
+            Ok(vec!["1e5", r#""a\"]""#, r#"{"b":[{},"}"]}"#, "null"])
+        );
+    }
+
+    #[test]
+    fn backslashes_before_quotes_pair_up() {
+        assert_eq!(
+            elements(r#"["\\","\\\"",""]"#),
+            Ok(vec![r#""\\""#, r#""\\\"""#, r#""""#])
+        );
+    }
+
+    #[test]
+    fn separators_are_demanded() {
+        for text in [
+            "[1 2]", "[1,]", "[,1]", "[1", "[\"a]", "[1:2]", "[{]", "[\"\\\"]",
+        ] {
+            assert_eq!(elements(text), Err(Fault::Malformed), "{text}");
+        }
+        for text in [
+            "{1:2}",
+            "{\"a\" 1}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{,}",
+            "{\"a\"}",
+        ] {
+            let mut walk = Walk::object(text, 0).unwrap();
+            let outcome = walk
+                .key()
+                .and_then(|_| walk.value())
+                .and_then(|_| walk.key());
+            assert_eq!(outcome, Err(Fault::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_ends_where_serde_jsons_does() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let good = nested(MAX_DEPTH);
+        assert_eq!(value_end(good.as_bytes(), 0), Ok(good.len()));
+        assert!(serde_json::from_str::<serde_json::Value>(&good).is_ok());
+        let deep = nested(MAX_DEPTH + 1);
+        assert_eq!(value_end(deep.as_bytes(), 0), Err(Fault::TooDeep));
+        assert!(serde_json::from_str::<serde_json::Value>(&deep).is_err());
+        assert_eq!(
+            value_end("[".repeat(100_000).as_bytes(), 0),
+            Err(Fault::TooDeep)
+        );
+    }
+}

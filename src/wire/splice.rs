@@ -1,0 +1,130 @@
+//! What is sent: ranges of the body as received, and what is put between them.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+/// A piece of an outgoing body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// These bytes of the body as received.
+    Kept(Range<usize>),
+    /// Bytes of our own.
+    Inserted(Bytes),
+}
+
+/// An outgoing body as a sequence of segments. Empty segments are dropped and adjacent kept ranges
+/// merged, so an unchanged body is one range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Splice {
+    segments: Vec<Segment>,
+    len: usize,
+}
+
+impl Splice {
+    /// The body as received.
+    pub fn identity(body: &Bytes) -> Self {
+        let mut splice = Self::default();
+        splice.push(Segment::Kept(0..body.len()));
+        splice
+    }
+
+    /// Appends a segment.
+    pub fn push(&mut self, segment: Segment) {
+        let len = match &segment {
+            Segment::Kept(range) => range.len(),
+            Segment::Inserted(bytes) => bytes.len(),
+        };
+        if len == 0 {
+            return;
+        }
+        self.len += len;
+        match (self.segments.last_mut(), segment) {
+            (Some(Segment::Kept(last)), Segment::Kept(next)) if last.end == next.start => {
+                last.end = next.end;
+            }
+            (_, segment) => self.segments.push(segment),
+        }
+    }
+
+    /// The segments in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Length of the outgoing body in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing at all is sent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether exactly the received body goes out.
+    pub fn is_identity(&self, body: &Bytes) -> bool {
+        matches!(&*self.segments, [Segment::Kept(range)] if *range == (0..body.len()))
+    }
+
+    /// The outgoing body, `body` being the one received: slices that share its memory.
+    ///
+    /// # Panics
+    /// If `body` is shorter than the one this splice was made for.
+    pub fn frames(&self, body: &Bytes) -> Vec<Bytes> {
+        self.segments
+            .iter()
+            .map(|segment| match segment {
+                Segment::Kept(range) => body.slice(range.clone()),
+                Segment::Inserted(bytes) => bytes.clone(),
+            })
+            .collect()
+    }
+}
+
+/// Where the observation block goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// A system message of its own behind the client's leading ones.
+    SystemMessage,
+    /// The end of the client's last leading system message, for upstreams that take only one.
+    AppendToSystem,
+    /// A system message of its own with one text part for each segment.
+    Segments,
+}
+
+impl Placement {
+    const ALL: [Self; 3] = [Self::SystemMessage, Self::AppendToSystem, Self::Segments];
+
+    /// The name in the configuration, the store and the audit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SystemMessage => "system_message",
+            Self::AppendToSystem => "append_to_system",
+            Self::Segments => "segments",
+        }
+    }
+
+    /// The inverse of [`Placement::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|placement| placement.name() == name)
+    }
+}
+
+/// What memory puts in the place of a client's oldest messages. Indices count the messages after
+/// the leading ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Insert<'a> {
+    /// How many messages the block stands for; they are left out.
+    pub cut: usize,
+    /// The one of them that stands raw between block and tail.
+    pub pin: Option<usize>,
+    /// The text of the block in order.
+    pub segments: &'a [String],
+    /// Where the block goes.
+    pub placement: Placement,
+    /// What a user message says that is put before a tail that would begin with the assistant.
+    pub reminder: &'a str,
+}
