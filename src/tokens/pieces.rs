@@ -1,0 +1,79 @@
+//! Cuts text into pieces that a tokenizer survives.
+//!
+//! The split pattern of `o200k_base` backtracks: a million characters of white space overflow the
+//! stack of its engine. Pieces are small, and cut where the pattern ends a match anyway, so the sum
+//! of their counts is the count of the whole; only text without such a place (no space for
+//! thousands of bytes) is cut anywhere, at the price of a token or two for each cut.
+
+/// No piece is longer, in bytes: the largest piece that the reference measurements advise.
+pub(super) const LIMIT: usize = 4096;
+
+/// The pieces of `text`, in order.
+pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (piece, tail) = rest.split_at(cut(rest));
+        rest = tail;
+        Some(piece)
+    })
+}
+
+/// Where the first piece of `text` ends.
+fn cut(text: &str) -> usize {
+    if text.len() <= LIMIT {
+        return text.len();
+    }
+    let end = text.floor_char_boundary(LIMIT);
+    // The second half only: a piece must not become tiny because its one space stands in front.
+    let from = text.floor_char_boundary(LIMIT / 2);
+    let seam = |index: &usize| is_seam(text, *index);
+    (from..=end).rev().find(seam).unwrap_or(end)
+}
+
+/// Whether the pattern ends a match before the byte at `index` whatever stands around: no match
+/// reaches from a character that is not white space into a space, and none from a letter or digit
+/// into a line break.
+fn is_seam(text: &str, index: usize) -> bool {
+    let bytes = text.as_bytes();
+    match bytes[index] {
+        b' ' => text[..index]
+            .chars()
+            .next_back()
+            .is_some_and(|c| !c.is_whitespace()),
+        b'\n' => bytes[index - 1].is_ascii_alphanumeric(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_and_no_piece_is_long() {
+        for text in [
+            String::new(),
+            "a".to_owned(),
+            "a".repeat(3 * LIMIT + 1),
+            " ".repeat(3 * LIMIT),
+            "wörd ".repeat(LIMIT),
+            "字".repeat(LIMIT),
+            "👩‍👩‍👧‍👦".repeat(LIMIT / 4),
+            "line\n".repeat(LIMIT),
+        ] {
+            assert_eq!(pieces(&text).collect::<String>(), text);
+            assert!(pieces(&text).all(|piece| !piece.is_empty() && piece.len() <= LIMIT));
+            // Half the limit at least, the last one and a character's width aside.
+            assert!(pieces(&text).count() <= text.len() / (LIMIT / 2 - 4) + 1);
+        }
+    }
+
+    #[test]
+    fn cuts_fall_between_words() {
+        let text = "some words, and more.\n".repeat(1000);
+        assert!(pieces(&text).skip(1).all(|piece| piece.starts_with(' ')));
+    }
+}
