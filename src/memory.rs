@@ -8,6 +8,8 @@
 //! run of chunks, a *snapshot* is what can be sent. All three are immutable.
 
 pub mod advance;
+pub mod measure;
+pub mod record;
 pub mod select;
 
 use crate::history::{Link, Role};
