@@ -1,1 +1,105 @@
 //! The admin port: health, readiness and metrics. Never on the data port.
+//!
+//! - `/healthz`: the process runs. Restart it when this fails, and only then.
+//! - `/readyz`: 200 while requests should be sent here, 503 while they should not, with the reasons
+//!   as JSON. A broken store is reported but does not make the proxy unready: requests pass without
+//!   memory, and taking every replica out of rotation because a disk is full would turn lost memory
+//!   into lost service. Draining does.
+//! - `/metrics`: Prometheus text.
+//!
+//! Decides nothing itself; other rooms say how they are through [`Readiness`]. Called by `server`.
+
+mod readiness;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+pub use self::readiness::{Condition, Readiness};
+use crate::telemetry;
+
+/// What the admin port can tell.
+#[derive(Debug)]
+pub struct Admin {
+    readiness: Readiness,
+    metrics: PrometheusHandle,
+}
+
+impl Admin {
+    #[must_use]
+    pub fn new(readiness: Readiness, metrics: PrometheusHandle) -> Self {
+        Self { readiness, metrics }
+    }
+
+    #[must_use]
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Keeps the metrics tidy, for ever.
+    pub fn upkeep(&self) -> impl Future<Output = ()> + Send + use<> {
+        telemetry::keep_tidy(self.metrics.clone())
+    }
+
+    /// Answers one request of the admin port.
+    pub fn handle<B>(&self, request: &Request<B>) -> Response<Bytes> {
+        let page = match request.uri().path() {
+            "/healthz" => Page::json(StatusCode::OK, r#"{"status":"ok"}"#.to_owned()),
+            "/readyz" => {
+                let (ready, report) = self.readiness.report();
+                let status = if ready {
+                    StatusCode::OK
+                } else {
+                    StatusCode::SERVICE_UNAVAILABLE
+                };
+                Page::json(status, report)
+            }
+            "/metrics" => Page {
+                status: StatusCode::OK,
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                body: self.metrics.render(),
+            },
+            _ => Page::json(
+                StatusCode::NOT_FOUND,
+                r#"{"error":"no such page"}"#.to_owned(),
+            ),
+        };
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            return page.into_response();
+        }
+        let refusal = Page::json(
+            StatusCode::METHOD_NOT_ALLOWED,
+            r#"{"error":"this page can only be read"}"#.to_owned(),
+        );
+        let mut response = refusal.into_response();
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        response
+    }
+}
+
+struct Page {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Page {
+    fn json(status: StatusCode, body: String) -> Self {
+        Self {
+            status,
+            content_type: "application/json",
+            body,
+        }
+    }
+
+    fn into_response(self) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::from(self.body));
+        *response.status_mut() = self.status;
+        let content_type = HeaderValue::from_static(self.content_type);
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        response
+    }
+}

@@ -1,5 +1,94 @@
 //! The way of one request.
+//!
+//! [`Proxy`] is what all requests share. [`flow`] is one request read from top to bottom; the rest
+//! are its phases. Called by `server`, once for each request of the data port. Whatever happens,
+//! the caller gets a response: [`respond`] is the one place where an error becomes one.
+
+pub mod abort;
+pub mod body;
 pub mod decode;
+mod error;
+mod flow;
+pub mod forward;
+pub mod headers;
+pub mod respond;
 pub mod sse;
 pub mod tee;
+mod upgrade;
 pub mod usage_filter;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::sync::Semaphore;
+
+pub use self::body::{OutBody, ProxyBody};
+pub use self::error::{ProxyError, Side};
+use self::watch::Watch;
+use crate::tasks::Tasks;
+use crate::upstream::Upstream;
+
+/// How much, and how long, one request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests between head and end of answer, over all connections. One more is answered 429.
+    pub max_requests: usize,
+    /// Bytes of a body that has to be read whole. Bodies that stream through have no limit.
+    pub max_body_bytes: usize,
+    /// Longest pause between two pieces of a request's body.
+    pub request_idle: Duration,
+    /// Longest pause between two pieces of a response's body. Reasoning models pause for minutes.
+    pub response_idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_requests: 4096,
+            max_body_bytes: 32 << 20,
+            request_idle: Duration::from_mins(1),
+            response_idle: Duration::from_mins(5),
+        }
+    }
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Proxy {
+    upstream: Upstream,
+    limits: Limits,
+    places: Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+impl Proxy {
+    #[must_use]
+    pub fn new(upstream: Upstream, limits: Limits, tasks: Tasks) -> Self {
+        Self {
+            upstream,
+            limits,
+            places: Arc::new(Semaphore::new(
+                limits.max_requests.min(Semaphore::MAX_PERMITS),
+            )),
+            tasks,
+        }
+    }
+
+    /// Answers one request. Dropping the future is a client's hang-up: it takes back whatever was
+    /// asked of the upstream.
+    pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ProxyBody> {
+        let watch = Watch::begin(&request);
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let error = ProxyError::TooManyRequests(self.limits.max_requests);
+            return watch.until_end(respond::error(&error));
+        };
+        let response = match flow::handle(&self, request).await {
+            Ok(response) => response,
+            Err(error) => respond::error(&error),
+        };
+        watch.until_end(response.map(|body| body::hold(body, place)))
+    }
+}

@@ -1,1 +1,199 @@
 //! Listeners, connections and the drain.
+//!
+//! [`Server::bind`] takes both ports before anything else starts, [`Server::run`] serves them until
+//! a signal and then leaves in numbered steps. What requests mean is decided by `proxy` (data port)
+//! and `admin` (admin port). Called by `app`.
+
+mod connection;
+mod drain;
+mod socket;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use self::connection::Rules;
+pub use self::drain::{Drained, shutdown_signal};
+pub use self::socket::BindError;
+use crate::admin::Admin;
+use crate::proxy::{Proxy, ProxyError, body, respond};
+use crate::tasks::Tasks;
+use crate::telemetry;
+
+/// Where to listen and how long connections may take.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    /// From a connection's first moment, or the end of its last answer, to a complete request head.
+    pub header_timeout: Duration,
+    /// How long a connection without a request is kept. Below `header_timeout` it ends HTTP/1
+    /// connections too; HTTP/2 has only this limit.
+    pub idle_timeout: Duration,
+    /// How long a client may refuse to take a single byte.
+    pub write_timeout: Duration,
+    /// Bytes of a request's head; more is answered 431.
+    pub max_head_bytes: usize,
+    /// Open connections on the data port; one more is answered 503.
+    pub max_connections: usize,
+    /// Concurrent requests on one HTTP/2 connection.
+    pub max_streams: u32,
+    /// How long requests in flight may go on after the signal to stop.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8484)),
+            admin: SocketAddr::from(([127, 0, 0, 1], 8485)),
+            header_timeout: Duration::from_mins(1),
+            idle_timeout: Duration::from_mins(2),
+            write_timeout: Duration::from_mins(1),
+            max_head_bytes: 64 << 10,
+            max_connections: 8192,
+            max_streams: 256,
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Both ports, taken.
+#[derive(Debug)]
+pub struct Server {
+    settings: Settings,
+    data: TcpListener,
+    admin: TcpListener,
+}
+
+impl Server {
+    /// Takes both ports. Port 0 takes any free one; the addresses say which.
+    ///
+    /// # Errors
+    /// If a port cannot be taken; the error names it.
+    pub fn bind(settings: Settings) -> Result<Self, BindError> {
+        Ok(Self {
+            data: socket::listen("data", settings.listen)?,
+            admin: socket::listen("admin", settings.admin)?,
+            settings,
+        })
+    }
+
+    /// # Errors
+    /// If the system does not know the address.
+    pub fn data_addr(&self) -> std::io::Result<SocketAddr> {
+        self.data.local_addr()
+    }
+
+    /// # Errors
+    /// If the system does not know the address.
+    pub fn admin_addr(&self) -> std::io::Result<SocketAddr> {
+        self.admin.local_addr()
+    }
+
+    /// Serves until `shutdown` resolves, then drains. `flush` runs when the last connection and
+    /// task has ended: what they left behind can be written now.
+    pub async fn run(
+        self,
+        proxy: Arc<Proxy>,
+        admin: Arc<Admin>,
+        tasks: Tasks,
+        shutdown: impl Future<Output = ()>,
+        flush: impl Future<Output = ()>,
+    ) -> Drained {
+        let rules = Rules::new(&self.settings, &tasks);
+        let accepting = accept_data(
+            self.data,
+            rules.clone(),
+            self.settings.max_connections,
+            proxy,
+            tasks.clone(),
+        );
+        let administering = accept_admin(self.admin, rules, Arc::clone(&admin), tasks.clone());
+        tasks.spawn("accept data", accepting);
+        tasks.spawn("accept admin", administering);
+        let (upkeep, stopped) = (admin.upkeep(), tasks.token());
+        tasks.spawn("metrics upkeep", async move {
+            stopped.run_until_cancelled(upkeep).await;
+        });
+        shutdown.await;
+        drain::drain(
+            &tasks,
+            admin.readiness(),
+            self.settings.drain_timeout,
+            flush,
+        )
+        .await
+    }
+}
+
+/// Accepts on the data port until the drain begins.
+async fn accept_data(
+    listener: TcpListener,
+    rules: Arc<Rules>,
+    max_connections: usize,
+    proxy: Arc<Proxy>,
+    tasks: Tasks,
+) {
+    let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+    // Refusing costs a connection too; beyond these a socket is closed without a word.
+    let refusals = Arc::new(Semaphore::new(64));
+    let draining = tasks.draining();
+    while let Some(stream) = draining.run_until_cancelled(accept(&listener)).await {
+        let hold = tasks.hold();
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            let (rules, proxy, leave) = (Arc::clone(&rules), Arc::clone(&proxy), draining.clone());
+            tasks.spawn("connection", async move {
+                let _kept = (hold, place);
+                metrics::gauge!(telemetry::CONNECTIONS).increment(1.0);
+                rules
+                    .serve(stream, &leave, |request| Arc::clone(&proxy).handle(request))
+                    .await;
+                metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
+            });
+            continue;
+        }
+        metrics::counter!(telemetry::CONNECTIONS_REFUSED).increment(1);
+        if let Ok(refusal) = Arc::clone(&refusals).try_acquire_owned() {
+            let rules = Arc::clone(&rules);
+            tasks.spawn("refusal", async move {
+                let _kept = (hold, refusal);
+                let error = ProxyError::TooManyConnections(max_connections);
+                rules.refuse(stream, || respond::error(&error)).await;
+            });
+        }
+    }
+}
+
+/// Accepts on the admin port until the drain is over: a drain can be watched.
+async fn accept_admin(listener: TcpListener, rules: Arc<Rules>, admin: Arc<Admin>, tasks: Tasks) {
+    let stopped = tasks.token();
+    while let Some(stream) = stopped.run_until_cancelled(accept(&listener)).await {
+        let (rules, admin, leave) = (Arc::clone(&rules), Arc::clone(&admin), stopped.clone());
+        tasks.spawn("admin connection", async move {
+            let answer = |request| {
+                let admin = Arc::clone(&admin);
+                async move { admin.handle(&request).map(body::full) }
+            };
+            rules.serve(stream, &leave, answer).await;
+        });
+    }
+}
+
+/// The next connection. Out of file descriptors, it waits rather than spins.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) if socket::concerns_one_connection(&error) => {}
+            Err(error) => {
+                tracing::error!("cannot accept connections, trying again in a second: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}

@@ -3,6 +3,8 @@
 //! [`Tasks`] counts every task that was started through it and carries the two signals a shutdown
 //! needs: *draining* (take no new work) and *stopped* (give up what is left). It never decides when
 //! either is due; `server` does. A task that panics is logged under its name and ends alone.
+//! A [`Hold`] marks work somebody outside waits for: a connection, a tunnel. Draining is over when
+//! the last one is dropped.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -12,13 +14,22 @@ use futures_util::FutureExt as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// A cheap handle on all tasks of the process and on its two shutdown signals.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
+    in_hand: TaskTracker,
     draining: CancellationToken,
     stopped: CancellationToken,
+}
+
+/// Work in hand; the drain waits until it is dropped.
+#[derive(Clone, Debug)]
+#[must_use = "the work counts as done as soon as this is dropped"]
+pub struct Hold {
+    _token: TaskTrackerToken,
 }
 
 impl Tasks {
@@ -53,6 +64,19 @@ impl Tasks {
         self.stopped.clone()
     }
 
+    /// Marks a piece of work the drain has to wait for.
+    pub fn hold(&self) -> Hold {
+        Hold {
+            _token: self.in_hand.token(),
+        }
+    }
+
+    /// Pieces of work in hand.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.in_hand.len()
+    }
+
     /// Tasks that have not ended yet.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -64,6 +88,13 @@ impl Tasks {
         self.draining.cancel();
     }
 
+    /// Waits until nothing is in hand. Ends only after [`Tasks::begin_drain`] and the last [`Hold`].
+    pub async fn drained(&self) {
+        self.draining.cancelled().await;
+        self.in_hand.close();
+        self.in_hand.wait().await;
+    }
+
     /// Gives both signals and waits for every task, at most `grace`. Returns how many did not end.
     pub async fn stop(&self, grace: Duration) -> usize {
         self.draining.cancel();
@@ -71,6 +102,20 @@ impl Tasks {
         self.tracker.close();
         let waited = tokio::time::timeout(grace, self.tracker.wait()).await;
         if waited.is_ok() { 0 } else { self.running() }
+    }
+}
+
+/// Lets hyper start its own tasks (HTTP/2 streams, pooled connections) under the same count. They
+/// end with the process and are never waited for by name.
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        let stopped = self.token();
+        self.spawn("http", async move {
+            stopped.run_until_cancelled_owned(future).await;
+        });
     }
 }
 
@@ -94,6 +139,20 @@ mod tests {
         let tasks = Tasks::new();
         tasks.spawn("deaf", std::future::pending());
         assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
+    }
+
+    #[tokio::test]
+    async fn drained_waits_for_the_last_hold() {
+        let tasks = Tasks::new();
+        let (first, second) = (tasks.hold(), tasks.hold());
+        tasks.begin_drain();
+        let mut drained = std::pin::pin!(tasks.drained());
+        assert!(futures_util::poll!(drained.as_mut()).is_pending());
+        drop(first);
+        assert!(futures_util::poll!(drained.as_mut()).is_pending());
+        drop(second);
+        drained.await;
+        assert_eq!(tasks.held(), 0);
     }
 
     #[tokio::test]

@@ -1,1 +1,115 @@
 //! Logs and metrics: names, set-up, rendering.
+//!
+//! Every metric name of the process is a constant here and is described in [`describe`]. The room
+//! never opens a port: `admin` renders what [`install_recorder`] collects. Labels are few and never
+//! name a conversation, a tenant or a path.
+
+mod logging;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+pub use logging::{LogFormat, LoggingError, init_logging};
+
+/// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::watch::End`).
+pub const REQUESTS: &str = "diarist_requests_total";
+/// Requests between their head and the last byte of their answer.
+pub const REQUESTS_IN_FLIGHT: &str = "diarist_requests_in_flight";
+/// From a request's head to the end of its answer.
+pub const REQUEST_DURATION: &str = "diarist_request_duration_seconds";
+/// From sending a request to the upstream's response head.
+pub const UPSTREAM_HEAD: &str = "diarist_upstream_head_seconds";
+/// Answers Diarist had to give itself. Labels: `side`, `code`.
+pub const ERRORS: &str = "diarist_errors_total";
+/// Open connections on the data port.
+pub const CONNECTIONS: &str = "diarist_connections";
+/// Connections turned away because the limit was reached.
+pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
+/// Open tunnels (WebSocket connections that passed through).
+pub const TUNNELS: &str = "diarist_tunnels";
+
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Seconds. Two decades below a second for the proxy itself, up to ten minutes for slow models.
+const SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 600.0,
+];
+
+static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+
+/// What can go wrong while the recorder is installed.
+#[derive(Debug, thiserror::Error)]
+#[error("the metrics recorder cannot be installed")]
+pub struct RecorderError(#[from] BuildError);
+
+/// Installs the process-wide recorder, once. Calling it again hands out the same recorder: one
+/// process has one set of metrics, however many applications it composes.
+///
+/// # Errors
+/// If another recorder has been installed before.
+pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
+    // Held while installing: two applications of one process may arrive at once.
+    let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = &*recorder {
+        return Ok(handle.clone());
+    }
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
+        .install_recorder()?;
+    describe();
+    Ok(recorder.insert(handle).clone())
+}
+
+/// Merges samples from time to time, for ever: whoever installs the recorder has to run this, since
+/// nothing else does, and samples pile up between two scrapes.
+pub async fn keep_tidy(recorder: PrometheusHandle) {
+    let mut tick = tokio::time::interval(UPKEEP_INTERVAL);
+    loop {
+        tick.tick().await;
+        recorder.run_upkeep();
+    }
+}
+
+/// Gives every metric its help text and unit.
+fn describe() {
+    describe_counter!(REQUESTS, "Requests that ended, by status class and by how");
+    describe_gauge!(REQUESTS_IN_FLIGHT, "Requests not yet answered in full");
+    describe_histogram!(
+        REQUEST_DURATION,
+        Unit::Seconds,
+        "From a request's head to the end of its answer"
+    );
+    describe_histogram!(
+        UPSTREAM_HEAD,
+        Unit::Seconds,
+        "From sending a request to the upstream's response head"
+    );
+    describe_counter!(ERRORS, "Answers given by Diarist itself, by side and code");
+    describe_gauge!(CONNECTIONS, "Open connections on the data port");
+    describe_counter!(
+        CONNECTIONS_REFUSED,
+        "Connections turned away because the limit was reached"
+    );
+    describe_gauge!(TUNNELS, "Open tunnels");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_rendered_with_its_help_and_fixed_buckets() {
+        install_recorder().unwrap();
+        let handle = install_recorder().unwrap();
+        metrics::counter!(CONNECTIONS_REFUSED).increment(2);
+        metrics::histogram!(UPSTREAM_HEAD).record(0.003);
+        let text = handle.render();
+        assert!(text.contains("# HELP diarist_connections_refused_total Connections turned"));
+        assert!(text.contains("diarist_connections_refused_total 2"));
+        assert!(text.contains("diarist_upstream_head_seconds_bucket{le=\"0.005\"} 1"));
+    }
+}

@@ -1,1 +1,151 @@
-//! The pooled client towards the upstream: TLS, ALPN, header rules.
+//! The pooled client towards the upstream: where requests go, TLS, timeouts.
+//!
+//! [`Upstream`] decides the address of a request and carries it. It never changes headers or
+//! bodies, never follows a redirect, never decompresses and never repeats a request of which a byte
+//! was written. Called by `proxy`.
+
+mod connect;
+mod failure;
+mod target;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioTimer;
+use tokio::time::timeout;
+use url::Url;
+
+use self::connect::Connector;
+pub use self::failure::{SendError, SetupError, cause};
+use self::target::Target;
+use crate::tasks::Tasks;
+use crate::telemetry;
+
+/// What goes wrong inside a body that is being sent.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body on its way to the upstream.
+pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// How long the upstream may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Name resolution, TCP and TLS together.
+    pub connect: Duration,
+    /// From sending a request to the response head. Generous: models think before they speak.
+    pub head: Duration,
+    /// How long an unused connection is kept. Below the upstream's own limit (5 s in Node), since a
+    /// request sent on a connection that is just being closed cannot always be repeated.
+    pub pool_idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            head: Duration::from_mins(10),
+            pool_idle: Duration::from_secs(4),
+        }
+    }
+}
+
+/// One upstream: its address and its connections. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    target: Arc<Target>,
+    timeouts: Timeouts,
+    pooled: Client<Connector, RequestBody>,
+    /// Upgrades exist only in HTTP/1.1, so they need connections that did not negotiate HTTP/2.
+    http1: Client<Connector, RequestBody>,
+}
+
+impl Upstream {
+    /// Prepares the client; connects to nothing yet.
+    ///
+    /// # Errors
+    /// If the address cannot be an upstream's, or the platform's root certificates cannot be read.
+    pub fn new(base_url: &Url, timeouts: Timeouts, tasks: &Tasks) -> Result<Self, SetupError> {
+        let target = Target::new(base_url)?;
+        let (any, http1) = connect::connectors(&target, timeouts.connect)?;
+        Ok(Self {
+            target: Arc::new(target),
+            timeouts,
+            pooled: client(any, &timeouts, tasks),
+            http1: client(http1, &timeouts, tasks),
+        })
+    }
+
+    /// Where a request of the data port goes: `/v1/...` onto the path of the base URL, any other
+    /// path unchanged, always at the upstream's own origin.
+    ///
+    /// # Errors
+    /// If the address becomes too long.
+    pub fn uri_for(&self, path_and_query: &PathAndQuery) -> Result<Uri, http::Error> {
+        self.target.uri_for(path_and_query)
+    }
+
+    /// Scheme, host and port: for logs and metrics.
+    pub fn origin_label(&self) -> &str {
+        self.target.origin_label()
+    }
+
+    /// Sends a request whose address came from [`Upstream::uri_for`] and waits for the head of the
+    /// response. Dropping the future takes the request back.
+    ///
+    /// # Errors
+    /// If no response head arrives; see [`SendError`] for what can be told apart.
+    pub async fn send(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, SendError> {
+        self.carry(&self.pooled, request).await
+    }
+
+    /// Like [`Upstream::send`], on a connection that can be upgraded.
+    ///
+    /// # Errors
+    /// As [`Upstream::send`].
+    pub async fn send_upgradable(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, SendError> {
+        self.carry(&self.http1, request).await
+    }
+
+    async fn carry(
+        &self,
+        client: &Client<Connector, RequestBody>,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let sent = tokio::time::Instant::now();
+        let response = timeout(self.timeouts.head, client.request(request))
+            .await
+            .map_err(|_| SendError::HeadTimeout(self.timeouts.head))?
+            .map_err(SendError::classify)?;
+        metrics::histogram!(telemetry::UPSTREAM_HEAD).record(sent.elapsed());
+        Ok(response)
+    }
+}
+
+fn client(
+    connector: Connector,
+    timeouts: &Timeouts,
+    tasks: &Tasks,
+) -> Client<Connector, RequestBody> {
+    Client::builder(tasks.clone())
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(timeouts.pool_idle)
+        .http1_preserve_header_case(true)
+        // A dead peer behind an HTTP/2 connection would otherwise be noticed by TCP, in hours.
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .http2_keep_alive_timeout(Duration::from_secs(10))
+        .http2_adaptive_window(true)
+        .build(connector)
+}

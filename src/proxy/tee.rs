@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
+pub use crate::audit::Ended;
 use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
 use capture::Capture;
@@ -42,16 +43,6 @@ pub struct TeeSpec {
     /// Take out the usage report that the client has not asked for. Ignored where the body is
     /// compressed: the client's bytes are never decoded.
     pub filter_usage: bool,
-}
-
-/// How a response ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    Complete,
-    /// The client went away before the end.
-    HungUp,
-    /// The upstream broke off.
-    UpstreamError,
 }
 
 /// What one answer was, as far as it was seen.

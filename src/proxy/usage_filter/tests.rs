@@ -182,8 +182,10 @@ fn block() -> impl Strategy<Value = String> {
     ];
     let ending = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
     (proptest::collection::vec(line, 0..3), ending).prop_map(|(lines, ending)| {
-        let lines: String = lines.iter().map(|line| format!("{line}{ending}")).collect();
-        format!("{lines}{ending}")
+        lines
+            .into_iter()
+            .chain([String::new()])
+            .fold(String::new(), |block, line| block + &line + ending)
     })
 }
 

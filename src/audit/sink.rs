@@ -1,0 +1,205 @@
+//! Where audit lines go: standard output or a file, one write per line, in the background.
+//!
+//! A request never waits for the disk: the queue is bounded, and what does not fit is dropped and
+//! counted. Lines that were taken are written before the process ends.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::AuditRecord;
+use crate::tasks::Tasks;
+
+/// Records that may wait for the writer: seconds of a very busy proxy, about 2 MB.
+const QUEUE: usize = 4096;
+/// Records written in one turn on a thread that may block.
+const BATCH: usize = 256;
+/// Counts the lines that were not written; label `reason` is `full` or `write`.
+const DROPPED: &str = "diarist_audit_dropped_total";
+
+/// The audit cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("audit.path: cannot write to `{}`: {source}", path.display())]
+pub struct AuditError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// A cheap handle on the audit. Its writer ends with the process, not with the last handle.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    queue: mpsc::Sender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Record(Box<AuditRecord>),
+    Reopen,
+    Flush(oneshot::Sender<()>),
+}
+
+impl Audit {
+    /// Writes to standard output.
+    #[must_use]
+    pub fn stdout(tasks: &Tasks) -> Self {
+        Self::start(Box::new(io::stdout()), None, tasks)
+    }
+
+    /// Appends to a file, which is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened for appending.
+    pub fn file(path: &Path, tasks: &Tasks) -> Result<Self, AuditError> {
+        let file = append(path)?;
+        Ok(Self::start(Box::new(file), Some(path.to_owned()), tasks))
+    }
+
+    /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
+    pub fn record(&self, record: AuditRecord) {
+        let taken = self.queue.try_send(Message::Record(Box::new(record)));
+        if taken.is_err() {
+            count(&self.dropped, "full");
+        }
+    }
+
+    /// Opens the file anew under its name, after a rotation has moved it away.
+    pub async fn reopen(&self) {
+        // A writer that has ended has nothing to reopen.
+        let _ = self.queue.send(Message::Reopen).await;
+    }
+
+    /// Returns once everything that was recorded before is written.
+    pub async fn flush(&self) {
+        let (written, done) = oneshot::channel();
+        if self.queue.send(Message::Flush(written)).await.is_ok() {
+            // The writer answers, or it has ended and written all it had.
+            let _ = done.await;
+        }
+    }
+
+    /// Records that were not written since the start.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn start(output: Box<dyn Write + Send>, path: Option<PathBuf>, tasks: &Tasks) -> Self {
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writer = Writer {
+            output,
+            path,
+            line: Vec::new(),
+            failing: false,
+            dropped: Arc::clone(&dropped),
+        };
+        tasks.spawn("audit-writer", run(writer, messages, tasks.token()));
+        Self { queue, dropped }
+    }
+}
+
+fn append(path: &Path) -> Result<File, AuditError> {
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|source| AuditError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn count(dropped: &AtomicU64, reason: &'static str) {
+    dropped.fetch_add(1, Ordering::Relaxed);
+    metrics::counter!(DROPPED, "reason" => reason).increment(1);
+}
+
+/// Writes until the process stops, then writes what is left.
+async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: CancellationToken) {
+    let mut writer = Some(writer);
+    loop {
+        let mut batch = Vec::with_capacity(BATCH);
+        let taken = tokio::select! {
+            taken = messages.recv_many(&mut batch, BATCH) => taken,
+            () = stopped.cancelled(), if !messages.is_closed() => {
+                messages.close();
+                continue;
+            }
+        };
+        // No messages means that no more can come; no writer, that it has panicked.
+        let Some(mut at_work) = writer.take().filter(|_| taken > 0) else {
+            return;
+        };
+        let turn = tokio::task::spawn_blocking(move || {
+            for message in batch {
+                at_work.take(message);
+            }
+            at_work
+        });
+        writer = turn.await.ok();
+    }
+}
+
+struct Writer {
+    output: Box<dyn Write + Send>,
+    path: Option<PathBuf>,
+    line: Vec<u8>,
+    /// The last write failed: the next failure is not logged again.
+    failing: bool,
+    dropped: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer")
+            .field("path", &self.path)
+            .field("failing", &self.failing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Record(record) => match self.write(&record) {
+                Ok(()) => self.failing = false,
+                Err(error) => {
+                    count(&self.dropped, "write");
+                    if !std::mem::replace(&mut self.failing, true) {
+                        tracing::error!(%error, "audit lines cannot be written and are lost");
+                    }
+                }
+            },
+            Message::Reopen => self.reopen(),
+            Message::Flush(written) => {
+                // Whoever asked may have stopped waiting.
+                let _ = written.send(());
+            }
+        }
+    }
+
+    /// One write per line, so that the lines of several processes never mix.
+    fn write(&mut self, record: &AuditRecord) -> io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, record)?;
+        self.line.push(b'\n');
+        self.output.write_all(&self.line)?;
+        self.output.flush()
+    }
+
+    fn reopen(&mut self) {
+        let Some(path) = &self.path else { return };
+        match append(path) {
+            Ok(file) => self.output = Box::new(file),
+            Err(error) => tracing::error!(%error, "the audit keeps its old file"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

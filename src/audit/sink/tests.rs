@@ -1,0 +1,179 @@
+use std::io::{self, Write};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Audit, BATCH, QUEUE};
+use crate::audit::{AuditRecord, Ended, MemoryState};
+use crate::tasks::Tasks;
+use crate::wire::usage::Usage;
+
+fn record(request_id: &str) -> AuditRecord {
+    let time: Timestamp = "2026-03-04T05:06:07.089Z".parse().unwrap();
+    AuditRecord::new(time, request_id.to_owned(), "t-1".to_owned())
+}
+
+fn ids(text: &str) -> Vec<String> {
+    text.lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["request_id"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn the_fields_stand_in_their_order() {
+    let mut record = record("r-1");
+    record.thread = Some("th".to_owned());
+    record.model = Some("m".to_owned());
+    record.stream = true;
+    record.status = Some(200);
+    record.messages_received = Some(9);
+    record.messages_sent = Some(4);
+    record.bytes_received = 900;
+    record.bytes_sent = 400;
+    record.snapshot = Some("s".to_owned());
+    record.cut = Some(6);
+    record.pin = Some(0);
+    record.cause = Some("activation".into());
+    record.rung = Some("original".into());
+    record.memory = MemoryState::Active;
+    record.reason = Some("why".into());
+    record.set_usage(Some(Usage {
+        prompt: Some(4),
+        cached: Some(3),
+        cache_write: Some(2),
+        completion: Some(1),
+    }));
+    record.ttfb_ms = Some(5);
+    record.total_ms = 6;
+    record.ended = Ended::HungUp;
+    let line = concat!(
+        r#"{"time":"2026-03-04T05:06:07.089Z","request_id":"r-1","tenant":"t-1","thread":"th","model":"m","#,
+        r#""stream":true,"status":200,"messages_received":9,"messages_sent":4,"bytes_received":900,"#,
+        r#""bytes_sent":400,"snapshot":"s","cut":6,"pin":0,"cause":"activation","rung":"original","#,
+        r#""memory":"active","reason":"why","prompt_tokens":4,"cached_tokens":3,"cache_write_tokens":2,"#,
+        r#""completion_tokens":1,"ttfb_ms":5,"total_ms":6,"ended":"hung_up"}"#,
+    );
+    assert_eq!(serde_json::to_string(&record).unwrap(), line);
+}
+
+#[test]
+fn what_is_not_known_is_left_out_and_a_zero_is_kept() {
+    let mut record = record("r-1");
+    record.set_usage(Some(Usage {
+        prompt: Some(4),
+        cached: Some(0),
+        ..Usage::default()
+    }));
+    let line = concat!(
+        r#"{"time":"2026-03-04T05:06:07.089Z","request_id":"r-1","tenant":"t-1","stream":false,"#,
+        r#""bytes_received":0,"bytes_sent":0,"memory":"off","prompt_tokens":4,"cached_tokens":0,"#,
+        r#""total_ms":0,"ended":"complete"}"#,
+    );
+    assert_eq!(serde_json::to_string(&record).unwrap(), line);
+}
+
+#[tokio::test]
+async fn lines_are_appended_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    std::fs::write(&path, "{\"request_id\":\"before\"}\n").unwrap();
+    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    for id in ["a", "b", "c"] {
+        audit.record(record(id));
+    }
+    audit.flush().await;
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(ids(&text), ["before", "a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_rotated_file_is_opened_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let moved = folder.path().join("audit.1");
+    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    audit.record(record("a"));
+    audit.flush().await;
+    std::fs::rename(&path, &moved).unwrap();
+    audit.record(record("b"));
+    audit.reopen().await;
+    audit.record(record("c"));
+    audit.flush().await;
+    assert_eq!(ids(&std::fs::read_to_string(&moved).unwrap()), ["a", "b"]);
+    assert_eq!(ids(&std::fs::read_to_string(&path).unwrap()), ["c"]);
+}
+
+#[tokio::test]
+async fn a_stop_writes_what_was_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let tasks = Tasks::new();
+    let audit = Audit::file(&path, &tasks).unwrap();
+    for _ in 0..BATCH * 3 {
+        audit.record(record("x"));
+    }
+    assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
+    assert_eq!(
+        ids(&std::fs::read_to_string(&path).unwrap()).len(),
+        BATCH * 3
+    );
+    // Too late is counted, not an error, and flushing does not hang.
+    audit.record(record("late"));
+    audit.flush().await;
+    assert_eq!(audit.dropped(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nowhere").join("audit.jsonl");
+    let error = Audit::file(&path, &Tasks::new()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("audit.path: cannot write to `"),
+        "{error}"
+    );
+    assert!(error.contains("nowhere"), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+}
+
+/// Writes nothing until it is told to, then fails.
+struct Stuck(mpsc::Receiver<()>);
+
+impl Write for Stuck {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        let _ = self.0.recv();
+        Err(io::Error::other("full"))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let (release, held) = mpsc::channel();
+    let tasks = Tasks::new();
+    let audit = Audit::start(Box::new(Stuck(held)), None, &tasks);
+    let sent = QUEUE + 10;
+    metrics::with_local_recorder(&recorder, || {
+        for _ in 0..sent {
+            audit.record(record("x"));
+        }
+    });
+    // The runtime has one thread and this test has not yielded: the writer has taken nothing.
+    assert_eq!(audit.dropped(), 10);
+    let rendered = recorder.handle().render();
+    assert!(
+        rendered.contains("diarist_audit_dropped_total{reason=\"full\"} 10"),
+        "{rendered}"
+    );
+    drop(release);
+    audit.flush().await;
+    assert_eq!(audit.dropped(), sent as u64, "failed writes count too");
+}

@@ -1,0 +1,245 @@
+//! Bodies: streamed, buffered or watched, never changed.
+
+mod gate;
+mod idle;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{Empty, Full};
+use hyper::body::Incoming;
+
+pub(super) use self::gate::Gated;
+pub use self::idle::{Idle, Stalled};
+use super::ProxyError;
+use crate::upstream::{BoxError, RequestBody, cause};
+
+/// A body on its way to the client. An error aborts the transfer: the client never sees a clean end.
+pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A request's body on its way to the upstream.
+#[derive(Debug)]
+pub enum OutBody {
+    /// As it comes from the client, frame by frame, trailers included.
+    Stream(Idle<Incoming>),
+    /// Read whole before; sent in pieces with an exact length.
+    Segments(Vec<Bytes>),
+    /// Nothing, and nothing is said about it.
+    Empty,
+}
+
+impl OutBody {
+    /// Whether there is nothing to send.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Stream(body) => body.is_end_stream(),
+            Self::Segments(segments) => segments.iter().all(Bytes::is_empty),
+            Self::Empty => true,
+        }
+    }
+
+    pub(super) fn boxed(self) -> RequestBody {
+        match self {
+            Self::Stream(body) => body.boxed_unsync(),
+            Self::Segments(segments) => Segments::new(segments)
+                .map_err(|never| match never {})
+                .boxed_unsync(),
+            Self::Empty => empty(),
+        }
+    }
+}
+
+/// A body of one piece.
+pub fn full(bytes: Bytes) -> ProxyBody {
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+pub fn empty() -> ProxyBody {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Keeps `held` until the body has ended or was dropped.
+pub fn hold<T: Send + Unpin + 'static>(body: ProxyBody, held: T) -> ProxyBody {
+    Held { body, _held: held }.boxed_unsync()
+}
+
+/// Reads a body whole. Never holds more than `limit` bytes and one frame.
+///
+/// # Errors
+/// [`ProxyError::BodyTooLarge`] as soon as the limit is known to be passed (at once where a length
+/// was announced), [`ProxyError::BodyStalled`] or [`ProxyError::BodyBroken`] when it does not end.
+pub async fn read_bounded<B>(body: B, limit: usize) -> Result<Bytes, ProxyError>
+where
+    B: Body<Data = Bytes, Error = BoxError>,
+{
+    /// Reserved at most on the word of a header; more only as bytes really come.
+    const RESERVED: u64 = 1 << 20;
+    let announced = body.size_hint().lower();
+    if announced > limit as u64 {
+        return Err(ProxyError::BodyTooLarge { limit });
+    }
+    let mut body = std::pin::pin!(body);
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(broken)?.into_data() else {
+            continue;
+        };
+        if read.len() + data.len() > limit {
+            return Err(ProxyError::BodyTooLarge { limit });
+        }
+        if read.is_empty() && body.is_end_stream() {
+            return Ok(data);
+        }
+        if read.is_empty() {
+            read.reserve(usize::try_from(announced.min(RESERVED)).unwrap_or_default());
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read.freeze())
+}
+
+/// What the failure of a request's body means.
+pub(super) fn broken(error: BoxError) -> ProxyError {
+    if error.is::<Stalled>() {
+        ProxyError::BodyStalled
+    } else {
+        ProxyError::BodyBroken(error)
+    }
+}
+
+/// As [`broken`], where the client library has wrapped the failure.
+pub(super) fn broken_inside(error: BoxError) -> ProxyError {
+    match cause::<Stalled>(error.as_ref()) {
+        Some(_) => ProxyError::BodyStalled,
+        None => ProxyError::BodyBroken(error),
+    }
+}
+
+/// Several pieces as one body of known length.
+#[derive(Debug)]
+struct Segments {
+    left: std::vec::IntoIter<Bytes>,
+    bytes_left: u64,
+}
+
+impl Segments {
+    fn new(segments: Vec<Bytes>) -> Self {
+        Self {
+            bytes_left: segments.iter().map(|segment| segment.len() as u64).sum(),
+            left: segments.into_iter(),
+        }
+    }
+}
+
+impl Body for Segments {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let next = self.left.find(|segment| !segment.is_empty());
+        if let Some(segment) = &next {
+            self.bytes_left -= segment.len() as u64;
+        }
+        Poll::Ready(next.map(|segment| Ok(Frame::data(segment))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes_left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes_left)
+    }
+}
+
+struct Held<T> {
+    body: ProxyBody,
+    _held: T,
+}
+
+impl<T: Unpin> Body for Held<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    fn frames(pieces: &[&'static str]) -> impl Body<Data = Bytes, Error = BoxError> {
+        let frames: Vec<Result<_, BoxError>> = pieces
+            .iter()
+            .map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))))
+            .collect();
+        StreamBody::new(stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn a_body_up_to_the_limit_is_read_and_one_byte_more_is_refused() {
+        let read = read_bounded(frames(&["ab", "", "cd"]), 4).await.unwrap();
+        assert_eq!(read, "abcd");
+        let error = read_bounded(frames(&["ab", "cde"]), 4).await.unwrap_err();
+        assert!(matches!(error, ProxyError::BodyTooLarge { limit: 4 }));
+    }
+
+    #[tokio::test]
+    async fn an_announced_length_above_the_limit_is_refused_before_anything_is_read() {
+        let unread = Full::new(Bytes::from_static(b"12345")).map_err(|never| match never {});
+        assert!(matches!(
+            read_bounded(unread, 4).await,
+            Err(ProxyError::BodyTooLarge { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_is_not_taken_for_a_short_one() {
+        let broken: Vec<Result<Frame<Bytes>, BoxError>> = vec![
+            Ok(Frame::data(Bytes::from_static(b"ab"))),
+            Err("reset".into()),
+        ];
+        let error = read_bounded(StreamBody::new(stream::iter(broken)), 9)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ProxyError::BodyBroken(_)));
+    }
+
+    #[tokio::test]
+    async fn segments_are_sent_in_order_with_their_exact_length() {
+        let body = Segments::new(vec![
+            Bytes::new(),
+            Bytes::from("ab"),
+            Bytes::new(),
+            Bytes::from("c"),
+        ]);
+        assert_eq!(body.size_hint().exact(), Some(3));
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
+        assert!(Segments::new(vec![Bytes::new()]).is_end_stream());
+    }
+}

@@ -1,0 +1,61 @@
+//! What can go wrong with a request, by the side that is to blame.
+
+use crate::upstream::{BoxError, SendError};
+
+/// Whose fault it was: decides the status, and who is blamed in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Downstream,
+    Upstream,
+    Internal,
+}
+
+/// Why Diarist has to answer itself. The text is for the operator's log; what a client is told is
+/// decided in [`super::respond`].
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    #[error("the method CONNECT is not proxied")]
+    Connect,
+    #[error("the request's target cannot be forwarded")]
+    Target(#[source] Option<http::Error>),
+    #[error("the request's body is larger than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("the request's body paused for too long")]
+    BodyStalled,
+    #[error("the request's body ended early")]
+    BodyBroken(#[source] BoxError),
+    #[error("{0} requests are already in flight")]
+    TooManyRequests(usize),
+    #[error("{0} connections are already open")]
+    TooManyConnections(usize),
+    #[error("the upstream switched protocols without being asked")]
+    UnaskedUpgrade,
+    #[error("the upstream did not answer")]
+    Upstream(#[source] SendError),
+}
+
+impl ProxyError {
+    #[must_use]
+    pub fn side(&self) -> Side {
+        match self {
+            Self::Connect
+            | Self::Target(_)
+            | Self::BodyTooLarge { .. }
+            | Self::BodyStalled
+            | Self::BodyBroken(_) => Side::Downstream,
+            Self::TooManyRequests(_) | Self::TooManyConnections(_) => Side::Internal,
+            Self::UnaskedUpgrade | Self::Upstream(_) => Side::Upstream,
+        }
+    }
+}
+
+impl Side {
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Downstream => "downstream",
+            Self::Upstream => "upstream",
+            Self::Internal => "internal",
+        }
+    }
+}

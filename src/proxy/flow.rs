@@ -1,0 +1,66 @@
+//! One request, read from top to bottom.
+
+use http::request::Parts;
+use http::{Method, Request, Response, Version};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+use super::abort::Abort;
+use super::body::{Idle, OutBody, ProxyBody};
+use super::{Proxy, ProxyError, forward, headers, upgrade};
+
+/// route → forward → stream back.
+///
+/// # Errors
+/// Whatever keeps the upstream's answer from being the client's.
+pub(super) async fn handle(
+    proxy: &Proxy,
+    request: Request<Incoming>,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let (parts, body) = request.into_parts();
+    let abort = Abort::for_client(&parts);
+    match route(&parts, &body)? {
+        Route::Tunnel => upgrade::tunnel(proxy, parts).await,
+        Route::Pass => {
+            let body = OutBody::Stream(Idle::new(body, proxy.limits.request_idle));
+            let response = forward::send(&proxy.upstream, parts, body).await?;
+            Ok(stream_back(proxy, response, abort))
+        }
+    }
+}
+
+/// What a request is.
+enum Route {
+    /// Becomes a byte tunnel if the upstream agrees.
+    Tunnel,
+    /// Passes untouched.
+    Pass,
+}
+
+fn route(parts: &Parts, body: &Incoming) -> Result<Route, ProxyError> {
+    if parts.method == Method::CONNECT {
+        return Err(ProxyError::Connect);
+    }
+    if upgrade::is_asked_for(parts) && body.is_end_stream() {
+        return Ok(Route::Tunnel);
+    }
+    Ok(Route::Pass)
+}
+
+/// The upstream's response as the client gets it, frame by frame.
+pub(super) fn stream_back(
+    proxy: &Proxy,
+    response: Response<Incoming>,
+    abort: Abort,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = response.into_parts();
+    parts.version = Version::HTTP_11;
+    parts.headers = headers::towards_client(parts.headers);
+    let body = Idle::new(body, proxy.limits.response_idle);
+    let body = body.map_err(move |error| {
+        abort.now();
+        error
+    });
+    Response::from_parts(parts, body.boxed_unsync())
+}

@@ -1,0 +1,131 @@
+//! One request to the upstream: address, headers, body. Changes nothing else.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use tokio::sync::Notify;
+
+use super::body::{self, Gated, OutBody};
+use super::{ProxyError, headers};
+use crate::upstream::{RequestBody, SendError, Upstream};
+
+/// How long a client that asked for `100 Continue` is kept waiting for the upstream's word before
+/// its body is sent anyway; curl waits as long.
+const CONTINUE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Sends a request as the client made it, with another body where one is given, and waits for the
+/// head of the response. Dropping the future takes the request back.
+///
+/// `parts` are the client's own; clone them to send a request again.
+///
+/// # Errors
+/// If the target cannot be forwarded, the client's body fails or no response head arrives.
+pub async fn send(
+    upstream: &Upstream,
+    parts: Parts,
+    body: OutBody,
+) -> Result<Response<Incoming>, ProxyError> {
+    let request = prepare(upstream, parts, body)?;
+    let response = upstream.send(request).await.map_err(refused)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(ProxyError::UnaskedUpgrade);
+    }
+    Ok(response)
+}
+
+/// The request as the upstream gets it.
+pub(super) fn prepare(
+    upstream: &Upstream,
+    mut parts: Parts,
+    body: OutBody,
+) -> Result<Request<RequestBody>, ProxyError> {
+    let path_and_query = parts.uri.path_and_query().ok_or(ProxyError::Target(None))?;
+    parts.uri = upstream
+        .uri_for(path_and_query)
+        .map_err(|error| ProxyError::Target(Some(error)))?;
+    // The version is each connection's own; hyper raises it where HTTP/2 was negotiated.
+    parts.version = Version::HTTP_11;
+    // What is left in the extensions is hyper's record of how the client spelled header names.
+    parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    parts.headers = headers::towards_upstream(parts.headers);
+    frame(&mut parts, &body);
+    let waits = headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
+    let mut request = Request::from_parts(parts, body.boxed());
+    if waits {
+        let gate = upstream_consent(&mut request);
+        request = request.map(|body| Gated::new(body, gate).boxed_unsync());
+    }
+    Ok(request)
+}
+
+/// What the failure to get a response means.
+pub(super) fn refused(error: SendError) -> ProxyError {
+    match error {
+        SendError::Body(cause) => body::broken_inside(cause),
+        other => ProxyError::Upstream(other),
+    }
+}
+
+/// Sets the headers that describe the body's framing, where hyper would guess differently.
+fn frame(parts: &mut Parts, body: &OutBody) {
+    match body {
+        OutBody::Segments(segments) => {
+            let length: usize = segments.iter().map(bytes::Bytes::len).sum();
+            parts
+                .headers
+                .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+            // The body is here already, and its trailers were not kept.
+            parts.headers.remove(header::EXPECT);
+            parts.headers.remove(header::TRAILER);
+        }
+        OutBody::Empty => {}
+        OutBody::Stream(_) => {
+            // hyper takes a body of unknown length for no body at all with these methods.
+            let bodiless = matches!(parts.method, Method::GET | Method::HEAD);
+            if bodiless && !body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+                let chunked = HeaderValue::from_static("chunked");
+                parts.headers.insert(header::TRANSFER_ENCODING, chunked);
+            }
+        }
+    }
+}
+
+/// Ready when the upstream says `100 Continue`, when it speaks HTTP/2 (where hyper does not report
+/// interim responses), or when patience ends.
+fn upstream_consent(
+    request: &mut Request<RequestBody>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let said = Arc::new(Notify::new());
+    let heard = Arc::clone(&said);
+    hyper::ext::on_informational(request, move |response| {
+        if response.status() == StatusCode::CONTINUE {
+            said.notify_one();
+        }
+    });
+    let connection = capture_connection(request);
+    async move {
+        tokio::select! {
+            () = heard.notified() => {}
+            () = speaks_http2(connection) => {}
+            () = tokio::time::sleep(CONTINUE_PATIENCE) => {}
+        }
+    }
+}
+
+async fn speaks_http2(mut connection: CaptureConnection) {
+    let http2 = connection
+        .wait_for_connection_metadata()
+        .await
+        .as_ref()
+        .is_some_and(hyper_util::client::legacy::connect::Connected::is_negotiated_h2);
+    if !http2 {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,238 @@
+//! Which headers cross the proxy. Pure.
+//!
+//! Hop-by-hop headers end here in both directions (RFC 9110 §7.6.1), including those a `Connection`
+//! header names; our own control headers never reach the upstream; everything else passes in the
+//! order and number it came. Called by `forward`, `flow` and `upgrade`.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// Prefix of our own control headers.
+pub const CONTROL_PREFIX: &str = "x-diarist-";
+
+/// Ends at every hop. `Trailer` is not among them since RFC 9110, and hyper sends only the trailers
+/// it announces.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Never removed because a `Connection` header names it: without the first a request would lose its
+/// credential or its framing, without the others its trace (a known way around access rules).
+const PROTECTED: [HeaderName; 12] = [
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::SET_COOKIE,
+    header::HOST,
+    header::ACCEPT,
+    header::CACHE_CONTROL,
+    header::FORWARDED,
+    header::VIA,
+    header::EXPECT,
+    header::TRAILER,
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-api-key"),
+];
+
+/// As [`PROTECTED`], by how the name begins.
+const PROTECTED_PREFIXES: [&str; 5] = [
+    "content-",
+    "x-forwarded-",
+    "openai-",
+    "anthropic-",
+    "x-goog-",
+];
+
+/// The headers of a request as the upstream gets them. `Host` is left out: the client library
+/// writes the upstream's authority.
+#[must_use]
+pub fn towards_upstream(received: HeaderMap) -> HeaderMap {
+    let trailers = lists(&received, &header::TE, "trailers");
+    let mut kept = without_hop_by_hop(received, |name| *name == header::HOST || is_control(name));
+    if trailers {
+        kept.insert(header::TE, HeaderValue::from_static("trailers"));
+        kept.insert(header::CONNECTION, HeaderValue::from_static("te"));
+    }
+    join_cookies(&mut kept);
+    kept
+}
+
+/// The headers of a response as the client gets them.
+#[must_use]
+pub fn towards_client(received: HeaderMap) -> HeaderMap {
+    without_hop_by_hop(received, |_| false)
+}
+
+/// Whether a comma-separated header lists a token. Parameters (`;q=`) do not count.
+#[must_use]
+pub fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    tokens(headers, name).any(|found| found.eq_ignore_ascii_case(token))
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|item| item.split(';').next().unwrap_or_default().trim())
+}
+
+/// Our control headers, also in the spelling with underscores that some servers take for the same.
+fn is_control(name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    name.len() >= CONTROL_PREFIX.len()
+        && name
+            .iter()
+            .zip(CONTROL_PREFIX.bytes())
+            .all(|(&found, wanted)| found == wanted || (wanted == b'-' && found == b'_'))
+}
+
+fn is_protected(name: &str) -> bool {
+    PROTECTED.iter().any(|protected| protected == name)
+        || PROTECTED_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+/// Builds a new map, because removing from one moves its last entry into the gap.
+fn without_hop_by_hop(received: HeaderMap, also: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    let nominated: Vec<String> = tokens(&received, &header::CONNECTION)
+        .map(str::to_ascii_lowercase)
+        .filter(|name| !is_protected(name))
+        .collect();
+    let mut kept = HeaderMap::with_capacity(received.len());
+    let mut keeping = None;
+    for (name, value) in received {
+        if let Some(name) = name {
+            let ends_here = HOP_BY_HOP.contains(&name)
+                || nominated.iter().any(|nominee| nominee == name.as_str())
+                || also(&name);
+            keeping = (!ends_here).then_some(name);
+        }
+        if let Some(name) = &keeping {
+            kept.append(name.clone(), value);
+        }
+    }
+    kept
+}
+
+/// HTTP/2 clients may split a cookie header; HTTP/1.1 knows only one (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(header::COOKIE).iter();
+    if crumbs.by_ref().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        map
+    }
+
+    fn lines(map: &HeaderMap) -> Vec<(&str, &str)> {
+        map.iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn order_and_duplicates_survive() {
+        let received = map(&[
+            ("b", "1"),
+            ("connection", "keep-alive"),
+            ("a", "2"),
+            ("b", "3"),
+            ("c", ""),
+        ]);
+        let kept = towards_client(received);
+        assert_eq!(
+            lines(&kept),
+            [("b", "1"), ("b", "3"), ("a", "2"), ("c", "")]
+        );
+    }
+
+    #[test]
+    fn hop_by_hop_headers_and_those_named_by_connection_end_here() {
+        let received = map(&[
+            ("connection", "close, X-Hop , authorization;q=1"),
+            ("connection", "x-forwarded-for,content-length, x-api-key"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "close"),
+            ("te", "gzip"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("authorization", "Bearer k"),
+            ("x-forwarded-for", "::1"),
+            ("content-length", "3"),
+            ("x-api-key", "k"),
+        ]);
+        let kept = towards_upstream(received);
+        assert_eq!(
+            lines(&kept),
+            [
+                ("authorization", "Bearer k"),
+                ("x-forwarded-for", "::1"),
+                ("content-length", "3"),
+                ("x-api-key", "k")
+            ]
+        );
+    }
+
+    #[test]
+    fn control_headers_never_reach_the_upstream_in_any_spelling() {
+        let received = map(&[
+            ("x-diarist-thread", "t"),
+            ("x_diarist_memory", "off"),
+            ("x-diarist_resource", "r"),
+            ("x-diarists", "not ours"),
+            ("x-thread-id", "the client's own"),
+            ("host", "127.0.0.1"),
+        ]);
+        assert_eq!(
+            lines(&towards_upstream(received)),
+            [
+                ("x-diarists", "not ours"),
+                ("x-thread-id", "the client's own")
+            ]
+        );
+    }
+
+    #[test]
+    fn only_the_wish_for_trailers_is_passed_on_of_te() {
+        let kept = towards_upstream(map(&[("te", "gzip;q=0.5, trailers"), ("connection", "te")]));
+        assert_eq!(lines(&kept), [("te", "trailers"), ("connection", "te")]);
+    }
+
+    #[test]
+    fn split_cookies_are_joined() {
+        let kept = towards_upstream(map(&[("cookie", "a=1"), ("cookie", "b=2")]));
+        assert_eq!(lines(&kept), [("cookie", "a=1; b=2")]);
+    }
+}

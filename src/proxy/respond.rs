@@ -1,0 +1,244 @@
+//! The one place where an error becomes an HTTP response.
+//!
+//! The shape is the one OpenAI's clients parse. A client is told what it can act on; addresses,
+//! causes and other detail go to the log, once, here.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::body::{self, ProxyBody};
+use super::error::{ProxyError, Side};
+use crate::telemetry;
+use crate::upstream::SendError;
+
+/// Seconds. Overload passes quickly or not at all; clients add their own backoff.
+const RETRY_AFTER_OVERLOAD: HeaderValue = HeaderValue::from_static("1");
+
+/// What a client is told.
+struct Told {
+    status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+    message: String,
+}
+
+/// Turns an error into the response its client gets, logs and counts it.
+pub fn error(error: &ProxyError) -> Response<ProxyBody> {
+    let told = tell(error);
+    record(error, &told);
+    let mut response = Response::new(body::full(render(&told)));
+    *response.status_mut() = told.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if matches!(
+        told.status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    ) {
+        headers.insert(RETRY_AFTER, RETRY_AFTER_OVERLOAD);
+    }
+    response
+}
+
+fn tell(error: &ProxyError) -> Told {
+    use StatusCode as S;
+    let (status, code, message) = match error {
+        ProxyError::Connect => (
+            S::METHOD_NOT_ALLOWED,
+            "method_not_supported",
+            "Diarist does not proxy CONNECT requests.".to_owned(),
+        ),
+        ProxyError::Target(_) => (
+            S::BAD_REQUEST,
+            "invalid_target",
+            "The address of this request cannot be forwarded.".to_owned(),
+        ),
+        ProxyError::BodyTooLarge { limit } => (
+            S::PAYLOAD_TOO_LARGE,
+            "request_too_large",
+            format!(
+                "The request body is larger than {limit} bytes, the limit set by server.max_body_bytes."
+            ),
+        ),
+        ProxyError::BodyStalled => (
+            S::REQUEST_TIMEOUT,
+            "request_timeout",
+            "The request body did not arrive in time.".to_owned(),
+        ),
+        ProxyError::BodyBroken(_) => (
+            S::BAD_REQUEST,
+            "request_incomplete",
+            "The request body ended before it was complete.".to_owned(),
+        ),
+        ProxyError::TooManyRequests(limit) => (
+            S::TOO_MANY_REQUESTS,
+            "too_many_requests",
+            format!("Diarist is already carrying {limit} requests. Try again shortly."),
+        ),
+        ProxyError::TooManyConnections(limit) => (
+            S::SERVICE_UNAVAILABLE,
+            "too_many_connections",
+            format!("Diarist already has {limit} open connections. Try again shortly."),
+        ),
+        ProxyError::UnaskedUpgrade => (
+            S::BAD_GATEWAY,
+            "upstream_invalid_response",
+            "The upstream switched protocols without being asked.".to_owned(),
+        ),
+        ProxyError::Upstream(error) => tell_upstream(error),
+    };
+    let kind = match error.side() {
+        Side::Downstream => "invalid_request_error",
+        Side::Upstream => "upstream_error",
+        Side::Internal => "overloaded_error",
+    };
+    Told {
+        status,
+        kind,
+        code,
+        message,
+    }
+}
+
+fn tell_upstream(error: &SendError) -> (StatusCode, &'static str, String) {
+    use StatusCode as S;
+    match error {
+        SendError::Connect(_) => (
+            S::BAD_GATEWAY,
+            "upstream_unreachable",
+            "Diarist could not connect to the upstream.".to_owned(),
+        ),
+        SendError::ConnectTimeout(_) => (
+            S::GATEWAY_TIMEOUT,
+            "upstream_connect_timeout",
+            "Connecting to the upstream took too long.".to_owned(),
+        ),
+        SendError::HeadTimeout(after) => (
+            S::GATEWAY_TIMEOUT,
+            "upstream_timeout",
+            format!(
+                "The upstream did not begin to answer within {} s.",
+                after.as_secs_f32()
+            ),
+        ),
+        SendError::Body(_) | SendError::Broken(_) => (
+            S::BAD_GATEWAY,
+            "upstream_disconnected",
+            "The upstream closed the connection without a valid answer.".to_owned(),
+        ),
+    }
+}
+
+fn render(told: &Told) -> Bytes {
+    let body = serde_json::json!({"error": {
+        "message": told.message,
+        "type": told.kind,
+        "param": null,
+        "code": told.code,
+    }});
+    Bytes::from(body.to_string())
+}
+
+fn record(error: &ProxyError, told: &Told) {
+    let (side, code) = (error.side().label(), told.code);
+    metrics::counter!(telemetry::ERRORS, "side" => side, "code" => code).increment(1);
+    let status = told.status.as_u16();
+    let detail = with_causes(error);
+    if error.side() == Side::Downstream {
+        tracing::debug!(status, code, side, "answered {status} myself: {detail}");
+    } else {
+        tracing::warn!(status, code, side, "answered {status} myself: {detail}");
+    }
+}
+
+/// The error and its causes in one line. Causes here are about connections and framing; none of
+/// them quotes a header or a body.
+pub(super) fn with_causes(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(line, ": {error}");
+        cause = error.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn told(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {
+        let response = super::error(&error);
+        let status = response.status().as_u16();
+        let retry = response
+            .headers()
+            .get(RETRY_AFTER)
+            .map(|v| v.to_str().unwrap().to_owned());
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, retry, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn every_answer_of_our_own_has_the_shape_clients_parse() {
+        let refused = || Box::new(std::io::Error::other("10.0.0.7 refused"));
+        for (error, status, kind, code) in [
+            (
+                ProxyError::BodyTooLarge { limit: 7 },
+                413,
+                "invalid_request_error",
+                "request_too_large",
+            ),
+            (
+                ProxyError::TooManyRequests(4),
+                429,
+                "overloaded_error",
+                "too_many_requests",
+            ),
+            (
+                ProxyError::TooManyConnections(4),
+                503,
+                "overloaded_error",
+                "too_many_connections",
+            ),
+            (
+                ProxyError::Upstream(SendError::Connect(refused())),
+                502,
+                "upstream_error",
+                "upstream_unreachable",
+            ),
+            (
+                ProxyError::Upstream(SendError::Broken(refused())),
+                502,
+                "upstream_error",
+                "upstream_disconnected",
+            ),
+            (
+                ProxyError::Upstream(SendError::HeadTimeout(Duration::from_secs(1))),
+                504,
+                "upstream_error",
+                "upstream_timeout",
+            ),
+        ] {
+            let (got, retry, body) = told(error).await;
+            assert_eq!(got, status);
+            assert_eq!(retry.is_some(), matches!(status, 429 | 503));
+            let error = &body["error"];
+            assert_eq!(
+                (error["type"].as_str(), error["code"].as_str()),
+                (Some(kind), Some(code))
+            );
+            assert!(error["param"].is_null() && error["message"].is_string());
+            assert!(
+                !body.to_string().contains("10.0.0.7"),
+                "internal detail reached the client"
+            );
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Leaving: in numbered steps, each with an end.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, interval_at, timeout};
+
+use crate::admin::Readiness;
+use crate::tasks::Tasks;
+
+/// How long tasks may take to notice that everything is stopped.
+const LAST_GRACE: Duration = Duration::from_secs(2);
+
+/// While draining, what is still in hand is logged this often.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How the drain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections and tunnels that were cut at the deadline.
+    pub cut: usize,
+    /// Tasks that did not end even then.
+    pub left: usize,
+}
+
+pub(super) async fn drain(
+    tasks: &Tasks,
+    readiness: &Readiness,
+    deadline: Duration,
+    flush: impl Future<Output = ()>,
+) -> Drained {
+    tracing::info!("1/4 accepting no more connections");
+    readiness.drain();
+    tasks.begin_drain();
+
+    tracing::info!(
+        in_hand = tasks.held(),
+        "2/4 letting answers end, at most {deadline:?}"
+    );
+    tokio::select! {
+        _ = timeout(deadline, report(tasks)) => {}
+        () = tasks.token().cancelled_owned() => tracing::info!("cut short"),
+    }
+
+    let cut = tasks.held();
+    tracing::info!(cut, "3/4 stopping what is left");
+    let left = tasks.stop(LAST_GRACE).await;
+
+    tracing::info!("4/4 flushing");
+    flush.await;
+    Drained { cut, left }
+}
+
+/// Ready when nothing is in hand any more; says how much is, until then.
+async fn report(tasks: &Tasks) {
+    let mut drained = std::pin::pin!(tasks.drained());
+    let mut tick = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
+    loop {
+        tokio::select! {
+            () = drained.as_mut() => return,
+            _ = tick.tick() => tracing::info!(in_hand = tasks.held(), "still draining"),
+        }
+    }
+}
+
+/// Resolves at the first SIGTERM or SIGINT (Ctrl-C). A second one cuts the drain short.
+///
+/// # Errors
+/// If the signals cannot be listened for.
+pub fn shutdown_signal(tasks: &Tasks) -> std::io::Result<impl Future<Output = ()> + use<>> {
+    let mut signals = Signals::new()?;
+    let tasks = tasks.clone();
+    Ok(async move {
+        let name = signals.next().await;
+        tracing::info!("{name} received, stopping; a second signal cuts what is left");
+        tasks.clone().spawn("second signal", async move {
+            let stopped = tasks.token();
+            stopped.run_until_cancelled(signals.next()).await;
+            stopped.cancel();
+        });
+    })
+}
+
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> &'static str {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        "Ctrl-C"
+    }
+}

@@ -1,0 +1,258 @@
+//! Sockets: taking a port, and a stream whose peer cannot hold it for ever.
+
+use std::future::Future as _;
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{Instant, Sleep};
+
+use crate::proxy::abort::ResetOnClose;
+
+/// A port that cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {addr} ({port} port): {}", reason(.source))]
+pub struct BindError {
+    /// `data` or `admin`.
+    pub port: &'static str,
+    pub addr: SocketAddr,
+    #[source]
+    source: io::Error,
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => "the port is already in use".to_owned(),
+        ErrorKind::PermissionDenied => {
+            "permission denied (ports below 1024 need a privilege)".to_owned()
+        }
+        ErrorKind::AddrNotAvailable => "this machine does not have the address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+pub(super) fn listen(port: &'static str, addr: SocketAddr) -> Result<TcpListener, BindError> {
+    let attempt = || {
+        let socket = if addr.is_ipv4() {
+            TcpSocket::new_v4()
+        } else {
+            TcpSocket::new_v6()
+        }?;
+        // A restart must not wait for the connections of the process before it. (On Windows the
+        // option would let two processes share the port.)
+        #[cfg(not(windows))]
+        socket.set_reuseaddr(true)?;
+        // Accepted sockets inherit it: a vanished client is noticed even in an idle tunnel.
+        socket.set_keepalive(true)?;
+        socket.bind(addr)?;
+        socket.listen(1024)
+    };
+    attempt().map_err(|source| BindError { port, addr, source })
+}
+
+/// Errors of `accept` that are about the connection that was to be accepted.
+pub(super) fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::Interrupted
+    )
+}
+
+/// The first bytes of an HTTP/2 connection.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A client's stream that fails when the client takes no byte for too long, or does not make up its
+/// mind about its protocol: hyper-util reads the first bytes, and writes, without a limit.
+#[derive(Debug)]
+pub(super) struct ClientStream {
+    stream: TcpStream,
+    reset: ResetOnClose,
+    /// Until it is known which protocol the client speaks.
+    preface: Option<Preface>,
+    write_timeout: Duration,
+    stall: Option<Pin<Box<Sleep>>>,
+    stalling: bool,
+}
+
+#[derive(Debug)]
+struct Preface {
+    seen: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl ClientStream {
+    pub(super) fn new(
+        stream: TcpStream,
+        reset: ResetOnClose,
+        first_bytes: Duration,
+        write_timeout: Duration,
+    ) -> Self {
+        // A delayed small write costs a token 40 ms. Fails only if the peer is already gone.
+        let _ = stream.set_nodelay(true);
+        Self {
+            stream,
+            reset,
+            preface: Some(Preface {
+                seen: 0,
+                deadline: Box::pin(tokio::time::sleep(first_bytes)),
+            }),
+            write_timeout,
+            stall: None,
+            stalling: false,
+        }
+    }
+
+    /// Turns a write that waits for too long into an error.
+    fn watch_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalling = false;
+            return written;
+        }
+        let limit = self.write_timeout;
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        if !self.stalling {
+            self.stalling = true;
+            stall.as_mut().reset(Instant::now() + limit);
+        }
+        stall
+            .as_mut()
+            .poll(cx)
+            .map(|()| Err(timed_out("the client takes no data")))
+    }
+}
+
+impl Preface {
+    /// Whether `bytes`, which came next, leave open which protocol is spoken.
+    fn still_open(&mut self, bytes: &[u8]) -> bool {
+        let rest = &PREFACE[self.seen..];
+        self.seen += bytes.len();
+        bytes.len() < rest.len() && rest.starts_with(bytes)
+    }
+}
+
+fn timed_out(what: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, what)
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Some(preface) = &mut self.preface {
+            if read.is_pending() {
+                return preface
+                    .deadline
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| Err(timed_out("the client says nothing")));
+            }
+            if !preface.still_open(&buffer.filled()[before..]) {
+                self.preface = None;
+            }
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch_write(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch_write(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch_write(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.reset.is_wished() {
+            // A shutdown would be a clean end; the drop that follows resets instead.
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if self.reset.is_wished() {
+            // Fails only if the connection is gone already, which tells the client as well.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_is_open_only_while_the_preface_may_still_come() {
+        let open = |pieces: &[&[u8]]| {
+            let mut preface = Preface {
+                seen: 0,
+                deadline: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            };
+            pieces
+                .iter()
+                .map(|piece| preface.still_open(piece))
+                .collect::<Vec<_>>()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let _entered = runtime.enter();
+        assert_eq!(open(&[b"PR", b"I * "]), [true, true]);
+        assert_eq!(open(&[b"P", b"OST"]), [true, false]);
+        assert_eq!(open(&[b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"]), [false]);
+        assert_eq!(open(&[PREFACE]), [false]);
+        assert_eq!(open(&[&[PREFACE, b"settings"].concat()]), [false]);
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_named_in_one_line() {
+        let first = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let addr = first.local_addr().unwrap();
+        let error = listen("data", addr).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("cannot listen on {addr} (data port): the port is already in use")
+        );
+    }
+}

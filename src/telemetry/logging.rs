@@ -1,0 +1,128 @@
+//! Log set-up: where lines go, in which form, and what can never be switched on.
+//!
+//! Lines go to standard error, so that standard output stays free for audit records and command
+//! output. Called once, by the command line.
+
+use std::io::IsTerminal as _;
+
+use tracing::Metadata;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{FilterExt as _, ParseError, filter_fn};
+use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::{
+    EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Readable on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    Text,
+    Json,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    #[error("the log filter `{filter}` cannot be read")]
+    Filter { filter: String, source: ParseError },
+    #[error("logging has been set up before")]
+    Twice(#[from] TryInitError),
+}
+
+const DEFAULT_FILTER: &str = "warn,diarist=info";
+
+/// Libraries whose debug and trace lines quote what passes through them: header values, statements,
+/// TLS state. Credentials must not reach a log at any level, so these stop at `info`.
+const QUOTING: [&str; 9] = [
+    "hyper",
+    "hyper_util",
+    "hyper_rustls",
+    "h2",
+    "rustls",
+    "reqwest",
+    "tower",
+    "sqlx",
+    "tokio_util",
+];
+
+/// Starts logging. `filter` is the value of `DIARIST_LOG` or `RUST_LOG`, where set.
+///
+/// # Errors
+/// If the filter cannot be read or logging was set up before.
+pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), LoggingError> {
+    let filter = filter
+        .filter(|text| !text.trim().is_empty())
+        .unwrap_or(DEFAULT_FILTER);
+    let wanted = EnvFilter::try_new(filter).map_err(|source| LoggingError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })?;
+    let filter = wanted.and(filter_fn(may_be_logged));
+    let stderr = std::io::stderr;
+    let json = match format {
+        LogFormat::Auto => !stderr().is_terminal(),
+        LogFormat::Text => false,
+        LogFormat::Json => true,
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(stderr);
+    let lines = if json {
+        lines.json().flatten_event(true).boxed()
+    } else {
+        lines.with_ansi(stderr().is_terminal()).boxed()
+    };
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .try_init()?;
+    Ok(())
+}
+
+fn may_be_logged(line: &Metadata<'_>) -> bool {
+    let library = line.target().split("::").next().unwrap_or_default();
+    !QUOTING.contains(&library) || *line.level() <= LevelFilter::INFO
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn libraries_that_quote_traffic_stop_at_info_whatever_the_filter_says() {
+        struct Count(Arc<AtomicUsize>);
+        impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Count {
+            fn on_event(
+                &self,
+                _: &tracing::Event<'_>,
+                _: tracing_subscriber::layer::Context<'_, S>,
+            ) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let seen = Arc::new(AtomicUsize::new(0));
+        let filter = EnvFilter::new("trace").and(filter_fn(may_be_logged));
+        let lines =
+            tracing_subscriber::registry().with(Count(Arc::clone(&seen)).with_filter(filter));
+        tracing::subscriber::with_default(lines, || {
+            tracing::debug!(target: "h2::codec", "quotes a header");
+            tracing::trace!(target: "hyper", "quotes a body");
+            assert_eq!(seen.load(Ordering::Relaxed), 0);
+            tracing::info!(target: "hyper", "a remark");
+            tracing::trace!(target: "diarist::proxy", "a detail");
+            assert_eq!(seen.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_named() {
+        let error = init_logging(LogFormat::Auto, Some("diarist=loud")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the log filter `diarist=loud` cannot be read"
+        );
+    }
+}

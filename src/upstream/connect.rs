@@ -1,0 +1,115 @@
+//! Connections to the upstream: TCP without delay, TLS by rustls, and one deadline over all of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::{
+    ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream,
+};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+use super::target::Target;
+use super::{BoxError, SetupError};
+
+/// The connector that HTTP/2 may be negotiated on, and the one for HTTP/1.1 only.
+pub(super) fn connectors(
+    target: &Target,
+    deadline: Duration,
+) -> Result<(Connector, Connector), SetupError> {
+    let tls = if target.is_https() {
+        with_platform_roots()?
+    } else {
+        // Plain upstreams work in a container without root certificates.
+        tls_config()?
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth()
+    };
+    let schemes = || {
+        HttpsConnectorBuilder::new()
+            .with_tls_config(tls.clone())
+            .https_or_http()
+    };
+    let any = schemes()
+        .enable_all_versions()
+        .wrap_connector(tcp(deadline));
+    let http1 = schemes().enable_http1().wrap_connector(tcp(deadline));
+    Ok((
+        Connector {
+            inner: any,
+            deadline,
+        },
+        Connector {
+            inner: http1,
+            deadline,
+        },
+    ))
+}
+
+fn tcp(deadline: Duration) -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    // A delayed small write costs a token 40 ms.
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(Duration::from_mins(1)));
+    // Divided among the addresses of a name, so that a dead first one leaves time for the next.
+    tcp.set_connect_timeout(Some(deadline));
+    tcp.enforce_http(false);
+    tcp
+}
+
+type WantsRoots = rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>;
+
+/// The provider is named here rather than taken from the process, where another library may have
+/// installed none or a different one.
+fn tls_config() -> Result<WantsRoots, SetupError> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| SetupError::Roots(std::io::Error::other(error)))
+}
+
+fn with_platform_roots() -> Result<ClientConfig, SetupError> {
+    let roots = tls_config()?
+        .with_native_roots()
+        .map_err(SetupError::Roots)?;
+    Ok(roots.with_no_client_auth())
+}
+
+/// Connects within a deadline that also covers name resolution and the TLS handshake.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    inner: HttpsConnector<HttpConnector>,
+    deadline: Duration,
+}
+
+/// The deadline of [`Connector`] passed.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct ConnectTimedOut(pub(super) Duration);
+
+type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+impl Service<Uri> for Connector {
+    type Response = Connection;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Connection, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, address: Uri) -> Self::Future {
+        let (connecting, deadline) = (self.inner.call(address), self.deadline);
+        Box::pin(async move {
+            tokio::time::timeout(deadline, connecting)
+                .await
+                .map_err(|_| ConnectTimedOut(deadline))?
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! Everything that is not a memory request crosses the proxy as it came, over real sockets.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
+#[path = "support/raw_upstream.rs"]
+mod raw_upstream;
+
+#[path = "transparent/rig.rs"]
+mod rig;
+
+#[path = "transparent/crossing.rs"]
+mod crossing;
+#[path = "transparent/draining.rs"]
+mod draining;
+#[path = "transparent/hanging_up.rs"]
+mod hanging_up;
+#[path = "transparent/streaming.rs"]
+mod streaming;
+#[path = "transparent/tunnels.rs"]
+mod tunnels;

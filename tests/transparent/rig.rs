@@ -1,0 +1,111 @@
+//! A proxy on free ports in front of an upstream that the test plays.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use diarist::admin::{Admin, Readiness};
+use diarist::proxy::{Limits, Proxy};
+use diarist::server::{Drained, Server, Settings};
+use diarist::tasks::Tasks;
+use diarist::telemetry;
+use diarist::upstream::{Timeouts, Upstream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::raw_upstream::{Peer, RawUpstream, soon};
+
+#[derive(Default)]
+pub struct Options {
+    pub settings: Settings,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+}
+
+pub struct Rig {
+    pub data: SocketAddr,
+    pub admin: SocketAddr,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<Drained>,
+    flushed: Arc<AtomicBool>,
+}
+
+impl Rig {
+    pub fn start(url: &str, adjust: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::default();
+        options.settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        options.settings.admin = SocketAddr::from(([127, 0, 0, 1], 0));
+        adjust(&mut options);
+        let tasks = Tasks::new();
+        let upstream = Upstream::new(&url.parse().unwrap(), options.timeouts, &tasks).unwrap();
+        let proxy = Arc::new(Proxy::new(upstream, options.limits, tasks.clone()));
+        let metrics = telemetry::install_recorder().unwrap();
+        let admin = Arc::new(Admin::new(Readiness::new(), metrics));
+        let server = Server::bind(options.settings).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let flushed = Arc::new(AtomicBool::new(false));
+        let flush = Arc::clone(&flushed);
+        let (data, admin_addr) = (server.data_addr().unwrap(), server.admin_addr().unwrap());
+        let running = tokio::spawn(server.run(
+            proxy,
+            admin,
+            tasks,
+            async { drop(stopped.await) },
+            async move { flush.store(true, Ordering::Relaxed) },
+        ));
+        Self {
+            data,
+            admin: admin_addr,
+            stop,
+            running,
+            flushed,
+        }
+    }
+
+    /// A proxy with default limits, its upstream, and a client connected to it.
+    pub async fn plain() -> (RawUpstream, Self, Peer) {
+        let upstream = RawUpstream::listen().await;
+        let rig = Self::start(&upstream.url(), |_| {});
+        let client = rig.client().await;
+        (upstream, rig, client)
+    }
+
+    pub async fn client(&self) -> Peer {
+        Peer::connect(self.data).await
+    }
+
+    /// Gives the signal to stop; the drain goes on in the returned task.
+    pub fn stop(self) -> JoinHandle<(Drained, bool)> {
+        self.stop.send(()).unwrap();
+        tokio::spawn(async move {
+            let drained = soon("the drain", self.running).await.unwrap();
+            (drained, self.flushed.load(Ordering::Relaxed))
+        })
+    }
+}
+
+/// One exchange on a fresh client connection; returns what the upstream and the client saw.
+pub async fn exchange(request: &str, response: &str) -> (String, String) {
+    let (upstream, _rig, mut client) = Rig::plain().await;
+    client.send(request).await;
+    let mut peer = upstream.accept().await;
+    let seen = peer.head().await;
+    peer.send(response).await;
+    let answer = client.head().await;
+    (seen, answer)
+}
+
+/// Head lines without the first, sorted: header order across names is not promised.
+pub fn lines(head: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = head.trim_end().split("\r\n").skip(1).collect();
+    lines.sort_unstable();
+    lines
+}
+
+pub fn first_line(head: &str) -> &str {
+    head.split("\r\n").next().unwrap()
+}
+
+/// Long enough for a wrong byte to arrive, where a test says that none must.
+pub const A_WHILE: Duration = Duration::from_millis(150);
