@@ -1,1 +1,220 @@
 //! Calls to the models that observe and reflect. Never on the request path.
+//!
+//! One [`Llm`] for the process: a pooled client that follows no redirects, knows no proxies and has
+//! no total timeout (each call carries its deadline). Decides how a call is spelled for a model
+//! (parameters it refuses are left out and remembered) and of which class a failure is; never
+//! decides whether to call or to try again: `jobs` does, by [`backoff`] and [`Breaker`]. Never logs
+//! a prompt, an answer or a credential.
+
+mod answer;
+mod backoff;
+mod breaker;
+mod endpoint;
+mod error;
+mod shape;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::wire::usage::Usage;
+pub use backoff::{backoff, retry_after};
+pub use breaker::Breaker;
+pub use endpoint::{BorrowedRoute, Endpoint};
+pub use error::CallError;
+use error::Redaction;
+use shape::Shape;
+
+/// An upstream that cannot be reached is not worth more of a deadline than this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Below the keep-alive of common upstreams, so that we close first.
+const POOL_IDLE: Duration = Duration::from_secs(30);
+/// Answers of some 40,000 tokens are 200 KB; what is longer is not an observation.
+const MAX_ANSWER: usize = 8 * 1024 * 1024;
+/// Models whose refusals are remembered. Clients choose the names, so it must have an end.
+const MAX_REMEMBERED: usize = 1024;
+
+/// What a model is asked.
+#[derive(Clone)]
+pub struct Prompt {
+    pub system: String,
+    pub user: String,
+}
+
+impl std::fmt::Debug for Prompt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Prompts hold conversations.
+        f.debug_struct("Prompt")
+            .field("system_bytes", &self.system.len())
+            .field("user_bytes", &self.user.len())
+            .finish()
+    }
+}
+
+/// How a model is asked.
+#[derive(Clone, Debug)]
+pub struct CallSettings {
+    pub model: String,
+    pub temperature: Option<f32>,
+    /// Most tokens the answer may have; `None` leaves it to the model.
+    pub max_output_tokens: Option<u32>,
+    /// From the call to the end of the answer, repetitions for refused parameters included.
+    pub deadline: Duration,
+}
+
+/// What a model answered. The text may be empty.
+#[derive(Clone)]
+pub struct Reply {
+    pub text: String,
+    /// As reported; what was not reported is absent.
+    pub usage: Usage,
+    pub finish: Finish,
+    /// The model that answered, by its own word.
+    pub model: String,
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply")
+            .field("text_bytes", &self.text.len())
+            .field("usage", &self.usage)
+            .field("finish", &self.finish)
+            .field("model", &self.model)
+            .finish()
+    }
+}
+
+/// Why an answer ended. A refusal is no ending but [`CallError::Refused`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Stop,
+    /// Cut by a token limit.
+    Length,
+    /// A reason that is absent or not known.
+    Other,
+}
+
+/// The model client of the process.
+#[derive(Debug)]
+pub struct Llm {
+    client: reqwest::Client,
+    /// By (origin, model), what it takes.
+    shapes: Mutex<HashMap<(String, String), Shape>>,
+}
+
+impl Llm {
+    /// # Errors
+    ///
+    /// If TLS cannot be set up.
+    pub fn new() -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("diarist/", env!("CARGO_PKG_VERSION")))
+            // A redirect would carry a credential to another host.
+            .redirect(reqwest::redirect::Policy::none())
+            // The same way to the upstream that the conversation takes.
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(POOL_IDLE)
+            .build()?;
+        Ok(Self {
+            client,
+            shapes: Mutex::default(),
+        })
+    }
+
+    /// Makes one call and waits for the whole answer, at most until the deadline. Calls again only
+    /// without a parameter that the model has refused.
+    ///
+    /// # Errors
+    ///
+    /// By class, see [`CallError`].
+    pub async fn call(
+        &self,
+        endpoint: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        let called = self.call_in_shape(endpoint, settings, prompt);
+        match tokio::time::timeout(settings.deadline, called).await {
+            Ok(result) => result,
+            Err(_) => Err(CallError::Transient {
+                retry_after: None,
+                message: format!("no answer within {} s", settings.deadline.as_secs_f32()),
+            }),
+        }
+    }
+
+    async fn call_in_shape(
+        &self,
+        endpoint: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        let known = self.shape(endpoint, &settings.model);
+        let mut shape = known;
+        loop {
+            let answer = self.send(endpoint, shape.body(settings, prompt)).await?;
+            if answer.status.is_success() {
+                let reply = answer::read(&answer, settings, &Redaction::new(endpoint, prompt))?;
+                // Only what has helped is remembered: the guess may have been wrong.
+                if shape != known {
+                    self.remember(endpoint, &settings.model, shape);
+                }
+                return Ok(reply);
+            }
+            // Each step leaves something out, so there is a last one.
+            let Some(next) = shape.without_refused(settings, answer.status, &answer.body) else {
+                let redaction = Redaction::new(endpoint, prompt);
+                return Err(CallError::from_answer(&answer, &redaction));
+            };
+            shape = next;
+        }
+    }
+
+    async fn send(&self, endpoint: &Endpoint, body: Value) -> Result<Answer, CallError> {
+        let url = endpoint.url()?;
+        let request = self.client.post(url).headers(endpoint.headers()?);
+        let mut response = request.json(&body).send().await?;
+        let status = response.status();
+        let retry_after = retry_after(response.headers(), jiff::Timestamp::now());
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await? {
+            if body.len() + piece.len() > MAX_ANSWER {
+                return Err(CallError::Fatal {
+                    message: format!("the answer is longer than {MAX_ANSWER} bytes"),
+                });
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(Answer {
+            status,
+            retry_after,
+            body,
+        })
+    }
+
+    fn shape(&self, endpoint: &Endpoint, model: &str) -> Shape {
+        let shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shapes.get(&(endpoint.origin(), model.to_owned()));
+        known.copied().unwrap_or_default()
+    }
+
+    fn remember(&self, endpoint: &Endpoint, model: &str, shape: Shape) {
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        if shapes.len() >= MAX_REMEMBERED {
+            // Forgetting costs one refused call per model that is still in use.
+            shapes.clear();
+        }
+        shapes.insert((endpoint.origin(), model.to_owned()), shape);
+    }
+}
+
+/// A whole HTTP answer.
+struct Answer {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+    body: Vec<u8>,
+}

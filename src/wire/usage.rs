@@ -10,7 +10,7 @@ mod refusal;
 
 use serde_json::Value;
 
-pub use refusal::{RefusalKind, error_message, refusal};
+pub use refusal::{RefusalKind, error_message, is_content_filter, refusal};
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -54,6 +54,19 @@ pub fn error_message(body: &Value) -> Option<String> {
     said.messages.into_iter().next()
 }
 
+/// Whether an error body says that a content filter declined the request.
+#[must_use]
+pub fn is_content_filter(body: &[u8]) -> bool {
+    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).has_code(&[
+        "content_filter",
+        "content_policy_violation",
+        "moderation_blocked",
+        // Azure's inner error; Alibaba's.
+        "ResponsibleAIPolicyViolation",
+        "data_inspection_failed",
+    ])
+}
+
 /// What an error body says, apart from what it echoes.
 #[derive(Default)]
 struct Said {

@@ -1,0 +1,73 @@
+//! Reads a chat completion.
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::error::Redaction;
+use super::{Answer, CallError, CallSettings, Finish, Reply};
+use crate::wire::usage::Usage;
+
+/// Reads an answer whose status said success.
+pub(super) fn read(
+    answer: &Answer,
+    settings: &CallSettings,
+    redaction: &Redaction<'_>,
+) -> Result<Reply, CallError> {
+    let Ok(body) = serde_json::from_slice::<Value>(&answer.body) else {
+        return Err(transient("the answer is not JSON"));
+    };
+    if body.get("error").is_some_and(|error| !error.is_null()) {
+        // A gateway's way to say that its provider failed after the head was out.
+        let failed = Answer {
+            status: StatusCode::BAD_GATEWAY,
+            retry_after: answer.retry_after,
+            body: answer.body.clone(),
+        };
+        return Err(CallError::from_answer(&failed, redaction));
+    }
+    let Some(choice) = body.pointer("/choices/0") else {
+        return Err(transient("the answer has no choice"));
+    };
+    let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
+    if let Some(words) = refusal.filter(|words| !words.is_empty()) {
+        return Err(CallError::Refused {
+            message: redaction.clean(words),
+        });
+    }
+    let finish = match choice.get("finish_reason").and_then(Value::as_str) {
+        Some("content_filter" | "refusal") => {
+            return Err(CallError::Refused {
+                message: "a content filter ended the answer".to_owned(),
+            });
+        }
+        Some("stop") => Finish::Stop,
+        Some("length") => Finish::Length,
+        _ => Finish::Other,
+    };
+    let model = body.get("model").and_then(Value::as_str);
+    Ok(Reply {
+        text: text(choice.pointer("/message/content")),
+        usage: Usage::in_answer(&body).unwrap_or_default(),
+        finish,
+        model: model.unwrap_or(&settings.model).to_owned(),
+    })
+}
+
+/// Content is a string, or parts of which the text ones count.
+fn text(content: Option<&Value>) -> String {
+    match content {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .filter_map(|part| part.get("text")?.as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+fn transient(message: &str) -> CallError {
+    CallError::Transient {
+        retry_after: None,
+        message: message.to_owned(),
+    }
+}

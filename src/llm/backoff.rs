@@ -1,0 +1,95 @@
+//! When a model call that failed may be made again.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
+use jiff::Timestamp;
+
+/// The published numbers of observational memory: 1 s doubling, at most 120 s, ±20 %.
+const FIRST: Duration = Duration::from_secs(1);
+const CAP: Duration = Duration::from_mins(2);
+const JITTER: f64 = 0.2;
+/// An endpoint that asks for more is taken at this: quotas that reset daily are asked again.
+const MOST_ASKED: Duration = Duration::from_hours(1);
+
+/// How long to wait after failure number `attempt` (from 0). Never less than the endpoint asked for.
+#[must_use]
+pub fn backoff(attempt: u32, retry_after: Option<Duration>) -> Duration {
+    spread(attempt, retry_after, rand::random())
+}
+
+/// `chance` in 0..1 spreads those that failed together.
+fn spread(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
+    let doubled = FIRST.saturating_mul(2u32.saturating_pow(attempt)).min(CAP);
+    let own = doubled.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance);
+    let asked = retry_after.map(|asked| asked.min(MOST_ASKED).mul_f64(1.0 + JITTER * chance));
+    asked.map_or(own, |asked| asked.max(own))
+}
+
+/// What an answer's headers ask for: milliseconds (OpenAI and Azure), seconds or a date.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = number("retry-after-ms")
+        .map(|milliseconds| milliseconds / 1000.0)
+        .or_else(|| number(RETRY_AFTER.as_str()));
+    if let Some(seconds) = seconds {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    let until = jiff::fmt::rfc2822::DateTimeParser::new()
+        .parse_timestamp(date)
+        .ok()?;
+    // A date that has passed asks for nothing more.
+    Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn waits_double_up_to_the_cap() {
+        for (attempt, expected) in [(0, 1.0), (1, 2.0), (6, 64.0), (7, 120.0), (u32::MAX, 120.0)] {
+            assert_eq!(spread(attempt, None, 0.5), seconds(expected), "{attempt}");
+            let (least, most) = (spread(attempt, None, 0.0), spread(attempt, None, 1.0));
+            assert_eq!(least, seconds(expected * 0.8));
+            assert_eq!(most, seconds(expected * 1.2));
+            let drawn = backoff(attempt, None);
+            assert!(least <= drawn && drawn <= most);
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_never_asked_before_its_time() {
+        for chance in [0.0, 0.5, 1.0] {
+            assert!(spread(0, Some(seconds(30.0)), chance) >= seconds(30.0));
+            assert!(spread(5, Some(seconds(0.0)), chance) >= seconds(32.0 * 0.8));
+            assert!(spread(0, Some(Duration::MAX), chance) <= MOST_ASKED.mul_f64(1.2));
+        }
+    }
+
+    #[test]
+    fn headers_say_how_long() {
+        let now: Timestamp = "2026-03-04T05:06:07Z".parse().unwrap();
+        for (name, value, expected) in [
+            ("retry-after", "20", Some(20.0)),
+            ("retry-after", " 1.5 ", Some(1.5)),
+            ("retry-after-ms", "250", Some(0.25)),
+            ("retry-after", "Wed, 04 Mar 2026 05:06:37 GMT", Some(30.0)),
+            ("retry-after", "Wed, 04 Mar 2026 05:00:00 GMT", Some(0.0)),
+            ("retry-after", "-1", None),
+            ("retry-after", "NaN", None),
+            ("retry-after", "soon", None),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), expected.map(seconds), "{value}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+}

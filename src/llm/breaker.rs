@@ -1,0 +1,143 @@
+//! A circuit breaker per model endpoint: one that keeps failing is left alone for a while, then
+//! asked by a single call.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Endpoints that are kept account of. Clients choose their credentials, so it must have an end.
+const MAX_ENDPOINTS: usize = 4096;
+/// How often the pause doubles while the probes keep failing.
+const MOST_DOUBLINGS: u32 = 3;
+
+/// Remembers which endpoints fail. Time comes in as a value.
+#[derive(Debug)]
+pub struct Breaker {
+    threshold: u32,
+    pause: Duration,
+    /// By [`super::Endpoint::breaker_key`]; an endpoint that works has no entry.
+    failing: Mutex<HashMap<String, Failing>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    in_a_row: u32,
+    /// Nobody calls before; set while the circuit is open.
+    until: Option<Instant>,
+}
+
+impl Breaker {
+    /// Opens after `threshold` failures in a row, for `pause`, longer while probes fail.
+    #[must_use]
+    pub fn new(threshold: u32, pause: Duration) -> Self {
+        Self {
+            threshold: threshold.max(1),
+            pause,
+            failing: Mutex::default(),
+        }
+    }
+
+    /// Asks for a call.
+    ///
+    /// After the pause one caller is admitted as a probe; the others wait another pause, or until
+    /// the probe has succeeded. A probe that never reports therefore blocks nobody for good.
+    ///
+    /// # Errors
+    ///
+    /// With the time to wait, if the endpoint is to be left alone.
+    pub fn admit(&self, endpoint: &str, now: Instant) -> Result<(), Duration> {
+        let mut failing = self.lock();
+        let Some(until) = failing
+            .get_mut(endpoint)
+            .and_then(|entry| entry.until.as_mut())
+        else {
+            return Ok(());
+        };
+        if *until > now {
+            return Err(*until - now);
+        }
+        *until = now + self.pause;
+        Ok(())
+    }
+
+    /// A call has succeeded: the endpoint works.
+    pub fn succeeded(&self, endpoint: &str) {
+        self.lock().remove(endpoint);
+    }
+
+    /// A call has failed, and [the endpoint is to blame](super::CallError::blames_endpoint).
+    pub fn failed(&self, endpoint: &str, now: Instant) {
+        let mut failing = self.lock();
+        if failing.len() >= MAX_ENDPOINTS && !failing.contains_key(endpoint) {
+            failing.retain(|_, entry| entry.until.is_some_and(|until| until > now));
+        }
+        let entry = failing.entry(endpoint.to_owned()).or_insert(Failing {
+            in_a_row: 0,
+            until: None,
+        });
+        entry.in_a_row = entry.in_a_row.saturating_add(1);
+        if let Some(beyond) = entry.in_a_row.checked_sub(self.threshold) {
+            let doubled = 2u32.pow(beyond.min(MOST_DOUBLINGS));
+            entry.until = Some(now + self.pause.saturating_mul(doubled));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Failing>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(30);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn opens_after_failures_in_a_row_and_closes_after_a_probe() {
+        let breaker = Breaker::new(3, PAUSE);
+        let start = Instant::now();
+        breaker.failed("a", start);
+        breaker.failed("a", start);
+        breaker.succeeded("a");
+        breaker.failed("a", start);
+        breaker.failed("a", start);
+        assert_eq!(breaker.admit("a", start), Ok(()), "two in a row");
+        breaker.failed("a", start);
+        assert_eq!(breaker.admit("a", start), Err(PAUSE), "three in a row");
+        assert_eq!(breaker.admit("b", start), Ok(()), "another endpoint");
+        assert_eq!(
+            breaker.admit("a", start + MOMENT),
+            Err(PAUSE.saturating_sub(MOMENT))
+        );
+
+        let later = start + PAUSE;
+        assert_eq!(breaker.admit("a", later), Ok(()), "the probe");
+        assert_eq!(breaker.admit("a", later), Err(PAUSE), "only one");
+        breaker.succeeded("a");
+        assert_eq!(breaker.admit("a", later), Ok(()));
+        assert_eq!(breaker.admit("a", later), Ok(()));
+    }
+
+    #[test]
+    fn a_failed_probe_waits_longer_each_time_up_to_a_limit() {
+        let breaker = Breaker::new(1, PAUSE);
+        let mut now = Instant::now();
+        for factor in [1, 2, 4, 8, 8, 8] {
+            breaker.failed("a", now);
+            assert_eq!(breaker.admit("a", now), Err(PAUSE * factor));
+            now += PAUSE * factor;
+            assert_eq!(breaker.admit("a", now), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_probe_that_never_reports_is_followed_by_another() {
+        let breaker = Breaker::new(1, PAUSE);
+        let now = Instant::now();
+        breaker.failed("a", now);
+        assert_eq!(breaker.admit("a", now + PAUSE), Ok(()));
+        assert_eq!(breaker.admit("a", now + PAUSE * 2), Ok(()));
+    }
+}

@@ -1,0 +1,287 @@
+//! Where a model is called, and with whose credential.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::CallError;
+
+/// A way to a model.
+#[derive(Clone)]
+pub enum Endpoint {
+    /// The operator's own.
+    Configured {
+        base_url: Url,
+        api_key: SecretString,
+    },
+    /// The conversation's own, lent by its last request.
+    Borrowed(Arc<BorrowedRoute>),
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured { .. } => write!(f, "Configured({})", self.origin()),
+            Self::Borrowed(route) => route.fmt(f),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Scheme, host and port: fit for logs and metrics.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        match self {
+            Self::Configured { base_url, .. } => base_url.origin().ascii_serialization(),
+            Self::Borrowed(route) => route.origin.clone(),
+        }
+    }
+
+    /// What a [`super::Breaker`] tells endpoints apart by: borrowed credentials are limited and
+    /// revoked one by one. Not for logs.
+    #[must_use]
+    pub fn breaker_key(&self) -> String {
+        match self {
+            Self::Configured { .. } => self.origin(),
+            Self::Borrowed(route) => route.key.clone(),
+        }
+    }
+
+    pub(super) fn url(&self) -> Result<Url, CallError> {
+        let no_url = || CallError::Fatal {
+            message: "the endpoint's URL cannot be used".to_owned(),
+        };
+        match self {
+            Self::Configured { base_url, .. } => {
+                let mut url = base_url.clone();
+                url.path_segments_mut()
+                    .map_err(|()| no_url())?
+                    .pop_if_empty()
+                    .extend(["chat", "completions"]);
+                Ok(url)
+            }
+            Self::Borrowed(route) => Url::parse(&route.url).map_err(|_| no_url()),
+        }
+    }
+
+    pub(super) fn headers(&self) -> Result<HeaderMap, CallError> {
+        match self {
+            Self::Configured { api_key, .. } => {
+                let bearer = Zeroizing::new(format!("Bearer {}", api_key.expose_secret()));
+                let value = sensitive(bearer.as_bytes())?;
+                Ok(HeaderMap::from_iter([(AUTHORIZATION, value)]))
+            }
+            Self::Borrowed(route) => {
+                let mut headers = HeaderMap::new();
+                for (name, value) in &route.headers {
+                    headers.append(name, sensitive(value)?);
+                }
+                Ok(headers)
+            }
+        }
+    }
+
+    /// Everything that must not stand in an error message.
+    pub(super) fn secrets(&self) -> Vec<Zeroizing<String>> {
+        match self {
+            Self::Configured { api_key, .. } => {
+                vec![Zeroizing::new(api_key.expose_secret().to_owned())]
+            }
+            Self::Borrowed(route) => route.secrets(),
+        }
+    }
+}
+
+fn sensitive(value: &[u8]) -> Result<HeaderValue, CallError> {
+    let mut value = HeaderValue::from_bytes(value).map_err(|_| CallError::Fatal {
+        message: "the credential is not a valid header value".to_owned(),
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// A conversation's whole way to its upstream: URL with path and query, credential, organisation.
+///
+/// The only copy of a borrowed credential that Diarist keeps. It lives in memory, cannot be cloned
+/// or serialised, prints nothing of itself and is overwritten when it is dropped. (While a call
+/// runs, the HTTP client holds the header too; that copy is the client's.)
+pub struct BorrowedRoute {
+    origin: String,
+    key: String,
+    url: Zeroizing<String>,
+    headers: Vec<(HeaderName, Zeroizing<Vec<u8>>)>,
+}
+
+impl fmt::Debug for BorrowedRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Borrowed({})", self.origin)
+    }
+}
+
+impl BorrowedRoute {
+    /// `url` is where the conversation's own request went; of `headers`, those are kept that say
+    /// who asks and on whose account.
+    #[must_use]
+    pub fn new(url: &Url, headers: &HeaderMap) -> Self {
+        let headers: Vec<_> = headers
+            .iter()
+            .filter(|(name, _)| says_who_asks(name))
+            .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())))
+            .collect();
+        let origin = url.origin().ascii_serialization();
+        let mut hash = blake3::Hasher::new();
+        hash.update(url.as_str().as_bytes());
+        for (name, value) in &headers {
+            hash.update(&(value.len() as u64).to_le_bytes());
+            hash.update(name.as_str().as_bytes()).update(value);
+        }
+        let hash = hash.finalize().to_hex();
+        Self {
+            key: format!("{origin}#{}", hash.get(..16).unwrap_or_default()),
+            origin,
+            url: Zeroizing::new(url.as_str().to_owned()),
+            headers,
+        }
+    }
+
+    fn secrets(&self) -> Vec<Zeroizing<String>> {
+        let values = self.headers.iter().flat_map(|(_, value)| {
+            // "Bearer <key>": an echo may repeat the key alone.
+            let text = Zeroizing::new(String::from_utf8_lossy(value).into_owned());
+            text.split_ascii_whitespace()
+                .map(|word| Zeroizing::new(word.to_owned()))
+                .collect::<Vec<_>>()
+        });
+        let in_query = Url::parse(&self.url).ok().map(|url| {
+            let values = url.query_pairs().map(|(_, value)| value.into_owned());
+            values.map(Zeroizing::new).collect::<Vec<_>>()
+        });
+        values.chain(in_query.into_iter().flatten()).collect()
+    }
+}
+
+/// Headers of the field that carry a credential, an organisation or a gateway's way to a provider.
+fn says_who_asks(name: &HeaderName) -> bool {
+    const NAMES: [&str; 4] = [
+        "authorization",
+        "api-key",
+        "anthropic-version",
+        "chatgpt-account-id",
+    ];
+    const ENDINGS: [&str; 7] = [
+        "-api-key",
+        "-auth",
+        "-authorization",
+        "-organization",
+        "-org-id",
+        "-project",
+        "-project-id",
+    ];
+    const GATEWAYS: [&str; 2] = ["x-portkey-", "cf-aig-"];
+    let name = name.as_str();
+    // Meant for the hop between the client and us, and our own.
+    if name == "proxy-authorization" || name.starts_with("x-diarist-") {
+        return false;
+    }
+    NAMES.contains(&name)
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+        || GATEWAYS.iter().any(|gateway| name.starts_with(gateway))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "sk-very-secret-value";
+
+    fn route() -> BorrowedRoute {
+        let url = Url::parse(&format!(
+            "https://me:{SECRET}@host:8443/v2/chat?key={SECRET}&v=1"
+        ));
+        let headers = [
+            ("authorization", SECRET),
+            ("OpenAI-Organization", "org"),
+            ("x-goog-api-key", SECRET),
+            ("proxy-authorization", "hop"),
+            ("x-diarist-thread", "t"),
+            ("content-length", "5"),
+            ("cookie", "c"),
+            ("accept-encoding", "gzip"),
+        ];
+        let headers = headers.map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes()).unwrap();
+            (name, HeaderValue::from_static(value))
+        });
+        BorrowedRoute::new(&url.unwrap(), &headers.into_iter().collect())
+    }
+
+    #[test]
+    fn only_what_says_who_asks_is_borrowed() {
+        let endpoint = Endpoint::Borrowed(Arc::new(route()));
+        let headers = endpoint.headers().unwrap();
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["authorization", "openai-organization", "x-goog-api-key"]
+        );
+        assert!(headers.values().all(HeaderValue::is_sensitive));
+        let url = endpoint.url().unwrap();
+        assert_eq!(url.path(), "/v2/chat");
+        assert_eq!(url.query(), Some(format!("key={SECRET}&v=1").as_str()));
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let borrowed = Endpoint::Borrowed(Arc::new(route()));
+        let configured = Endpoint::Configured {
+            base_url: Url::parse(&format!("https://u:{SECRET}@host/v1?k={SECRET}")).unwrap(),
+            api_key: SECRET.into(),
+        };
+        for endpoint in [borrowed, configured] {
+            for printed in [
+                format!("{endpoint:?} {endpoint:#?}"),
+                format!("{:?}", endpoint.headers().unwrap()),
+                endpoint.origin(),
+                endpoint.breaker_key(),
+            ] {
+                assert!(!printed.contains(SECRET), "{printed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_base_url_keeps_its_path_and_query() {
+        for (base, expected) in [
+            ("https://h/v1", "https://h/v1/chat/completions"),
+            ("https://h/v1/", "https://h/v1/chat/completions"),
+            ("http://h:1", "http://h:1/chat/completions"),
+            (
+                "https://h/openai/deployments/d?api-version=1",
+                "https://h/openai/deployments/d/chat/completions?api-version=1",
+            ),
+        ] {
+            let endpoint = Endpoint::Configured {
+                base_url: Url::parse(base).unwrap(),
+                api_key: "k".into(),
+            };
+            assert_eq!(endpoint.url().unwrap().as_str(), expected);
+        }
+    }
+
+    #[test]
+    fn two_credentials_of_one_host_are_two_keys() {
+        let url = Url::parse("https://h/v1").unwrap();
+        let with = |key: &'static str| {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(key))]);
+            Endpoint::Borrowed(Arc::new(BorrowedRoute::new(&url, &headers)))
+        };
+        assert_ne!(with("a").breaker_key(), with("b").breaker_key());
+        assert_eq!(with("a").breaker_key(), with("a").breaker_key());
+    }
+}

@@ -1,0 +1,190 @@
+//! The classes of failure of a model call, and what may be said about one.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Answer, Endpoint, Prompt};
+use crate::wire::usage::{RefusalKind, error_message, is_content_filter, refusal};
+
+/// Why a model call failed, by what can be done about it.
+///
+/// The message is the provider's own, at most 2,000 characters, without prompts and credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The same call may succeed later: 429.
+    #[error("the model endpoint limits the rate: {message}")]
+    RateLimited {
+        retry_after: Option<Duration>,
+        message: String,
+    },
+    /// The same call may succeed later: no connection, 408, 425, 5xx, no answer in time.
+    #[error("the model endpoint failed: {message}")]
+    Transient {
+        retry_after: Option<Duration>,
+        message: String,
+    },
+    /// The model or a content filter declines this prompt.
+    #[error("the model refused: {message}")]
+    Refused { message: String },
+    /// The prompt does not fit the model.
+    #[error("the prompt is too long for the model: {message}")]
+    TooLong { message: String },
+    /// The credential is not accepted.
+    #[error("the model endpoint does not accept the credential: {message}")]
+    Unauthorised { message: String },
+    /// The same call will fail again.
+    #[error("the model call is not possible: {message}")]
+    Fatal { message: String },
+}
+
+impl CallError {
+    /// Whether the same call is worth another try, after a [`super::backoff`].
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::RateLimited { .. } | Self::Transient { .. })
+    }
+
+    /// How long the endpoint asked to be left alone.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. } | Self::Transient { retry_after, .. } => {
+                *retry_after
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a [`super::Breaker`] should count it: the endpoint failed, not this one prompt.
+    #[must_use]
+    pub fn blames_endpoint(&self) -> bool {
+        self.is_retryable() || matches!(self, Self::Unauthorised { .. })
+    }
+
+    /// Of an answer whose status, or whose body in spite of its status, says that it is an error.
+    pub(super) fn from_answer(answer: &Answer, redaction: &Redaction<'_>) -> Self {
+        let body = serde_json::from_slice::<Value>(&answer.body).ok();
+        let outer = answer.status.as_u16();
+        // Gateways wrap their provider's status into 400 and 502; the inner one says more.
+        let inner = body.as_ref().and_then(inner_status);
+        let status = inner
+            .filter(|_| matches!(outer, 400 | 502))
+            .unwrap_or(outer);
+        let said = body.as_ref().and_then(error_message);
+        // A body that is not an error we can read is not repeated: it may be anything.
+        let message = match said {
+            Some(said) => redaction.clean(&said),
+            None => format!("status {outer}, {} bytes", answer.body.len()),
+        };
+        let retry_after = answer.retry_after;
+        if matches!(refusal(status, &answer.body), Some(RefusalKind::TooLong)) {
+            return Self::TooLong { message };
+        }
+        match status {
+            429 => Self::RateLimited {
+                retry_after,
+                message,
+            },
+            408 | 425 | 500..=599 => Self::Transient {
+                retry_after,
+                message,
+            },
+            400..=499 if is_content_filter(&answer.body) => Self::Refused { message },
+            401 | 403 => Self::Unauthorised { message },
+            _ => Self::Fatal { message },
+        }
+    }
+}
+
+impl From<reqwest::Error> for CallError {
+    fn from(error: reqwest::Error) -> Self {
+        let fatal = error.is_builder();
+        // The URL's query may hold a key.
+        let error = error.without_url();
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            message.push_str(": ");
+            message.push_str(&inner.to_string());
+            cause = inner.source();
+        }
+        let message = cap(&message);
+        if fatal {
+            Self::Fatal { message }
+        } else {
+            Self::Transient {
+                retry_after: None,
+                message,
+            }
+        }
+    }
+}
+
+/// A status that an error body gives as its code, as a number or in digits.
+fn inner_status(body: &Value) -> Option<u16> {
+    let code = body.pointer("/error/code").or_else(|| body.get("code"))?;
+    let code = match code {
+        Value::Number(code) => code.as_u64()?,
+        Value::String(code) => code.parse().ok()?,
+        _ => return None,
+    };
+    u16::try_from(code)
+        .ok()
+        .filter(|code| (400..600).contains(code))
+}
+
+/// Longest message that is kept: enough for every provider's own words.
+const MAX_MESSAGE: usize = 2000;
+/// Shortest piece of a prompt that counts as an echo.
+const ECHO: usize = 32;
+/// Shorter secrets are not looked for: they would blank out ordinary words.
+const SHORTEST_SECRET: usize = 8;
+
+/// Knows what an error message must not repeat.
+pub(super) struct Redaction<'a> {
+    secrets: Vec<Zeroizing<String>>,
+    prompt: &'a Prompt,
+}
+
+impl<'a> Redaction<'a> {
+    pub(super) fn new(endpoint: &Endpoint, prompt: &'a Prompt) -> Self {
+        Self {
+            secrets: endpoint.secrets(),
+            prompt,
+        }
+    }
+
+    /// What may be kept of a provider's words.
+    pub(super) fn clean(&self, message: &str) -> String {
+        let mut message = message.to_owned();
+        for secret in &self.secrets {
+            if secret.len() >= SHORTEST_SECRET {
+                message = message.replace(secret.as_str(), "[credential]");
+            }
+        }
+        let message = cap(&message);
+        if self.echoes_prompt(&message) {
+            return "the provider's message repeats the prompt and is left out".to_owned();
+        }
+        message
+    }
+
+    /// Any echo of at least twice [`ECHO`] characters holds one of these windows whole.
+    fn echoes_prompt(&self, message: &str) -> bool {
+        let characters: Vec<char> = message.chars().collect();
+        characters.chunks_exact(ECHO).any(|window| {
+            let window: String = window.iter().collect();
+            self.prompt.user.contains(&window) || self.prompt.system.contains(&window)
+        })
+    }
+}
+
+fn cap(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE).collect()
+}
+
+#[cfg(test)]
+mod tests;

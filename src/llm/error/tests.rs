@@ -1,0 +1,144 @@
+use std::time::Duration;
+
+use http::StatusCode;
+use url::Url;
+
+use super::{CallError, Redaction};
+use crate::llm::{Answer, Endpoint, Prompt};
+
+const KEY: &str = "sk-proj-0123456789";
+
+fn classify(status: u16, body: &str) -> CallError {
+    let prompt = Prompt {
+        system: "You write down what matters.".to_owned(),
+        user: "Nils told his doctor about the pain in his left knee, and the doctor sent him to a specialist.".to_owned(),
+    };
+    let endpoint = Endpoint::Configured {
+        base_url: Url::parse("http://h/v1").unwrap(),
+        api_key: KEY.into(),
+    };
+    let answer = Answer {
+        status: StatusCode::from_u16(status).unwrap(),
+        retry_after: Some(Duration::from_secs(3)),
+        body: body.as_bytes().to_vec(),
+    };
+    CallError::from_answer(&answer, &Redaction::new(&endpoint, &prompt))
+}
+
+fn class(error: &CallError) -> &'static str {
+    match error {
+        CallError::RateLimited { .. } => "rate",
+        CallError::Transient { .. } => "transient",
+        CallError::Refused { .. } => "refused",
+        CallError::TooLong { .. } => "long",
+        CallError::Unauthorised { .. } => "auth",
+        CallError::Fatal { .. } => "fatal",
+    }
+}
+
+fn said(error: &CallError) -> String {
+    error.to_string()
+}
+
+#[test]
+fn every_status_has_its_class() {
+    let plain = r#"{"error":{"message":"no"}}"#;
+    for (status, expected) in [
+        (400, "fatal"),
+        (401, "auth"),
+        (402, "fatal"),
+        (403, "auth"),
+        (404, "fatal"),
+        (408, "transient"),
+        (422, "fatal"),
+        (425, "transient"),
+        (429, "rate"),
+        (500, "transient"),
+        (503, "transient"),
+        (529, "transient"),
+        (307, "fatal"),
+    ] {
+        let error = classify(status, plain);
+        assert_eq!(class(&error), expected, "{status}");
+        let waits = matches!(expected, "rate" | "transient");
+        assert_eq!(error.is_retryable(), waits, "{status}");
+        assert_eq!(error.retry_after().is_some(), waits, "{status}");
+    }
+}
+
+#[test]
+fn the_body_can_say_more_than_the_status() {
+    for (status, body, expected) in [
+        (
+            400,
+            r#"{"error":{"code":"context_length_exceeded","message":"x"}}"#,
+            "long",
+        ),
+        (413, r#"{"error":{"message":"prompt is too long"}}"#, "long"),
+        (
+            429,
+            r#"{"error":{"message":"maximum context length"}}"#,
+            "rate",
+        ),
+        (
+            400,
+            r#"{"error":{"code":429,"message":"slow down"}}"#,
+            "rate",
+        ),
+        (
+            502,
+            r#"{"error":{"code":"503","message":"x"}}"#,
+            "transient",
+        ),
+        (502, r#"{"error":{"code":401,"message":"x"}}"#, "auth"),
+        (
+            400,
+            r#"{"error":{"code":"content_filter","message":"x"}}"#,
+            "refused",
+        ),
+        (
+            400,
+            r#"{"error":{"code":"content_policy_violation","message":"x"}}"#,
+            "refused",
+        ),
+        (
+            403,
+            r#"{"error":{"code":"content_filter","message":"x"}}"#,
+            "refused",
+        ),
+    ] {
+        assert_eq!(class(&classify(status, body)), expected, "{status} {body}");
+    }
+}
+
+#[test]
+fn messages_are_capped() {
+    let body = format!(r#"{{"error":{{"message":"{}"}}}}"#, "日".repeat(5000));
+    let CallError::Fatal { message } = classify(400, &body) else {
+        panic!("not fatal");
+    };
+    assert_eq!(message.chars().count(), 2000);
+}
+
+#[test]
+fn neither_keys_nor_prompts_are_repeated() {
+    let key = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#);
+    let key = said(&classify(401, &key));
+    assert!(
+        !key.contains(KEY) && key.contains("Incorrect API key provided: [credential]"),
+        "{key}"
+    );
+
+    let echo = r#"{"error":{"message":"Invalid content: 'told his doctor about the pain in his left knee, and the doctor sent him to'"}}"#;
+    let echo = said(&classify(400, echo));
+    assert!(
+        !echo.contains("knee") && echo.contains("repeats the prompt"),
+        "{echo}"
+    );
+
+    let page = said(&classify(502, "<html>told his doctor</html>"));
+    assert!(
+        !page.contains("doctor") && page.contains("status 502"),
+        "{page}"
+    );
+}

@@ -1,0 +1,406 @@
+//! Model calls over a socket: what goes out, what comes back, and what is made of refusals.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use diarist::llm::{BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Llm, Prompt};
+use diarist::tasks::Tasks;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use url::Url;
+
+/// One request as the model endpoint saw it.
+#[derive(Clone, Debug)]
+struct Seen {
+    target: String,
+    headers: HeaderMap,
+    body: Value,
+}
+
+/// A model endpoint that answers by a function of the request's body, and keeps what it saw.
+struct Model {
+    base: String,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Model {
+    async fn start<F>(answer: F) -> Self
+    where
+        F: Fn(&Value) -> Response<String> + Clone + Send + Sync + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let tasks = Tasks::new();
+        let (record, spawner) = (Arc::clone(&seen), tasks.clone());
+        tasks.spawn("model", async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (answer, record) = (answer.clone(), Arc::clone(&record));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (answer, record) = (answer.clone(), Arc::clone(&record));
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.unwrap().to_bytes();
+                        let body: Value = serde_json::from_slice(&body).unwrap();
+                        let answer = answer(&body);
+                        record.lock().unwrap().push(Seen {
+                            target: head.uri.to_string(),
+                            headers: head.headers,
+                            body,
+                        });
+                        if answer.status() == 599 {
+                            std::future::pending::<()>().await;
+                        }
+                        Ok::<_, Infallible>(answer.map(|text| Full::new(Bytes::from(text))))
+                    }
+                });
+                spawner.spawn("connection", async move {
+                    // A caller that gives up makes the connection fail.
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(socket), service)
+                        .await;
+                });
+            }
+        });
+        Self { base, seen }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Configured {
+            base_url: Url::parse(&format!("{}/v1/", self.base)).unwrap(),
+            api_key: "sk-operator-key".into(),
+        }
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn answer(status: u16, body: &Value) -> Response<String> {
+    Response::builder()
+        .status(status)
+        .body(body.to_string())
+        .unwrap()
+}
+
+fn said(text: &str) -> Value {
+    json!({
+        "model": "small-2026",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 90, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 64}},
+    })
+}
+
+fn settings() -> CallSettings {
+    CallSettings {
+        model: "small".to_owned(),
+        temperature: Some(0.3),
+        max_output_tokens: Some(4000),
+        deadline: Duration::from_secs(20),
+    }
+}
+
+fn prompt() -> Prompt {
+    Prompt {
+        system: "Observe.".to_owned(),
+        user: "User: good morning\nAssistant: good morning".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_plain_call() {
+    let model = Model::start(|_| answer(200, &said("* noted"))).await;
+    let llm = Llm::new().unwrap();
+    let reply = llm
+        .call(&model.endpoint(), &settings(), &prompt())
+        .await
+        .unwrap();
+    assert_eq!(reply.text, "* noted");
+    assert_eq!(reply.finish, Finish::Stop);
+    assert_eq!(reply.model, "small-2026");
+    assert_eq!(reply.usage.prompt, Some(90));
+    assert_eq!(reply.usage.cached, Some(64));
+    assert_eq!(reply.usage.cache_write, None);
+    assert_eq!(reply.usage.completion, Some(12));
+
+    let seen = model.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].target, "/v1/chat/completions");
+    assert_eq!(seen[0].headers["authorization"], "Bearer sk-operator-key");
+    assert_eq!(seen[0].headers["content-type"], "application/json");
+    assert!(!seen[0].headers.contains_key("accept-encoding"));
+    assert_eq!(
+        seen[0].body,
+        json!({
+            "model": "small",
+            "messages": [
+                {"role": "system", "content": "Observe."},
+                {"role": "user", "content": "User: good morning\nAssistant: good morning"},
+            ],
+            "stream": false,
+            "temperature": 0.3,
+            "max_tokens": 4000,
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_borrowed_route_is_taken_whole() {
+    let model = Model::start(|_| answer(200, &said("x"))).await;
+    let url = Url::parse(&format!(
+        "{}/openai/d/chat/completions?api-version=7",
+        model.base
+    ))
+    .unwrap();
+    let headers = [
+        ("api-key", "azure-key"),
+        ("openai-organization", "org"),
+        ("content-length", "99999"),
+        ("transfer-encoding", "chunked"),
+        ("cookie", "c=1"),
+        ("x-diarist-thread", "t"),
+    ];
+    let headers =
+        headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+    let route = BorrowedRoute::new(&url, &headers.into_iter().collect());
+    let endpoint = Endpoint::Borrowed(Arc::new(route));
+    Llm::new()
+        .unwrap()
+        .call(&endpoint, &settings(), &prompt())
+        .await
+        .unwrap();
+
+    let seen = model.seen();
+    assert_eq!(seen[0].target, "/openai/d/chat/completions?api-version=7");
+    assert_eq!(seen[0].headers["api-key"], "azure-key");
+    assert_eq!(seen[0].headers["openai-organization"], "org");
+    for absent in [
+        "authorization",
+        "cookie",
+        "x-diarist-thread",
+        "transfer-encoding",
+    ] {
+        assert!(!seen[0].headers.contains_key(absent), "{absent}");
+    }
+}
+
+fn refuse(code: &str, param: &str) -> Response<String> {
+    let message = format!("Unsupported: '{param}' is not supported with this model.");
+    answer(
+        400,
+        &json!({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}),
+    )
+}
+
+/// Which optional parameters each request carried.
+fn parameters(model: &Model) -> Vec<Vec<&'static str>> {
+    let names = ["temperature", "max_tokens", "max_completion_tokens"];
+    let carried = |seen: &Seen| {
+        let carried = names
+            .into_iter()
+            .filter(|name| seen.body.get(name).is_some());
+        carried.collect()
+    };
+    model.seen().iter().map(carried).collect()
+}
+
+#[tokio::test]
+async fn refused_parameters_are_left_out_and_remembered() {
+    let model = Model::start(|body: &Value| {
+        if body.get("max_tokens").is_some() {
+            refuse("unsupported_parameter", "max_tokens")
+        } else if body.get("temperature").is_some() {
+            refuse("unsupported_value", "temperature")
+        } else {
+            answer(200, &said("x"))
+        }
+    })
+    .await;
+    let llm = Llm::new().unwrap();
+    for _ in 0..2 {
+        llm.call(&model.endpoint(), &settings(), &prompt())
+            .await
+            .unwrap();
+    }
+    assert_eq!(
+        parameters(&model),
+        [
+            vec!["temperature", "max_tokens"],
+            vec!["temperature", "max_completion_tokens"],
+            vec!["max_completion_tokens"],
+            // The second call pays nothing.
+            vec!["max_completion_tokens"],
+        ]
+    );
+    // Another model of the same endpoint has its own memory.
+    let other = CallSettings {
+        model: "other".to_owned(),
+        ..settings()
+    };
+    llm.call(&model.endpoint(), &other, &prompt())
+        .await
+        .unwrap();
+    assert_eq!(parameters(&model)[4], ["temperature", "max_tokens"]);
+}
+
+#[tokio::test]
+async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
+    let model = Model::start(|body: &Value| {
+        let words = if body.get("max_tokens").is_some() {
+            "Unrecognized request argument supplied: max_tokens"
+        } else if body.get("max_completion_tokens").is_some() {
+            "Extra inputs are not permitted, field: 'max_completion_tokens'"
+        } else if body.get("temperature").is_some() {
+            "invalid temperature: only 1 is allowed for this model"
+        } else {
+            return answer(200, &said("x"));
+        };
+        answer(422, &json!({"error": {"message": words}}))
+    })
+    .await;
+    let llm = Llm::new().unwrap();
+    llm.call(&model.endpoint(), &settings(), &prompt())
+        .await
+        .unwrap();
+    assert_eq!(model.seen().len(), 4);
+    assert!(parameters(&model)[3].is_empty());
+}
+
+#[tokio::test]
+async fn a_guess_that_did_not_help_is_not_remembered() {
+    let model = Model::start(|_| {
+        answer(400, &json!({"error": {"message": "bad model; by the way, temperature and max_tokens and max_completion_tokens exist"}}))
+    })
+    .await;
+    let llm = Llm::new().unwrap();
+    for _ in 0..2 {
+        let error = llm
+            .call(&model.endpoint(), &settings(), &prompt())
+            .await
+            .unwrap_err();
+        assert!(matches!(error, CallError::Fatal { .. }), "{error}");
+    }
+    let seen = parameters(&model);
+    assert_eq!(seen.len(), 8, "every call ends");
+    assert_eq!(seen[4], ["temperature", "max_tokens"]);
+}
+
+#[tokio::test]
+async fn answers_that_are_failures() {
+    let filtered =
+        json!({"choices": [{"message": {"content": "I"}, "finish_reason": "content_filter"}]});
+    let refused = json!({"choices": [{"message": {"content": null, "refusal": "I cannot."}, "finish_reason": "stop"}]});
+    let failed = json!({"error": {"message": "provider down", "code": 503}});
+    let limited = json!({"error": {"message": "too fast", "code": 429}});
+    let long = json!({"error": {"message": "x", "code": "context_length_exceeded"}});
+    let plain = json!({"error": {"message": "x"}});
+    for (status, body, class) in [
+        (200, &filtered, "Refused"),
+        (200, &refused, "Refused"),
+        (200, &failed, "Transient"),
+        (200, &limited, "RateLimited"),
+        (200, &json!({"choices": []}), "Transient"),
+        (400, &long, "TooLong"),
+        (401, &plain, "Unauthorised"),
+        (503, &plain, "Transient"),
+        // Never followed: the credential would go to another host.
+        (307, &plain, "Fatal"),
+    ] {
+        let body = body.clone();
+        let model = Model::start(move |_| answer(status, &body)).await;
+        let llm = Llm::new().unwrap();
+        let error = llm
+            .call(&model.endpoint(), &settings(), &prompt())
+            .await
+            .unwrap_err();
+        assert!(
+            format!("{error:?}").starts_with(class),
+            "{status}: {error:?}"
+        );
+        assert_eq!(model.seen().len(), 1, "{status}: never repeated here");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_says_when() {
+    let model = Model::start(|_| {
+        let mut limited = answer(429, &json!({"error": {"message": "slow down"}}));
+        limited
+            .headers_mut()
+            .insert("retry-after", HeaderValue::from_static("7"));
+        limited
+    })
+    .await;
+    let llm = Llm::new().unwrap();
+    let error = llm
+        .call(&model.endpoint(), &settings(), &prompt())
+        .await
+        .unwrap_err();
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    assert!(error.to_string().contains("slow down"));
+}
+
+#[tokio::test]
+async fn parts_and_absent_content_are_text() {
+    for (content, expected) in [
+        (
+            json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            "ab",
+        ),
+        (json!(null), ""),
+        (json!(""), ""),
+    ] {
+        let body =
+            json!({"choices": [{"message": {"content": content}, "finish_reason": "length"}]});
+        let model = Model::start(move |_| answer(200, &body)).await;
+        let llm = Llm::new().unwrap();
+        let reply = llm
+            .call(&model.endpoint(), &settings(), &prompt())
+            .await
+            .unwrap();
+        assert_eq!(reply.text, expected);
+        assert_eq!(reply.finish, Finish::Length);
+        assert_eq!(reply.model, "small");
+    }
+}
+
+#[tokio::test]
+async fn a_silent_endpoint_and_an_absent_one_are_transient() {
+    let model = Model::start(|_| answer(599, &json!({}))).await;
+    let llm = Llm::new().unwrap();
+    let hurried = CallSettings {
+        deadline: Duration::from_millis(300),
+        ..settings()
+    };
+    let error = llm
+        .call(&model.endpoint(), &hurried, &prompt())
+        .await
+        .unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("no answer within 0.3 s"),
+        "{error}"
+    );
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let url = Url::parse(&format!(
+        "http://{address}/v1/chat/completions?key=sk-in-the-query"
+    ))
+    .unwrap();
+    let absent = Endpoint::Borrowed(Arc::new(BorrowedRoute::new(&url, &HeaderMap::new())));
+    let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(!error.to_string().contains("sk-in-the-query"), "{error}");
+}
