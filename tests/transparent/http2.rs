@@ -1,1 +1,247 @@
-//! .
+//! HTTP/2 clients (prior knowledge) in front of an HTTP/1.1 upstream.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use hyper::body::Frame;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::raw_upstream::{RawUpstream, soon};
+use crate::rig::{Rig, first_line, lines};
+
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+async fn connect(rig: &Rig) -> SendRequest<Body> {
+    let stream = TcpStream::connect(rig.data).await.unwrap();
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn rig() -> (RawUpstream, Rig, SendRequest<Body>) {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |_| {});
+    let client = connect(&rig).await;
+    (upstream, rig, client)
+}
+
+fn get() -> Request<Body> {
+    let body = Empty::new().boxed_unsync();
+    Request::builder()
+        .uri("http://proxy/v1/x")
+        .body(body)
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_request_becomes_one_that_http1_knows() {
+    let (upstream, _rig, mut client) = rig().await;
+    let request = Request::post("http://proxy/v1/x?y")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .header("te", "trailers")
+        .header("x-diarist-memory", "off")
+        .body(Full::from("hello").boxed_unsync())
+        .unwrap();
+    let answer = tokio::spawn(client.send_request(request));
+    let mut peer = upstream.accept().await;
+    let head = peer.head().await;
+    assert_eq!(first_line(&head), "POST /v1/x?y HTTP/1.1");
+    let seen: Vec<_> = lines(&head)
+        .into_iter()
+        .filter(|line| !line.starts_with("host: 127.0.0.1:"))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            "connection: te",
+            "content-length: 5",
+            "cookie: a=1; b=2",
+            "te: trailers"
+        ]
+    );
+    assert_eq!(peer.bytes(5).await, b"hello");
+    peer.send("HTTP/1.1 207 Whatever\r\nconnection: x-gone\r\nx-gone: 1\r\nkeep-alive: 5\r\nset-cookie: a\r\nset-cookie: b\r\ncontent-length: 2\r\n\r\nok")
+        .await;
+    let answer = soon("the answer", answer).await.unwrap().unwrap();
+    assert_eq!(
+        (answer.status(), answer.version()),
+        (StatusCode::MULTI_STATUS, Version::HTTP_2)
+    );
+    let names: Vec<_> = answer
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("set-cookie", &b"a"[..]),
+            ("set-cookie", b"b"),
+            ("content-length", b"2")
+        ]
+    );
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+}
+
+#[tokio::test]
+async fn bodies_and_trailers_stream_in_both_directions() {
+    let (upstream, _rig, mut client) = rig().await;
+    let (feed, mut fed) = mpsc::channel(1);
+    let frames = futures_util::stream::poll_fn(move |cx| fed.poll_recv(cx));
+    let request = Request::post("http://proxy/v1/x")
+        .header("trailer", "x-sum")
+        .body(StreamBody::new(frames).boxed_unsync())
+        .unwrap();
+    let answer = tokio::spawn(client.send_request(request));
+    let mut peer = upstream.accept().await;
+    assert!(peer.head().await.contains("transfer-encoding: chunked\r\n"));
+    for piece in ["one", "two"] {
+        feed.send(Ok(Frame::data(Bytes::from(piece))))
+            .await
+            .unwrap();
+        peer.until(&format!("3\r\n{piece}\r\n")).await;
+    }
+    let trailers = HeaderMap::from_iter([(
+        http::HeaderName::from_static("x-sum"),
+        HeaderValue::from_static("7"),
+    )]);
+    feed.send(Ok(Frame::trailers(trailers))).await.unwrap();
+    drop(feed);
+    peer.until("0\r\nx-sum: 7\r\n\r\n").await;
+    peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        .await;
+    let mut body = soon("the answer", answer)
+        .await
+        .unwrap()
+        .unwrap()
+        .into_body();
+    assert_eq!(
+        soon("a", body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "a"
+    );
+    peer.send("1\r\nb\r\n").await;
+    assert_eq!(
+        soon("b", body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "b"
+    );
+    peer.send("0\r\nx-end: 8\r\n\r\n").await;
+    let end = soon("trailers", body.frame())
+        .await
+        .unwrap()
+        .unwrap()
+        .into_trailers()
+        .unwrap();
+    assert_eq!(end["x-end"], "8", "HTTP/2 needs no announcement");
+}
+
+#[tokio::test]
+async fn a_hang_up_takes_back_one_request_and_leaves_the_others_alone() {
+    let (upstream, _rig, mut client) = rig().await;
+    let early = tokio::spawn(client.send_request(get()));
+    let mut early_peer = upstream.accept().await;
+    early_peer.head().await;
+    let late = tokio::spawn(client.send_request(get()));
+    let mut late_peer = upstream.accept().await;
+    late_peer.head().await;
+    let staying = tokio::spawn(client.send_request(get()));
+    let mut staying_peer = upstream.accept().await;
+    staying_peer.head().await;
+
+    early.abort();
+    assert!(
+        timeout(DEADLINE, early_peer.rest()).await.is_ok(),
+        "before the head"
+    );
+
+    late_peer
+        .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n")
+        .await;
+    let mut body = soon("the head", late).await.unwrap().unwrap().into_body();
+    soon("half an event", body.frame()).await.unwrap().unwrap();
+    drop(body);
+    assert!(
+        timeout(DEADLINE, late_peer.rest()).await.is_ok(),
+        "in the middle of an event"
+    );
+
+    staying_peer
+        .send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        .await;
+    let body = soon("the answer", staying)
+        .await
+        .unwrap()
+        .unwrap()
+        .into_body();
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "ok");
+}
+
+#[tokio::test]
+async fn a_hang_up_before_the_body_has_ended_reaches_the_upstream() {
+    let (upstream, _rig, mut client) = rig().await;
+    let (feed, mut fed) = mpsc::channel(1);
+    let frames = futures_util::stream::poll_fn(move |cx| fed.poll_recv(cx));
+    let request = Request::post("http://proxy/v1/x")
+        .body(StreamBody::new(frames).boxed_unsync())
+        .unwrap();
+    let answer = tokio::spawn(client.send_request(request));
+    let mut peer = upstream.accept().await;
+    feed.send(Ok(Frame::data(Bytes::from("half"))))
+        .await
+        .unwrap();
+    peer.until("half").await;
+    answer.abort();
+    let (rest, _) = timeout(DEADLINE, peer.rest())
+        .await
+        .expect("the upstream was not told");
+    assert!(
+        !rest.ends_with(b"0\r\n\r\n"),
+        "half a request looked whole: {rest:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_a_stream_error() {
+    let (upstream, _rig, mut client) = rig().await;
+    let answer = tokio::spawn(client.send_request(get()));
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        .await;
+    let body = soon("the head", answer).await.unwrap().unwrap().into_body();
+    drop(peer);
+    assert!(soon("the end", body.collect()).await.is_err());
+}
+
+#[tokio::test]
+async fn too_large_a_head_is_refused() {
+    let (_upstream, _rig, mut client) = rig().await;
+    let mut request = get();
+    let large = HeaderValue::from_str(&"a".repeat(70_000)).unwrap();
+    request.headers_mut().insert("x-long", large);
+    let answer = soon("the answer", client.send_request(request)).await;
+    match answer {
+        Ok(answer) => assert_eq!(answer.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+        Err(error) => panic!("{error:?}"),
+    }
+}

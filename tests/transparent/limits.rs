@@ -1,1 +1,309 @@
-//! .
+//! Limits that really bind, and what a client is told when they do.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::raw_upstream::{PATIENCE, RawUpstream};
+use crate::rig::{A_WHILE, Rig, first_line};
+
+const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
+const SHORT: Duration = Duration::from_millis(60);
+
+/// The status line and the `code` of one of our own answers, whose shape is checked on the way.
+async fn told(client: &mut crate::raw_upstream::Peer) -> (String, String) {
+    let head = client.head().await;
+    assert!(
+        head.contains("content-type: application/json\r\n"),
+        "{head}"
+    );
+    let length = head
+        .split("\r\n")
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .unwrap()
+        .parse()
+        .unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&client.bytes(length).await).unwrap();
+    let error = body["error"].as_object().unwrap();
+    assert!(error["message"].is_string() && error["type"].is_string() && error["param"].is_null());
+    let retry = head.contains("retry-after: ");
+    let status = first_line(&head).to_owned();
+    assert_eq!(
+        retry,
+        status.contains(" 429 ") || status.contains(" 503 "),
+        "{head}"
+    );
+    (status, error["code"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let (upstream, rig, _) = Rig::plain().await;
+    let long = format!(
+        "GET /v1/x HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n",
+        "a".repeat(70_000)
+    );
+    let many = format!(
+        "GET /v1/x HTTP/1.1\r\nhost: a\r\n{}\r\n",
+        "x-many: 1\r\n".repeat(2000)
+    );
+    for request in [long, many] {
+        let mut client = rig.client().await;
+        client.send(request).await;
+        let head = client.head().await;
+        assert_eq!(
+            first_line(&head),
+            "HTTP/1.1 431 Request Header Fields Too Large"
+        );
+    }
+    assert!(!upstream.is_called_within(A_WHILE).await);
+}
+
+#[tokio::test]
+async fn ambiguous_framing_never_reaches_the_upstream_as_it_came() {
+    for framing in [
+        "content-length: 5\r\ncontent-length: 6",
+        "content-length: +5",
+        "content-length: 5,6",
+        "content-length: 99999999999999999999",
+        "transfer-encoding: xchunked",
+        "transfer-encoding: chunked, identity",
+        "x-a: b\r\n folded: 1",
+        "x-nul: a\0b",
+        "x y: 1",
+    ] {
+        let (upstream, _rig, mut client) = Rig::plain().await;
+        client
+            .send(format!(
+                "POST /v1/x HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\nhello"
+            ))
+            .await;
+        assert_eq!(
+            first_line(&client.head().await),
+            "HTTP/1.1 400 Bad Request",
+            "{framing}"
+        );
+        assert!(
+            !upstream.is_called_within(Duration::from_millis(20)).await,
+            "{framing}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_two_framings_one_is_passed_on_and_the_connection_is_not_used_again() {
+    let (upstream, _rig, mut client) = Rig::plain().await;
+    client
+        .send(
+            "POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
+             0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n",
+        )
+        .await;
+    let answer = timeout(A_WHILE, client.head()).await;
+    if let Ok(head) = answer {
+        assert_eq!(first_line(&head), "HTTP/1.1 400 Bad Request");
+        return;
+    }
+    let mut peer = upstream.accept().await;
+    let seen = peer.head().await;
+    assert!(!seen.contains("content-length"), "{seen}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_finish_its_head_is_not_waited_for() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.settings.header_timeout = SHORT
+    });
+    for begun in [
+        "",
+        "P",
+        "PRI * HTTP/2.0\r\n",
+        "GET /v1/x HTTP/1.1\r\nhost: a\r\n",
+    ] {
+        let mut client = rig.client().await;
+        client.send(begun).await;
+        client.rest().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_not_kept_for_ever() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.settings.idle_timeout = SHORT
+    });
+    let mut client = rig.client().await;
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    // Waiting for an answer is not idling.
+    assert!(client.is_silent_for(SHORT * 3).await);
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    peer.send(answer).await;
+    assert_eq!(client.rest().await.0, answer.as_bytes());
+}
+
+#[tokio::test]
+async fn a_request_body_that_stops_coming_is_given_up_on_both_sides() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.limits.request_idle = SHORT
+    });
+    let mut client = rig.client().await;
+    client
+        .send("POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc")
+        .await;
+    let mut peer = upstream.accept().await;
+    peer.until("abc").await;
+    assert_eq!(
+        told(&mut client).await,
+        (
+            "HTTP/1.1 408 Request Timeout".into(),
+            "request_timeout".into()
+        )
+    );
+    assert_eq!(peer.rest().await.0, b"");
+}
+
+#[tokio::test]
+async fn an_upstream_that_does_not_begin_to_answer_is_a_gateway_timeout() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| options.timeouts.head = SHORT);
+    let mut client = rig.client().await;
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    assert_eq!(
+        told(&mut client).await,
+        (
+            "HTTP/1.1 504 Gateway Timeout".into(),
+            "upstream_timeout".into()
+        )
+    );
+    peer.rest().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_falls_silent_cuts_the_answer() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.limits.response_idle = SHORT
+    });
+    let mut client = rig.client().await;
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        .await;
+    client.head().await;
+    assert_eq!(client.rest().await.0, b"1\r\na\r\n");
+    peer.rest().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_cannot_be_reached_is_named_as_such() {
+    let refusing = RawUpstream::listen().await;
+    let refused = refusing.url();
+    drop(refusing);
+    // Accepts, and never says a word of TLS.
+    let silent = RawUpstream::listen().await;
+    let no_handshake = format!("https://{}/v1", silent.addr());
+    for (url, status, code) in [
+        (
+            refused.as_str(),
+            "HTTP/1.1 502 Bad Gateway",
+            "upstream_unreachable",
+        ),
+        (
+            "http://nowhere.invalid/v1",
+            "HTTP/1.1 502 Bad Gateway",
+            "upstream_unreachable",
+        ),
+        (
+            &no_handshake,
+            "HTTP/1.1 504 Gateway Timeout",
+            "upstream_connect_timeout",
+        ),
+    ] {
+        let rig = Rig::start(url, |options| {
+            if url.starts_with("https") {
+                options.timeouts.connect = SHORT;
+            }
+        });
+        let mut client = rig.client().await;
+        client.send(GET).await;
+        assert_eq!(
+            told(&mut client).await,
+            (status.into(), code.into()),
+            "{url}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_request_too_many_is_told_to_come_again() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 1);
+    let (mut first, mut second) = (rig.client().await, rig.client().await);
+    first.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    second.send(GET).await;
+    assert_eq!(
+        told(&mut second).await,
+        (
+            "HTTP/1.1 429 Too Many Requests".into(),
+            "too_many_requests".into()
+        )
+    );
+    peer.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        .await;
+    first.until("\r\n\r\nok").await;
+    second.send(GET).await;
+    assert!(
+        peer.head().await.starts_with("GET /v1/x"),
+        "the place is free again"
+    );
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_to_come_again_and_closed() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.settings.max_connections = 1
+    });
+    let mut first = rig.client().await;
+    first.send(GET).await;
+    upstream.accept().await.head().await;
+    let mut second = rig.client().await;
+    second.send(GET).await;
+    assert_eq!(
+        told(&mut second).await,
+        (
+            "HTTP/1.1 503 Service Unavailable".into(),
+            "too_many_connections".into()
+        )
+    );
+    assert_eq!(second.rest().await.0, b"");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_not_waited_for() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.settings.write_timeout = SHORT
+    });
+    let mut client = rig.client().await;
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        .await;
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    let cut = timeout(PATIENCE, async {
+        use tokio::io::AsyncWriteExt as _;
+        while peer.stream.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    assert!(cut.await.is_ok(), "the upstream was held up for ever");
+}
