@@ -7,6 +7,7 @@ mod check;
 mod config;
 mod health;
 mod output;
+mod serve;
 mod sources;
 
 use std::ffi::OsString;
@@ -30,6 +31,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the proxy
+    Serve(serve::Args),
     /// Judge the configuration: list everything wrong with it, each with its remedy
     Check(check::Args),
     /// Print the commented reference configuration, or the one in force
@@ -64,6 +67,7 @@ impl Cli {
     /// Whatever ended the command early; [`report`] turns it into words and an exit code.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Serve(args) => serve::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Config(args) => config::run(&args),
             Command::Health(args) => health::run(&args),

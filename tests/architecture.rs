@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("config", &[]),
     ("wire", &["history"]),
-    ("audit", &["wire"]),
+    ("audit", &["wire", "tasks"]),
     ("memory", &["history", "tokens"]),
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),

@@ -117,9 +117,11 @@ settings! {
         /// Largest chat-completions body that is read for memory, in bytes (32 MiB); a larger one is
         /// answered 413. Other requests stream through and know no limit.
         max_body_bytes: u64 = Default("33554432"),
-        /// How long a client may take to send the head of a request.
-        header_timeout: Duration = Default(r#""30s""#),
-        /// How long a connection may stay without a byte moving, kept alive or in mid-body.
+        /// How long a client may take to send the head of a request, counted from connecting or from
+        /// the end of its last answer: it also ends HTTP/1 connections that are kept without a use.
+        header_timeout: Duration = Default(r#""60s""#),
+        /// How long a connection may stay without a byte moving: between requests, in the middle of a
+        /// body, or because the other side takes nothing. Models that think pause for minutes.
         idle_timeout: Duration = Default(r#""5m""#),
         /// How long connecting to the upstream may take, TLS included.
         connect_timeout: Duration = Default(r#""10s""#),
@@ -128,9 +130,9 @@ settings! {
         response_timeout: Duration = Default(r#""10m""#),
         /// How long open streams may go on after SIGTERM before they are cut.
         drain_timeout: Duration = Default(r#""30s""#),
-        /// Connections held at once; further ones wait to be accepted.
+        /// Connections held at once on the data port; one more is answered 503.
         max_connections: u64 = Default("4096"),
-        /// Requests in flight at once; further ones are answered 503.
+        /// Requests in flight at once, over all connections; one more is answered 429.
         max_requests: u64 = Default("1024"),
     }
 

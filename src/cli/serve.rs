@@ -1,0 +1,60 @@
+//! `diarist serve`: the proxy itself, until it is told to stop.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::sources::{Sources, environment};
+use crate::app::App;
+use crate::config::Config;
+use crate::server::shutdown_signal;
+use crate::telemetry::{LogFormat, init_logging};
+
+/// Threads that block (a file, a name being resolved) may hold the process no longer than this.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    sources: Sources,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = args.sources.load()?;
+    init_logging(LogFormat::Auto, log_filter(&environment()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?;
+    let served = runtime.block_on(serve(&config));
+    runtime.shutdown_timeout(LAST_THREADS);
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+/// `DIARIST_LOG`, else `RUST_LOG`, as `tracing` directives: `info`, `diarist=debug,hyper=warn`.
+fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
+    ["DIARIST_LOG", "RUST_LOG"]
+        .into_iter()
+        .find_map(|name| env.get(name))
+        .map(String::as_str)
+}
+
+async fn serve(config: &Config) -> anyhow::Result<()> {
+    let app = App::build(config)?;
+    let shutdown = shutdown_signal(app.tasks()).context("signals cannot be listened for")?;
+    tracing::info!(
+        listen = %app.data_addr()?,
+        admin = %app.admin_addr()?,
+        upstream = %config.upstream.base_url,
+        "diarist {} is listening",
+        env!("CARGO_PKG_VERSION"),
+    );
+    for hint in config.hints() {
+        tracing::warn!("{hint}");
+    }
+    let drained = app.run(shutdown).await;
+    tracing::info!(cut = drained.cut, left = drained.left, "stopped");
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! `diarist serve` as a process: it starts, passes a request, is healthy, stops; or says in one line
+//! why it does not start.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+/// A running `diarist serve` on free ports, killed if the test ends before it does.
+struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    data: SocketAddr,
+    admin: SocketAddr,
+}
+
+fn serve(args: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("diarist"));
+    command
+        .env_clear()
+        .env("HOME", "/home/ada")
+        .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
+        .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
+        .arg("serve")
+        .args(["--database", "sqlite::memory:"])
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Running {
+    fn start(upstream: SocketAddr) -> Self {
+        let base_url = format!("http://{upstream}/openai/v1");
+        let mut child = serve(&["--upstream", &base_url]).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        // Not to a terminal, the log is one JSON object per line; the first says where it listens.
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
+        Self {
+            data: address("listen"),
+            admin: address("admin"),
+            child,
+            log,
+        }
+    }
+
+    #[cfg(unix)]
+    fn terminate(mut self) -> (ExitStatus, String) {
+        let kill = format!("kill -TERM {}", self.child.id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap(), rest)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// One request with its whole answer.
+fn ask(address: SocketAddr, request_line: &str) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    let request =
+        format!("{request_line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// An upstream for one request, of which it tells the first line.
+fn upstream() -> (SocketAddr, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = std::thread::spawn(move || {
+        let (connection, _) = listener.accept().unwrap();
+        let mut connection = BufReader::new(connection);
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            connection.read_line(&mut line).unwrap();
+            if line.trim().is_empty() {
+                break;
+            }
+            head.push(line);
+        }
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nmodels!\n";
+        connection.get_mut().write_all(answer.as_bytes()).unwrap();
+        head.swap_remove(0)
+    });
+    (address, asked)
+}
+
+#[test]
+#[cfg(unix)]
+fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
+    let (address, asked) = upstream();
+    let running = Running::start(address);
+
+    let answer = ask(running.data, "GET /v1/models?limit=2");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nmodels!\n"), "{answer}");
+    assert_eq!(
+        asked.join().unwrap().trim(),
+        "GET /openai/v1/models?limit=2 HTTP/1.1"
+    );
+
+    for page in ["/healthz", "/readyz", "/metrics"] {
+        let answer = ask(running.admin, &format!("GET {page}"));
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n"),
+            "{page}: {answer}"
+        );
+    }
+    let health = Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
+        .args(["health", "--admin", &running.admin.to_string()])
+        .output()
+        .unwrap();
+    assert!(health.status.success());
+
+    let (status, log) = running.terminate();
+    assert!(status.success(), "{status}: {log}");
+    assert!(log.contains("SIGTERM") && log.contains("stopped"), "{log}");
+}
+
+/// Runs until it ends by itself; its exit code and its one line of complaint.
+#[track_caller]
+fn refuses_to_start(args: &[&str]) -> (Option<i32>, String) {
+    let output = serve(args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), said)
+}
+
+#[test]
+fn a_taken_port_is_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--listen", "--admin"] {
+        let (code, said) = refuses_to_start(&[flag, &address]);
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            said.contains(&address) && said.contains("already in use"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_told_before_a_port_is_taken() {
+    let (code, said) = refuses_to_start(&["--upstream", "api.openai.com/v1"]);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(
+        said.contains("upstream.base_url: this is not a URL"),
+        "{said}"
+    );
+    let (code, said) = refuses_to_start(&["--config", "/nowhere/diarist.toml"]);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(
+        said.contains("/nowhere/diarist.toml: the file cannot be read"),
+        "{said}"
+    );
+}
