@@ -8,9 +8,19 @@
 //! run of chunks, a *snapshot* is what can be sent. All three are immutable.
 
 pub mod advance;
+pub mod dates;
+mod degenerate;
 pub mod measure;
+pub mod observe;
+mod output;
+pub mod prompt;
 pub mod record;
+pub mod redact;
+pub mod reflect;
+pub mod render;
 pub mod select;
+pub mod transcript;
+pub mod verbatim;
 
 use crate::history::{Link, Role};
 

@@ -1,0 +1,82 @@
+//! Reads what the Observer or the Reflector answered, leniently, and stores nothing by itself.
+//!
+//! Small models forget a closing tag, wrap the answer in a code fence, think aloud first, or write
+//! a bare list; all of that is understood. Tags count only where a line starts with them, so text
+//! that mentions them is kept. What is kept is safe to send: control characters gone, endless lines
+//! cut, look-alikes of our own tags defused. An answer without a single list line is `Empty`: a
+//! refusal must never stand in for a conversation. Called by the jobs that observe and reflect.
+
+mod scan;
+
+use scan::{Sections, sections};
+
+use super::degenerate::is_degenerate;
+use super::prompt::{escape, head};
+
+/// Characters of a stored line, as published.
+const LINE_CHARS: usize = 10_000;
+/// Characters of a hint. A hint is a sentence or two; a page would not be one.
+const HINT_CHARS: usize = 4_000;
+
+/// What an answer amounts to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It observed something.
+    Observed {
+        /// The observations, without hints and tags; no empty line at either end.
+        text: String,
+        /// What the conversation was busy with.
+        current_task: Option<String>,
+        /// How the Observer would go on.
+        suggested_response: Option<String>,
+    },
+    /// It says nothing that could be kept: empty, a refusal, prose.
+    Empty,
+    /// It ran into a loop.
+    Degenerate,
+}
+
+/// Reads `answer`, which was given to `input` (the transcript or the old observations).
+pub fn read(answer: &str, input: &str) -> Outcome {
+    if is_degenerate(answer, input) {
+        return Outcome::Degenerate;
+    }
+    let Sections {
+        observations,
+        current_task,
+        suggested_response,
+    } = sections(answer);
+    let text = tidy(&observations);
+    if !text.lines().any(scan::is_list_line) {
+        return Outcome::Empty;
+    }
+    let hint = |text: Option<String>| {
+        text.map(|text| head(&tidy(&text), HINT_CHARS).to_owned())
+            .filter(|text| !text.is_empty())
+    };
+    Outcome::Observed {
+        text,
+        current_task: hint(current_task),
+        suggested_response: hint(suggested_response),
+    }
+}
+
+/// What may be stored of `text`.
+fn tidy(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let visible = |c: &char| !c.is_control() || *c == '\t';
+        let line: String = line.chars().filter(visible).collect();
+        let line = line.trim_end();
+        let kept = head(line, LINE_CHARS);
+        if kept.len() < line.len() {
+            lines.push(format!("{kept} [cut]"));
+        } else if !(line.is_empty() && lines.last().is_none_or(String::is_empty)) {
+            lines.push(line.to_owned());
+        }
+    }
+    escape(lines.join("\n").trim_end())
+}
+
+#[cfg(test)]
+mod tests;

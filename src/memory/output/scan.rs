@@ -1,0 +1,290 @@
+//! Finds the sections of an answer: a walk over its lines.
+
+/// The sections of an answer as they stand in it.
+#[derive(Debug, Default)]
+pub(super) struct Sections {
+    pub(super) observations: String,
+    pub(super) current_task: Option<String>,
+    pub(super) suggested_response: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Section {
+    Observations,
+    Task,
+    Response,
+}
+
+const ALL: [Section; 3] = [Section::Observations, Section::Task, Section::Response];
+
+impl Section {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Observations => "observations",
+            Self::Task => "current-task",
+            Self::Response => "suggested-response",
+        }
+    }
+}
+
+/// A tag at the start of a line, and what follows it on that line.
+struct Tag<'a> {
+    section: Section,
+    closes: bool,
+    rest: &'a str,
+}
+
+/// Splits `answer` into its sections. Without an observations block, and from one that is never
+/// closed, only list lines and their dates are taken.
+pub(super) fn sections(answer: &str) -> Sections {
+    let lines: Vec<&str> = unwrap(without_thinking(answer)).lines().collect();
+    let in_code = code(&lines);
+    let mut walk = Walk::default();
+    for (index, line) in lines.iter().enumerate() {
+        let tag = if in_code[index] { None } else { tag(line) };
+        match tag {
+            Some(tag) if tag.closes => walk.close(tag.section),
+            Some(tag) => {
+                walk.open(tag.section);
+                // A section that opens and ends on one line ends there whatever follows.
+                if !tag.rest.trim().is_empty() {
+                    walk.line(tag.rest, &[]);
+                }
+            }
+            None => walk.line(line, &lines[index + 1..]),
+        }
+    }
+    walk.end()
+}
+
+#[derive(Default)]
+struct Walk {
+    open: Option<Section>,
+    /// The observations block a hint interrupts, until it is known whether it goes on.
+    interrupted: bool,
+    /// Lines of the open observations block.
+    block: Vec<String>,
+    /// Lines of finished blocks.
+    kept: Vec<String>,
+    /// Lines outside of any section.
+    loose: Vec<String>,
+    task: Option<String>,
+    response: Option<String>,
+    /// Lines of the open hint.
+    hint: Vec<String>,
+}
+
+impl Walk {
+    fn open(&mut self, section: Section) {
+        match self.open {
+            Some(Section::Task | Section::Response) => self.finish_hint(),
+            Some(Section::Observations) if section != Section::Observations => {
+                self.interrupted = true;
+            }
+            Some(Section::Observations) => self.finish_block(false),
+            None => {}
+        }
+        if section == Section::Observations && self.interrupted {
+            self.finish_block(false);
+        }
+        self.open = Some(section);
+    }
+
+    fn close(&mut self, section: Section) {
+        match (self.open, section) {
+            (Some(Section::Observations), Section::Observations) => {
+                self.finish_block(true);
+                self.open = None;
+            }
+            // A block that ends while a hint is open (or after one) held the hint.
+            (_, Section::Observations) => {
+                if matches!(self.open, Some(Section::Task | Section::Response)) {
+                    self.finish_hint();
+                    self.open = None;
+                }
+                if self.interrupted {
+                    self.finish_block(true);
+                }
+            }
+            (Some(Section::Task | Section::Response), _) => {
+                self.finish_hint();
+                self.open = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn line(&mut self, line: &str, after: &[&str]) {
+        // `… text</observations>`: a closing tag that shares the last line of its section.
+        if let Some(section) = self.open
+            && let Some(before) = closed_at_end(line, section, after)
+        {
+            self.push(before);
+            self.close(section);
+            return;
+        }
+        self.push(line);
+    }
+
+    fn push(&mut self, line: &str) {
+        let line = line.to_owned();
+        match self.open {
+            Some(Section::Observations) => self.block.push(line),
+            Some(_) => self.hint.push(line),
+            // After a hint that interrupted a block: part of the block if that is closed later.
+            None if self.interrupted => self.block.push(line),
+            None => self.loose.push(line),
+        }
+    }
+
+    fn finish_block(&mut self, closed: bool) {
+        self.interrupted = false;
+        let block = std::mem::take(&mut self.block);
+        if closed {
+            self.kept.extend(block);
+        } else {
+            self.kept
+                .extend(block.into_iter().filter(|l| keeps_alone(l)));
+        }
+    }
+
+    /// The first section of a kind counts.
+    fn finish_hint(&mut self) {
+        let text = std::mem::take(&mut self.hint).join("\n");
+        let place = match self.open {
+            Some(Section::Response) => &mut self.response,
+            _ => &mut self.task,
+        };
+        if place.is_none() && !text.trim().is_empty() {
+            *place = Some(text.trim().to_owned());
+        }
+    }
+
+    fn end(mut self) -> Sections {
+        if matches!(self.open, Some(Section::Task | Section::Response)) {
+            self.finish_hint();
+        }
+        if self.open == Some(Section::Observations) || self.interrupted {
+            self.finish_block(false);
+        }
+        let found = self.kept.iter().any(|line| is_list_line(line));
+        if !found {
+            self.kept = self.loose;
+            self.kept.retain(|line| keeps_alone(line));
+        }
+        Sections {
+            observations: self.kept.join("\n"),
+            current_task: self.task,
+            suggested_response: self.response,
+        }
+    }
+}
+
+/// The tag `line` starts with, if any; white space inside the brackets and attributes are allowed.
+fn tag(line: &str) -> Option<Tag<'_>> {
+    let inner = line.trim_start().strip_prefix('<')?;
+    let (closes, inner) = match inner.strip_prefix('/') {
+        Some(inner) => (true, inner),
+        None => (false, inner),
+    };
+    let (name, rest) = inner.split_once('>')?;
+    let name = name.split_whitespace().next()?;
+    let section = ALL
+        .into_iter()
+        .find(|section| name.eq_ignore_ascii_case(section.name()))?;
+    Some(Tag {
+        section,
+        closes,
+        rest,
+    })
+}
+
+/// What stands before a closing tag at the end of `line`, provided that the section can end here:
+/// nothing follows, or the tag of another section. Otherwise the line only mentions the tag.
+fn closed_at_end<'a>(line: &'a str, section: Section, after: &[&str]) -> Option<&'a str> {
+    let line = line.trim_end();
+    let start = line.rfind("</")?;
+    let closing = tag(&line[start..])?;
+    let next = after.iter().find(|line| !line.trim().is_empty());
+    let ends = next
+        .is_none_or(|next| tag(next).is_some_and(|next| !next.closes || next.section != section));
+    (closing.section == section && closing.rest.is_empty() && ends).then(|| &line[..start])
+}
+
+/// Whether `line` is an item of a list.
+pub(super) fn is_list_line(line: &str) -> bool {
+    let line = line.trim_start();
+    let marked = ["- ", "* ", "+ ", "• ", "-> ", "→ ", "🔴", "🟡", "🟢", "✅"]
+        .iter()
+        .any(|mark| {
+            line.strip_prefix(mark)
+                .is_some_and(|rest| !rest.trim().is_empty())
+        });
+    let digits = line.bytes().take_while(u8::is_ascii_digit).count();
+    let numbered = digits > 0
+        && [". ", ") "]
+            .iter()
+            .any(|mark| line[digits..].starts_with(mark));
+    marked || numbered
+}
+
+/// Whether `line` is worth keeping where no block vouches for it.
+fn keeps_alone(line: &str) -> bool {
+    is_list_line(line) || line.trim_start().starts_with("Date:")
+}
+
+/// `answer` without the thinking that some models write in front of it.
+fn without_thinking(answer: &str) -> &str {
+    let trimmed = answer.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']);
+    for (open, close) in [("<think>", "</think>"), ("<thinking>", "</thinking>")] {
+        if trimmed.starts_with(open) {
+            return match trimmed.find(close) {
+                Some(end) => &trimmed[end + close.len()..],
+                // Cut off while thinking: only a block that follows can be an answer.
+                None => trimmed
+                    .find("\n<observations>")
+                    .map_or("", |start| &trimmed[start..]),
+            };
+        }
+    }
+    answer
+}
+
+/// `answer` without a code fence around all of it.
+fn unwrap(answer: &str) -> &str {
+    let inner = answer.trim();
+    let opened = inner
+        .strip_prefix("```")
+        .and_then(|rest| rest.split_once('\n'));
+    match opened {
+        Some((_, body)) if body.ends_with("```") => &body[..body.len() - 3],
+        _ => answer,
+    }
+}
+
+/// For every line, whether it stands inside a code fence that is closed again. A fence right before
+/// an opening tag wraps a section and is no code, unless it stands inside the observations.
+fn code(lines: &[&str]) -> Vec<bool> {
+    let mut inside = vec![false; lines.len()];
+    let mut fence: Option<usize> = None;
+    let mut observing = false;
+    for (index, line) in lines.iter().enumerate() {
+        let bare = line.trim_start_matches(['*', '-', ' ', '\t']);
+        if !bare.starts_with("```") {
+            if let (None, Some(tag)) = (fence, tag(line))
+                && tag.section == Section::Observations
+            {
+                observing = !tag.closes;
+            }
+            continue;
+        }
+        let next = lines[index + 1..].iter().find(|l| !l.trim().is_empty());
+        let wraps = !observing && next.and_then(|l| tag(l)).is_some_and(|t| !t.closes);
+        match fence.take() {
+            Some(start) => inside[start..=index].fill(true),
+            None if wraps => {}
+            None => fence = Some(index),
+        }
+    }
+    inside
+}

@@ -1,0 +1,219 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::prompt::escape;
+
+fn observed(answer: &str) -> (String, Option<String>, Option<String>) {
+    match read(answer, &"x".repeat(answer.len())) {
+        Outcome::Observed {
+            text,
+            current_task,
+            suggested_response,
+        } => (text, current_task, suggested_response),
+        other => panic!("{other:?} for {answer}"),
+    }
+}
+
+const LOG: &str = "Date: Mar 4, 2026\n* 🔴 (14:05) User stated 猫 is called Ada 🐈\n  * -> black";
+
+#[test]
+fn the_form_that_was_asked_for() {
+    let answer = format!(
+        "<observations>\n{LOG}\n</observations>\n<current-task>\nPrimary: the cat\n</current-task>\n<suggested-response>\nAsk.\n</suggested-response>\n"
+    );
+    let want = (
+        LOG.to_owned(),
+        Some("Primary: the cat".to_owned()),
+        Some("Ask.".to_owned()),
+    );
+    assert_eq!(observed(&answer), want);
+    assert_eq!(observed(&answer.replace('\n', "\r\n")), want);
+    assert_eq!(observed(&format!("```xml\n{answer}```\n")), want);
+    assert_eq!(
+        observed(&format!("Here it is:\n```\n{answer}\n```\nDone.")),
+        want
+    );
+    assert_eq!(
+        observed(&format!("<think>\n- not this\n</think>\n{answer}")),
+        want
+    );
+    assert_eq!(observed(&format!("<think>\n- nor this\n{answer}")), want);
+    assert_eq!(
+        observed(&answer.replace("<observations>", "<Observations lang=\"en\" >")),
+        want
+    );
+}
+
+#[test]
+fn the_forms_that_small_models_give() {
+    let task = "<current-task>t</current-task>";
+    let whole = (LOG.to_owned(), None, None);
+    let with_task = (LOG.to_owned(), Some("t".to_owned()), None);
+    for (answer, want) in [
+        // no block
+        (LOG.to_owned(), &whole),
+        (
+            format!("Sure! Here are the notes:\n{LOG}\nLet me know."),
+            &whole,
+        ),
+        // never closed, closed by the next section, closed at the end of the last line
+        (format!("<observations>\n{LOG}"), &whole),
+        (format!("<observations>\n{LOG}\n{task}"), &with_task),
+        (
+            format!("<observations>\n{LOG}\n{task}\nThat is all."),
+            &with_task,
+        ),
+        (format!("<observations>\n{LOG}</observations>"), &whole),
+        (
+            format!("<observations>\n{LOG}</observations>\n\n{task}"),
+            &with_task,
+        ),
+        // hints inside, before
+        (
+            format!("<observations>\n{LOG}\n{task}\n</observations>"),
+            &with_task,
+        ),
+        (
+            format!("<observations>\n{task}\n{LOG}\n</observations>"),
+            &with_task,
+        ),
+        (
+            format!("{task}\n<observations>\n{LOG}\n</observations>"),
+            &with_task,
+        ),
+        (
+            format!("<observations>\n{LOG}\n<current-task>\nt\n</observations>"),
+            &with_task,
+        ),
+        // twice: the first hint counts
+        (
+            format!(
+                "<observations>\n{LOG}\n</observations>\n{task}\n<current-task>u</current-task>"
+            ),
+            &with_task,
+        ),
+        // an empty hint is none
+        (
+            format!("<observations>\n{LOG}\n</observations>\n<current-task> </current-task>"),
+            &whole,
+        ),
+    ] {
+        assert_eq!(&observed(&answer), want, "{answer}");
+    }
+}
+
+#[test]
+fn several_blocks_are_joined() {
+    let answer = "<observations>\n* a\n</observations>\nand\n<observations>\n* b\n</observations>";
+    assert_eq!(observed(answer).0, "* a\n* b");
+    let unclosed = "<observations>\n* a\n<observations>\n* b\n</observations>";
+    assert_eq!(observed(unclosed).0, "* a\n* b");
+}
+
+#[test]
+fn mentions_of_tags_do_not_end_a_section() {
+    let line = "* 🟡 User asked what </observations> means and where <current-task> goes";
+    let answer = format!("<observations>\n{line}\n* b</observations>\n* c\n</observations>");
+    let (text, task, _) = observed(&answer);
+    assert_eq!(
+        text,
+        format!("{}\n* b&lt;/observations>\n* c", escape(line))
+    );
+    assert_eq!(task, None);
+}
+
+#[test]
+fn code_keeps_its_markup() {
+    let code = "* 🟡 Template:\n```xml\n<current-task>\n<b>x</b>\n</observations>\n```\n* after";
+    let answer = format!("<observations>\n{code}\n</observations>");
+    assert_eq!(observed(&answer).0, escape(code));
+    assert!(observed(&answer).0.contains("<b>x</b>"));
+    // Also where the answer itself is wrapped, and where prose stands before the wrapper.
+    let wrapped = format!("Here:\n\n```\n{answer}\n```");
+    assert_eq!(observed(&wrapped).0, escape(code));
+}
+
+#[test]
+fn an_unclosed_code_fence_does_not_swallow_the_hints() {
+    let answer =
+        "<observations>\n* a\n```\nlet x;\n</observations>\n<current-task>t</current-task>";
+    assert_eq!(observed(answer).1, Some("t".to_owned()));
+}
+
+#[test]
+fn nothing_worth_keeping_is_empty() {
+    let refusal = "I'm sorry, but I can't help with that request.";
+    for answer in [
+        "",
+        " \n\t",
+        "\0",
+        refusal,
+        "<observations>\n</observations>",
+        "<observations></observations>",
+        "<observations>",
+        "</observations>",
+        "<observations>\nDate: Mar 4, 2026\n</observations>",
+        "<think>\n- only thoughts",
+        "* ",
+        "```\n```",
+        "{\"error\": \"overloaded\"}",
+        &format!("<observations>\n{refusal}\n</observations>\n<current-task>t</current-task>"),
+    ] {
+        assert_eq!(read(answer, "User (10:00): hi"), Outcome::Empty, "{answer}");
+    }
+}
+
+#[test]
+fn loops_and_megabytes_are_refused() {
+    let input = "User (10:00): hi\n".repeat(300);
+    for answer in [
+        "* 🔴 and again ".repeat(80_000),
+        format!(
+            "<observations>\n{}\n</observations>",
+            "* 🟢 the very same line\n".repeat(500)
+        ),
+        (0..60_000).map(|n| format!("* 🟢 fact {n}\n")).collect(),
+    ] {
+        assert_eq!(read(&answer, &input), Outcome::Degenerate);
+    }
+}
+
+#[test]
+fn what_is_stored_is_clean() {
+    let endless: String = (0..4_000).map(|n| format!("漢{n} ")).collect();
+    let answer = format!(
+        "<observations>\n\n\n* a\u{1b}[31m\u{0}b   \n\n\n\n* {endless}\n* c\n\n</observations>"
+    );
+    let (text, ..) = observed(&answer);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..2], ["* a[31mb", ""]);
+    assert_eq!(lines[2].chars().count(), LINE_CHARS + " [cut]".len());
+    assert_eq!(lines[3..], ["* c"]);
+
+    let long = format!(
+        "* a\n<current-task>\n{}\n</current-task>",
+        "👍".repeat(9_000)
+    );
+    let task = observed(&long).1.unwrap_or_default();
+    assert_eq!(task.chars().count(), HINT_CHARS);
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_read_and_what_is_read_reads_again(
+        answer in "(</?observations>|</?current-task>|</?suggested-response>|<think>|</think>|```|\n|\n\\* |\n- |\n1\\. |Date: |[a-z]{0,9}|🔴|漢|\u{0}|\r| ){0,60}"
+    ) {
+        if let Outcome::Observed { text, current_task, suggested_response } = read(&answer, &answer) {
+            prop_assert!(!text.trim().is_empty());
+            for kept in [Some(text.clone()), current_task, suggested_response].into_iter().flatten() {
+                prop_assert_eq!(&escape(&kept), &kept);
+                prop_assert!(kept.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()));
+            }
+            // A stored log given back in the form that was asked for comes back unchanged.
+            let again = format!("<observations>\n{text}\n</observations>");
+            if !text.contains("```") {
+                prop_assert_eq!(observed(&again).0, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Turns a range of messages into the text the Observer reads. Pure: instants and the zone come in
+//! as values; nothing is ever sent to the upstream from here.
+//!
+//! ```text
+//! Date: Mar 4, 2026
+//! User (14:05): Is the pass open?
+//!   Every further line of a message is indented, so nobody can forge a speaker inside a text.
+//! Tool call search: {"query": "pass"}
+//! Tool result search (14:06): open until Friday
+//! Assistant: Yes, until Friday. [Image #1: map.png]
+//! Date: on or before Mar 5, 2026
+//! User: Said before the first request, so nobody knows when: no minute.
+//! ```
+//!
+//! - A line that starts in the first column is a date header or `Speaker[ name][ (HH:MM)]: text`.
+//! - The date header stands where the day changes; the minute is left out where it is the same as
+//!   on the line before under the same header.
+//! - System messages are not shown: code copies them into the chunk ([`system_messages`]).
+//! - Secrets and encoded blobs are replaced by notes first; then long texts are shortened.
+
+mod saying;
+
+use std::fmt::Write as _;
+
+use jiff::tz::TimeZone;
+
+pub use saying::{ARGUMENT_CHARS, RESULT_CHARS, TEXT_CHARS};
+use saying::{Reader, Saying};
+
+use super::prompt::head;
+use super::{Node, dates, render};
+use crate::history::{Piece, Role, Spoken};
+
+/// Characters of a message that [`by_code`] keeps.
+const LINE_CHARS: usize = 160;
+
+/// One message of the range and when it was said.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// How many messages the chain holds up to and including it.
+    pub count: usize,
+    /// When it was first seen, in milliseconds since 1970.
+    pub seen_ms: i64,
+    /// Whether it was seen as it was said; otherwise it is older than `seen_ms` by an unknown time.
+    pub live: bool,
+    /// What it says.
+    pub spoken: &'a Spoken,
+}
+
+impl<'a> Entry<'a> {
+    /// The entry of a stored message.
+    pub fn of(node: &Node, spoken: &'a Spoken) -> Self {
+        Self {
+            count: node.count,
+            seen_ms: node.seen_ms,
+            live: node.live,
+            spoken,
+        }
+    }
+}
+
+/// The transcript of `entries`, in order; empty where none of them says anything.
+pub fn format(entries: &[Entry<'_>], zone: &TimeZone) -> String {
+    let mut reader = Reader::default();
+    let mut clock = Clock::new(zone);
+    let mut out = String::new();
+    for entry in entries {
+        if entry.spoken.role == Role::System {
+            continue;
+        }
+        for Saying { who, what } in reader.read(entry.spoken) {
+            if let Some(header) = clock.header(entry) {
+                let _ = writeln!(out, "{header}");
+            }
+            let time = match clock.minute(entry) {
+                Some(minute) => format!(" ({minute})"),
+                None => String::new(),
+            };
+            let _ = writeln!(out, "{who}{time}: {}", indent(&what));
+        }
+    }
+    out
+}
+
+/// What code writes in place of an Observer that found nothing twice: one line for every message
+/// that is not a system message, its first 160 characters, under the same date headers.
+pub fn by_code(entries: &[Entry<'_>], zone: &TimeZone) -> String {
+    let mut reader = Reader::default();
+    let mut clock = Clock::new(zone);
+    let mut out = String::new();
+    for entry in entries {
+        if entry.spoken.role == Role::System {
+            continue;
+        }
+        if let Some(header) = clock.header(entry) {
+            let _ = writeln!(out, "{header}");
+        }
+        let mark = match entry.spoken.role {
+            Role::User => "🟡",
+            _ => "🟢",
+        };
+        let time = match clock.every_minute(entry) {
+            Some(minute) => format!(" ({minute})"),
+            None => String::new(),
+        };
+        let _ = writeln!(out, "* {mark}{time} {}", one_line(entry, &mut reader));
+    }
+    super::prompt::escape(&out)
+}
+
+/// The system messages of the range as [`render::chunk_text`] takes them: place and words.
+pub fn system_messages(entries: &[Entry<'_>]) -> Vec<(usize, String)> {
+    entries
+        .iter()
+        .filter(|entry| entry.spoken.role == Role::System)
+        .filter_map(|entry| {
+            let texts: Vec<&str> = entry
+                .spoken
+                .pieces
+                .iter()
+                .filter_map(|piece| match piece {
+                    Piece::Text(text) => Some(render::before_block(text).trim()),
+                    _ => None,
+                })
+                .filter(|text| !text.is_empty())
+                .collect();
+            (!texts.is_empty()).then(|| (entry.count, texts.join("\n")))
+        })
+        .collect()
+}
+
+fn one_line(entry: &Entry<'_>, reader: &mut Reader) -> String {
+    let sayings = reader.read(entry.spoken);
+    let said: Vec<String> = sayings
+        .iter()
+        .map(|Saying { who, what }| format!("{who}: {what}"))
+        .collect();
+    let words = said.join(" | ");
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.is_empty() {
+        return format!("{}: [nothing said]", saying::speaker(entry.spoken));
+    }
+    let kept = head(&words, LINE_CHARS);
+    let more = if kept.len() < words.len() { "…" } else { "" };
+    format!("{kept}{more}")
+}
+
+/// Every line but the first by two spaces. All that any reader may take for a line break counts.
+fn indent(text: &str) -> String {
+    let text = text.trim().replace("\r\n", "\n");
+    let breaks = [
+        '\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}',
+    ];
+    text.split(breaks).collect::<Vec<_>>().join("\n  ")
+}
+
+/// Knows which header and which minute the line before had.
+struct Clock<'a> {
+    zone: &'a TimeZone,
+    header: Option<String>,
+    minute: Option<String>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(zone: &'a TimeZone) -> Self {
+        Self {
+            zone,
+            header: None,
+            minute: None,
+        }
+    }
+
+    /// The date header, where it differs from the one in force.
+    fn header(&mut self, entry: &Entry<'_>) -> Option<String> {
+        let day = dates::day(entry.seen_ms, self.zone);
+        let header = if entry.live {
+            format!("Date: {day}")
+        } else {
+            format!("Date: on or before {day}")
+        };
+        if self.header.as_ref() == Some(&header) {
+            return None;
+        }
+        self.minute = None;
+        self.header = Some(header.clone());
+        Some(header)
+    }
+
+    /// The minute, where one is known and differs from the line before.
+    fn minute(&mut self, entry: &Entry<'_>) -> Option<String> {
+        let minute = self.every_minute(entry)?;
+        if self.minute.as_ref() == Some(&minute) {
+            return None;
+        }
+        self.minute = Some(minute.clone());
+        Some(minute)
+    }
+
+    /// The minute, where one is known.
+    fn every_minute(&self, entry: &Entry<'_>) -> Option<String> {
+        entry.live.then(|| dates::minute(entry.seen_ms, self.zone))
+    }
+}
+
+#[cfg(test)]
+mod tests;
