@@ -4,32 +4,24 @@
 //! are written, because a relative one ("3 days ago") would change with every day and with it the
 //! prompt prefix. Called by the transcript and by whoever tells a model what day it is.
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Zoned};
 
 /// The day of an instant (milliseconds since 1970) in `zone`: `Mar 4, 2026`.
 pub fn day(ms: i64, zone: &TimeZone) -> String {
-    instant(ms)
-        .to_zoned(zone.clone())
-        .strftime("%b %-d, %Y")
-        .to_string()
+    at(ms, zone).strftime("%b %-d, %Y").to_string()
 }
 
 /// The minute of an instant (milliseconds since 1970) in `zone`, 24 hours: `14:05`.
 pub fn minute(ms: i64, zone: &TimeZone) -> String {
-    instant(ms)
-        .to_zoned(zone.clone())
-        .strftime("%H:%M")
-        .to_string()
+    at(ms, zone).strftime("%H:%M").to_string()
 }
 
 /// A time beyond what a calendar can hold can only come from a damaged row; the nearest end will do.
-fn instant(ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(ms).unwrap_or(if ms < 0 {
-        Timestamp::MIN
-    } else {
-        Timestamp::MAX
-    })
+fn at(ms: i64, zone: &TimeZone) -> Zoned {
+    Zoned::default() // 1970, in UTC
+        .saturating_add(SignedDuration::from_millis(ms))
+        .with_time_zone(zone.clone())
 }
 
 #[cfg(test)]
