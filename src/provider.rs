@@ -1,26 +1,284 @@
 //! A scripted provider: the independent judge of what Diarist sends upstream.
 //!
-//! It accepts and refuses requests as the real chat-completions API does ([`judge()`]), simulates
-//! its prompt cache ([`PromptCache`]), and writes down every byte it received. It never uses
-//! `wire`, `history` or `memory`: a mistake there must not hide itself here.
+//! It accepts and refuses requests as the real chat-completions API does ([`judge()`], [`Rules`]),
+//! simulates the API's prompt cache ([`PromptCache`]), says what a [`Script`] tells it to, behaves
+//! as badly as a [`Behaviour`] wants, and writes down every byte it received ([`Recorded`]). Tests,
+//! `demo` and `replay` read their numbers from that record. It never uses `wire`, `history` or
+//! `memory`: a mistake there must not hide itself here.
+//!
+//! # In five steps
+//!
+//! ```no_run
+//! use diarist::provider::{Behaviour, Conversation, Options, Part, Provider, Replay, Style};
+//!
+//! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. Start one. By default it improvises as the actor, and is a faithful Observer for requests
+//! //    that name the model `observer-mini`, a Reflector for `reflector-mini`.
+//! let provider = Provider::start(Options::default()).await?;
+//!
+//! // 2. Say what it insists on, and what it says.
+//! provider.rules(|rules| rules.alternate = true);
+//! let conversation = Conversation::generate(1, 120, Style::Travel);
+//! provider.script(Part::Actor, Replay::of([&conversation]));
+//!
+//! // 3. Let it misbehave: from now on, or for the next so many requests of one part.
+//! provider.behave(Part::Actor, Behaviour { frame_bytes: Some(7), ..Behaviour::default() });
+//! provider.next(Part::Observer, 2, &Behaviour::rate_limited(1));
+//!
+//! // 4. Send it requests: `provider.base_url()` is what a client would be configured with.
+//!
+//! // 5. Read what arrived.
+//! let record = provider.wait_for(1).await?;
+//! assert!(record[0].accepted());
+//! println!("{:?} {:?}", record[0].measured, record[0].ending);
+//! # Ok(()) }
+//! ```
 
+mod answer;
+mod behaviour;
 pub mod cache;
+pub mod conversation;
 pub mod judge;
-pub mod prompt;
-pub mod refusal;
+mod observer;
+mod prompt;
+mod record;
+mod reflector;
+mod refusal;
+mod routes;
+pub mod script;
+mod sending;
+mod server;
+mod socket;
 
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
+use serde_json::{Map, Value};
+use tokio::net::TcpListener;
+
+pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
 pub use cache::{Measured, PromptCache};
-pub use judge::{Accepted, Rules, judge};
+pub use conversation::{Conversation, Fact, Style};
+pub use judge::{Accepted, Rules, judge, signature_for};
+pub use observer::{Manner, Observer};
 pub use prompt::Prompt;
+pub use record::{Credential, Ending, Recorded, Stage, Verdict};
+pub use reflector::Reflector;
 pub use refusal::Refusal;
+pub use script::{Ask, Call, Improvise, Replay, Reply, Say, Script};
+
+use server::{Shared, lock};
 
 /// Counts the tokens of a short text. Must be a pure function of the text.
 pub type Count = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
+
+/// Tells from a request who is asking.
+pub type Recognise = Arc<dyn Fn(&Map<String, Value>) -> Part + Send + Sync>;
+
+/// The model name that means the Observer, unless [`Options::recognise`] says otherwise.
+pub const OBSERVER_MODEL: &str = "observer-mini";
+/// The model name that means the Reflector, unless [`Options::recognise`] says otherwise.
+pub const REFLECTOR_MODEL: &str = "reflector-mini";
+
+/// How long [`Provider::wait_for`] waits: far beyond anything that is not a hang.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The default count: a quarter of the bytes, rounded up. No tokenizer agrees with it, but it is
 /// cheap, needs no vocabulary, and is the same everywhere and for ever.
 pub fn rough_count() -> Count {
     Arc::new(|text| u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX))
+}
+
+/// Who is asking. Scripts and behaviours are set for each part by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// A client's conversation, or one of its side calls.
+    Actor,
+    /// An Observer's call.
+    Observer,
+    /// A Reflector's call.
+    Reflector,
+    /// Anything that is no chat request: models, embeddings, echoes.
+    Other,
+}
+
+/// What a provider starts with. Rules, scripts and behaviours can be changed while it runs.
+pub struct Options {
+    /// What it insists on.
+    pub rules: Rules,
+    /// How it counts prompts and answers.
+    pub count: Count,
+    /// Who is asking; by default the model's name decides.
+    pub recognise: Recognise,
+    /// What each part says.
+    pub scripts: HashMap<Part, Arc<dyn Script>>,
+    /// Whether the record keeps the bodies of chat requests. Without memory a long conversation
+    /// sends the square of its length: replaying one of 1,600 messages keeps half a gigabyte.
+    pub keep_bodies: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let scripts: [(Part, Arc<dyn Script>); 3] = [
+            (Part::Actor, Arc::new(Improvise::default())),
+            (Part::Observer, Arc::new(Observer::default())),
+            (Part::Reflector, Arc::new(Reflector::default())),
+        ];
+        Self {
+            rules: Rules::default(),
+            count: rough_count(),
+            recognise: Arc::new(by_model),
+            scripts: scripts.into(),
+            keep_bodies: true,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("rules", &self.rules)
+            .field("keep_bodies", &self.keep_bodies)
+            .finish_non_exhaustive()
+    }
+}
+
+fn by_model(request: &Map<String, Value>) -> Part {
+    match request.get("model").and_then(Value::as_str) {
+        Some(OBSERVER_MODEL) => Part::Observer,
+        Some(REFLECTOR_MODEL) => Part::Reflector,
+        _ => Part::Actor,
+    }
+}
+
+/// Nothing came that [`Provider::wait_for`] would have been content with.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the provider's record held {held} requests after {waited:?}, not what was waited for")]
+pub struct Late {
+    /// How many requests had come.
+    pub held: usize,
+    /// For how long was waited.
+    pub waited: Duration,
+}
+
+/// A running provider on a free loopback port. Dropping it closes the port and every connection.
+pub struct Provider {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Provider {
+    /// Starts one on `127.0.0.1` and a free port, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start(options: Options) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(options));
+        let accepting = server::accept(listener, Arc::clone(&shared));
+        shared.tasks.spawn("provider accept", accepting);
+        Ok(Self { address, shared })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:PORT`: the origin, without a path.
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What a client (or Diarist) is configured with: the origin and `/v1`. Any other base path
+    /// works as well; routes are recognised by how a path ends.
+    pub fn base_url(&self) -> String {
+        format!("{}/v1", self.origin())
+    }
+
+    /// Changes what it insists on, from the next request on.
+    pub fn rules(&self, change: impl FnOnce(&mut Rules)) {
+        change(&mut lock(&self.shared.rules));
+    }
+
+    /// Changes what one part says, from the next request on.
+    pub fn script(&self, part: Part, script: impl Script + 'static) {
+        lock(&self.shared.scripts).insert(part, Arc::new(script));
+    }
+
+    /// Sets how it behaves towards one part from now on.
+    pub fn behave(&self, part: Part, behaviour: Behaviour) {
+        lock(&self.shared.schedule).stand(part, behaviour);
+    }
+
+    /// Queues a behaviour for the next `times` requests of one part; queued ones come first.
+    pub fn next(&self, part: Part, times: usize, behaviour: &Behaviour) {
+        lock(&self.shared.schedule).queue(part, times, behaviour);
+    }
+
+    /// Everything received so far, oldest first. Cheap: entries are shared, not copied.
+    pub fn record(&self) -> Vec<Arc<Recorded>> {
+        self.shared.record.snapshot()
+    }
+
+    /// The record of one part.
+    pub fn record_of(&self, part: Part) -> Vec<Arc<Recorded>> {
+        let mut record = self.record();
+        record.retain(|entry| entry.part == part);
+        record
+    }
+
+    /// Waits until so many requests have ended, however they ended, and gives the record.
+    ///
+    /// # Errors
+    /// [`Late`] after half a minute.
+    pub async fn wait_for(&self, requests: usize) -> Result<Vec<Arc<Recorded>>, Late> {
+        self.wait_until(|record| {
+            let ended = record.iter().filter(|entry| entry.ending != Ending::Open);
+            ended.count() >= requests
+        })
+        .await
+    }
+
+    /// Waits until `enough` holds of the record, and gives it. The test is asked again at every
+    /// change: a request that came, was decided, or ended.
+    ///
+    /// # Errors
+    /// [`Late`] after half a minute.
+    pub async fn wait_until(
+        &self,
+        enough: impl Fn(&[Arc<Recorded>]) -> bool,
+    ) -> Result<Vec<Arc<Recorded>>, Late> {
+        let waiting = self.shared.record.wait(enough);
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .map_err(|_| Late {
+                held: self.record().len(),
+                waited: PATIENCE,
+            })
+    }
+
+    /// Frees the bodies of everything recorded so far; the rest of the record stays.
+    pub fn forget_bodies(&self) {
+        self.shared.record.forget_bodies();
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        self.shared.closing.cancel();
+    }
 }

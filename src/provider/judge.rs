@@ -160,8 +160,15 @@ pub fn judge(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
 /// # Errors
 /// As [`judge`].
 pub fn inspect(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
-    let request = parse(body)?;
-    let model = parameters::check(&request, rules)?;
+    inspect_parsed(parse(body)?, rules)
+}
+
+/// [`inspect`] for a body that has been parsed already.
+pub(super) fn inspect_parsed(
+    request: Map<String, Value>,
+    rules: &Rules,
+) -> Result<Accepted, Refusal> {
+    let model = parameters::check(&request, rules)?.to_owned();
     let messages = parameters::messages(&request)?;
     for (at, message) in messages.iter().enumerate() {
         parameters::check_message(at, message)?;
@@ -174,7 +181,7 @@ pub fn inspect(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
         .get("stream_options")
         .and_then(|options| options.get("include_usage"));
     Ok(Accepted {
-        model: model.to_owned(),
+        model,
         stream: flag(request.get("stream")),
         include_usage: flag(include_usage),
         n: request
@@ -187,7 +194,8 @@ pub fn inspect(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
     })
 }
 
-fn parse(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
+/// A body as a JSON object.
+pub(super) fn parse(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
     // Parsed through `FromStr`, which serde_json compiles (optimised, also in tests) itself.
     let value = std::str::from_utf8(body)
         .ok()

@@ -84,7 +84,8 @@ fn piece_end(text: &str) -> usize {
     }
 }
 
-fn render_message(message: &Value) -> String {
+/// One message as the model reads it.
+pub(super) fn render_message(message: &Value) -> String {
     let Some(fields) = message.as_object() else {
         return message.to_string();
     };

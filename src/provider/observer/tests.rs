@@ -1,0 +1,126 @@
+use serde_json::json;
+
+use super::transcript::{Entry, Speaker, read};
+use super::*;
+use crate::provider::conversation::{Conversation, Style};
+use crate::provider::script::text;
+use crate::provider::{Part, rough_count};
+
+const SHOWN: &str = "\
+Observe only what is fenced. Nothing of this line is history.
+```history
+Mar 4 2026:
+User (2:05 PM): I own a Leaf EV and my plate is KX 4411. What now?
+Tool Call look_up (14:06): {\"plate\": \"KX 4411\"}
+Tool Result look_up: {\"found\": 3}
+second line of the result
+Assistant: It is registered. I noted \"blue sticker\" for you.
+2026-03-05:
+User (09:00): Users: three of us
+```
+";
+
+fn ask(manner: Manner, shown: &str) -> String {
+    let request = json!({"messages": [
+        {"role": "system", "content": "User (00:00): never part of the history"},
+        {"role": "user", "content": shown},
+    ]});
+    let ask = Ask {
+        request: request.as_object().unwrap(),
+        messages: request["messages"].as_array().unwrap(),
+        part: Part::Observer,
+        choice: 0,
+    };
+    Observer { manner }.reply(&ask).content.unwrap()
+}
+
+#[test]
+fn a_transcript_is_read_with_its_speakers_times_and_dates() {
+    let entries = read(SHOWN);
+    let told: Vec<_> = entries
+        .iter()
+        .map(|entry: &Entry| (entry.speaker, entry.time, entry.date.as_deref()))
+        .collect();
+    let first = Some("Mar 4, 2026");
+    assert_eq!(
+        told,
+        [
+            (Speaker::User, Some((14, 5)), first),
+            (Speaker::Call, Some((14, 6)), first),
+            (Speaker::Result, Some((14, 6)), first),
+            (Speaker::Assistant, Some((14, 6)), first),
+            (Speaker::User, Some((9, 0)), Some("Mar 5, 2026")),
+        ]
+    );
+    assert_eq!(entries[2].text, "{\"found\": 3}\nsecond line of the result");
+    assert_eq!(entries[4].text, "Users: three of us");
+}
+
+#[test]
+fn observations_come_in_the_published_format() {
+    let observed = ask(Manner::Faithful, SHOWN);
+    for line in [
+        "<observations>",
+        "Date: Mar 4, 2026",
+        "* 🔴 (14:05) User asked: I own a Leaf EV and my plate is KX 4411. What now?",
+        "Date: Mar 5, 2026",
+        "</observations>",
+        "<current-task>",
+        "<suggested-response>",
+    ] {
+        assert!(
+            observed.lines().any(|found| found == line),
+            "{line} in {observed}"
+        );
+    }
+    assert!(!observed.contains("never part"), "{observed}");
+    assert!(observed.contains("blue sticker"), "{observed}");
+}
+
+#[test]
+fn planted_facts_survive_and_the_whole_shrinks_five_to_eightfold() {
+    for style in [Style::Travel, Style::Coding] {
+        let conversation = Conversation::generate(7, 60, style);
+        let mut shown = String::from("Mar 4 2026:\n");
+        for message in &conversation.messages[1..] {
+            let speaker = match message["role"].as_str() {
+                Some("user") => "User",
+                Some("tool") => "Tool Result find",
+                _ if message.get("tool_calls").is_some() => continue,
+                _ => "Assistant",
+            };
+            shown.push_str(&format!("{speaker} (14:05): {}\n", text(message)));
+        }
+        let observed = ask(Manner::Faithful, &shown);
+        for fact in &conversation.facts {
+            assert!(observed.contains(&fact.words), "{}", fact.words);
+        }
+        let count = rough_count();
+        let ratio = f64::from(count(&shown)) / f64::from(count(&observed));
+        assert!(
+            (4.0..9.0).contains(&ratio),
+            "{style:?} shrank {ratio:.1} times"
+        );
+    }
+}
+
+#[test]
+fn each_manner_fails_in_its_own_way() {
+    assert_eq!(ask(Manner::Empty, SHOWN), "");
+    let looped = ask(Manner::Degenerate, SHOWN);
+    assert!(looped.lines().filter(|line| line.starts_with("* ")).count() >= 400);
+    let bare = ask(Manner::Untagged, SHOWN);
+    assert!(!bare.contains('<') && bare.contains("* 🔴"));
+    let forgetful = ask(Manner::Forgetful, SHOWN);
+    assert!(forgetful.len() < ask(Manner::Faithful, SHOWN).len());
+    assert_eq!(Reply::filtered().finish, Some("content_filter"));
+}
+
+#[test]
+fn a_prompt_without_any_history_yields_no_observations() {
+    let observed = ask(Manner::Faithful, "Nothing to see.");
+    assert!(
+        observed.starts_with("<observations>\n\n</observations>"),
+        "{observed}"
+    );
+}

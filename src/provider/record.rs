@@ -1,0 +1,294 @@
+//! What the provider saw: one [`Recorded`] per request, kept for tests, the demo and replay.
+//!
+//! Everything reported about Diarist's effect is read from here, never from the proxy's own
+//! opinion. Written by [`super::server`] while a request is served; read through
+//! [`super::Provider::record`]. Decides nothing.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::Part;
+use super::cache::Measured;
+use super::refusal::Refusal;
+
+/// One request as it arrived, and what became of it.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Position in the record, from 0.
+    pub number: usize,
+    /// Which TCP connection it came on, from 0.
+    pub connection: u64,
+    /// When its head had been read.
+    pub at: Instant,
+    /// Request method.
+    pub method: Method,
+    /// Path and query, as received.
+    pub target: String,
+    /// Every header. Credentials are marked sensitive, so `Debug` hides them.
+    pub headers: HeaderMap,
+    /// The presented credential.
+    pub credential: Credential,
+    /// The body as received, whole unless the client left early. Empty when
+    /// [`super::Options::keep_bodies`] is off.
+    pub body: Bytes,
+    /// Size of the body in bytes, also where it was not kept.
+    pub body_bytes: usize,
+    /// Who asked: the conversation, an Observer, a Reflector, or neither.
+    pub part: Part,
+    /// The model named in the body, if one was.
+    pub model: Option<String>,
+    /// How many messages the body held.
+    pub messages: usize,
+    /// What the provider decided.
+    pub verdict: Verdict,
+    /// Prompt and cached tokens; absent for anything but an accepted chat request.
+    pub measured: Option<Measured>,
+    /// Tokens of the whole answer, all choices together, as reported in `usage`.
+    pub completion_tokens: Option<u32>,
+    /// The assistant message of the first choice.
+    pub reply: Option<Value>,
+    /// How the exchange ended, as far as it has.
+    pub ending: Ending,
+}
+
+impl Recorded {
+    /// The body as JSON; `None` for what does not parse or was not kept.
+    pub fn json(&self) -> Option<Value> {
+        std::str::from_utf8(&self.body).ok()?.parse().ok()
+    }
+
+    /// Whether the model answered this chat request.
+    pub fn accepted(&self) -> bool {
+        self.verdict == Verdict::Accepted
+    }
+
+    /// What the provider refused it with, if it did.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match &self.verdict {
+            Verdict::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// The stage at which the client went away, if it did.
+    pub fn hung_up(&self) -> Option<Stage> {
+        match self.ending {
+            Ending::HungUp { stage, .. } => Some(stage),
+            _ => None,
+        }
+    }
+}
+
+/// A presented credential: comparable, usable as a cache owner, invisible in `Debug`.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Credential(String);
+
+impl Credential {
+    /// Reads `authorization`, `api-key` or `x-api-key`; empty when none is there.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let value = ["authorization", "api-key", "x-api-key"]
+            .into_iter()
+            .find_map(|name| headers.get(name))
+            .and_then(|value| value.to_str().ok());
+        Self(value.unwrap_or_default().to_owned())
+    }
+
+    /// The credential in the clear, scheme included: `"Bearer sk-…"`.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() {
+            "none"
+        } else {
+            "[hidden]"
+        })
+    }
+}
+
+/// What the provider decided about a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not decided yet: the body is still arriving.
+    Pending,
+    /// A chat request that was answered.
+    Accepted,
+    /// A chat request that was refused.
+    Refused(Refusal),
+    /// Failed because a [`super::Behaviour`] said so, with this status.
+    Failed(u16),
+    /// Not a chat request; nothing to judge.
+    Unjudged,
+}
+
+/// How far an exchange had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The request's body was still arriving.
+    Body,
+    /// The request was complete, no answer had begun.
+    BeforeHead,
+    /// The head of the answer was out, no event (or body byte) was.
+    BeforeFirstEvent,
+    /// Some of the answer was out: whole events, and bytes in all.
+    Streaming {
+        /// Events that had been handed to the socket whole.
+        events: usize,
+        /// Bytes of the answer's body that had been handed to the socket.
+        bytes: usize,
+    },
+    /// Everything was out but the end of the answer.
+    AfterLastEvent,
+}
+
+/// How an exchange ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It has not.
+    Open,
+    /// The whole answer was handed to the socket.
+    Complete {
+        /// Time since the head of the request.
+        after: Duration,
+    },
+    /// The client went away.
+    HungUp {
+        /// How far the exchange had come.
+        stage: Stage,
+        /// Time since the head of the request.
+        after: Duration,
+    },
+    /// The provider broke it off, as scripted.
+    Cut {
+        /// Time since the head of the request.
+        after: Duration,
+    },
+}
+
+/// The record itself: append, amend, wait.
+#[derive(Debug)]
+pub(super) struct Record {
+    entries: Mutex<Vec<Arc<Recorded>>>,
+    changed: watch::Sender<()>,
+}
+
+impl Record {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Appends an entry and gives the watch that sees it to its end.
+    pub(super) fn open(self: &Arc<Self>, entry: Recorded) -> Watch {
+        let at = entry.at;
+        let mut entries = self.lock();
+        let number = entries.len();
+        entries.push(Arc::new(Recorded { number, ..entry }));
+        drop(entries);
+        self.changed.send_replace(());
+        Watch {
+            record: Arc::clone(self),
+            number,
+            at,
+            stage: Stage::Body,
+            ended: false,
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<Arc<Recorded>> {
+        self.lock().clone()
+    }
+
+    pub(super) fn forget_bodies(&self) {
+        // Numbers are positions and watches hold them: entries are never removed.
+        for entry in self.lock().iter_mut() {
+            Arc::make_mut(entry).body = Bytes::new();
+        }
+    }
+
+    /// Waits until `enough` holds of the record.
+    pub(super) async fn wait(
+        &self,
+        enough: impl Fn(&[Arc<Recorded>]) -> bool,
+    ) -> Vec<Arc<Recorded>> {
+        let mut changes = self.changed.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let entries = self.snapshot();
+            // The sender lives in `self`: waiting cannot fail.
+            if enough(&entries) || changes.changed().await.is_err() {
+                return entries;
+            }
+        }
+    }
+
+    fn amend(&self, number: usize, change: impl FnOnce(&mut Recorded)) {
+        if let Some(entry) = self.lock().get_mut(number) {
+            change(Arc::make_mut(entry));
+        }
+        self.changed.send_replace(());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Recorded>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees one exchange to its end. Dropped before that, it writes down that the client hung up: a
+/// connection that dies takes the future or the body that holds the watch with it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    record: Arc<Record>,
+    number: usize,
+    at: Instant,
+    stage: Stage,
+    ended: bool,
+}
+
+impl Watch {
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn reach(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    pub(super) fn note(&self, change: impl FnOnce(&mut Recorded)) {
+        self.record.amend(self.number, change);
+    }
+
+    pub(super) fn complete(&mut self) {
+        let after = self.at.elapsed();
+        self.end(Ending::Complete { after });
+    }
+
+    pub(super) fn cut(&mut self) {
+        let after = self.at.elapsed();
+        self.end(Ending::Cut { after });
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.note(|entry| entry.ending = ending);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let (stage, after) = (self.stage, self.at.elapsed());
+        self.end(Ending::HungUp { stage, after });
+    }
+}

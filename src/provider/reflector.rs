@@ -1,0 +1,181 @@
+//! A scripted Reflector: condenses the observations it is shown to a share of their size.
+//!
+//! Low priorities go first, oldest first; what is high or done stays, at worst shortened. Like the
+//! Observer it invents nothing. A [`Script`], called by [`super::server`].
+
+use super::observer::{Manner, reply, shorten};
+use super::script::{Ask, Reply, Script};
+
+/// The scripted Reflector.
+#[derive(Clone, Copy, Debug)]
+pub struct Reflector {
+    /// How it does its work.
+    pub manner: Manner,
+    /// How much of what it is shown it keeps, in percent of the bytes.
+    pub keep_percent: usize,
+}
+
+impl Default for Reflector {
+    fn default() -> Self {
+        Self {
+            manner: Manner::Faithful,
+            keep_percent: 55,
+        }
+    }
+}
+
+impl Script for Reflector {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let shown = ask.text_of("user").join("\n");
+        let condensed = condense(&shown, self.keep_percent);
+        reply(self.manner, &condensed, "")
+    }
+}
+
+/// In the order in which they may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Priority {
+    Low,
+    Medium,
+    High,
+}
+
+/// One observation with the lines indented under it.
+struct Block<'a> {
+    /// Which date header it stands under.
+    group: usize,
+    priority: Priority,
+    lines: Vec<&'a str>,
+}
+
+impl Block<'_> {
+    fn bytes(&self) -> usize {
+        self.lines.iter().map(|line| line.len() + 1).sum()
+    }
+}
+
+fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
+    let (dates, mut blocks) = read(shown);
+    let mut seen = std::collections::HashSet::new();
+    blocks.retain(|block| seen.insert((block.group, block.lines.clone())));
+
+    let whole: usize = blocks.iter().map(Block::bytes).sum();
+    let target = whole * keep_percent / 100;
+    let mut left = whole;
+    for priority in [Priority::Low, Priority::Medium] {
+        blocks.retain(|block| {
+            let goes = left > target && block.priority == priority;
+            left -= if goes { block.bytes() } else { 0 };
+            !goes
+        });
+    }
+    write(&dates, &blocks, left > target)
+}
+
+fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
+    // Before the first header observations have no date.
+    let mut dates = vec![""];
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    for line in shown.lines() {
+        let text = line.trim_start();
+        let marker = text.starts_with("* ") || text.starts_with("- ");
+        if text.starts_with("Date:") {
+            dates.push(text);
+        } else if marker && text.len() == line.len() {
+            blocks.push(Block {
+                group: dates.len() - 1,
+                priority: priority(text),
+                lines: vec![line],
+            });
+        } else if (marker || text.starts_with("->"))
+            && let Some(block) = blocks.last_mut()
+        {
+            block.lines.push(line);
+        }
+    }
+    (dates, blocks)
+}
+
+fn priority(line: &str) -> Priority {
+    if line.contains('🔴') || line.contains('✅') {
+        Priority::High
+    } else if line.contains('🟢') {
+        Priority::Low
+    } else {
+        Priority::Medium
+    }
+}
+
+/// `tight` shortens what remains: heads of observations only, and not all of a long one.
+fn write(dates: &[&str], blocks: &[Block<'_>], tight: bool) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut group = 0;
+    for block in blocks {
+        if block.group != group {
+            group = block.group;
+            out.push(dates[group].to_owned());
+        }
+        if tight {
+            out.extend(block.lines.first().map(|line| shorten(line, 96)));
+        } else {
+            out.extend(block.lines.iter().map(|line| (*line).to_owned()));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observations(lines: usize) -> String {
+        let mut shown = String::from("Condense:\nDate: Mar 4, 2026\n");
+        for line in 0..lines {
+            let mark = ["🟢", "🔴", "🟡"][line % 3];
+            shown.push_str(&format!(
+                "* {mark} (14:{:02}) fact number {line}\n  -> detail {line}\n",
+                line % 60
+            ));
+        }
+        shown + "Date: Mar 5, 2026\n* ✅ (09:00) everything was booked\n"
+    }
+
+    #[test]
+    fn low_priorities_go_first_and_the_size_is_kept_to() {
+        let shown = observations(90);
+        let condensed = condense(&shown, 55);
+        let size: usize = condensed.iter().map(|line| line.len() + 1).sum();
+        assert!(
+            (45..=62).contains(&(size * 100 / shown.len())),
+            "{size} of {}",
+            shown.len()
+        );
+        assert_eq!(
+            condensed.iter().filter(|line| line.contains('🔴')).count(),
+            30
+        );
+        assert!(condensed.iter().all(|line| !line.contains('🟢')));
+        let yellow: Vec<&String> = condensed
+            .iter()
+            .filter(|line| line.contains('🟡'))
+            .collect();
+        assert!(
+            yellow.len() < 30 && yellow.last().unwrap().ends_with("number 89"),
+            "the oldest went"
+        );
+        assert_eq!(condensed[0], "Date: Mar 4, 2026");
+        assert_eq!(
+            condensed.last().unwrap(),
+            "* ✅ (09:00) everything was booked"
+        );
+    }
+
+    #[test]
+    fn when_all_is_high_it_is_shortened_not_lost() {
+        let line = format!("* 🔴 (14:05) {}", "important words ".repeat(20));
+        let shown: Vec<String> = (0..20).map(|n| format!("{line}{n}\n  -> detail")).collect();
+        let condensed = condense(&shown.join("\n"), 55);
+        assert_eq!(condensed.len(), 20);
+        assert!(condensed.iter().all(|line| line.len() < 110));
+    }
+}

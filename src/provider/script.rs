@@ -1,0 +1,261 @@
+//! What the model says: a [`Script`] turns a request into a [`Reply`].
+//!
+//! Scripts are pure functions of the request (and of a seed), so that a run can be repeated.
+//! Called by [`super::server`] for accepted requests; they never see sockets or headers.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::Part;
+use super::conversation::Conversation;
+use super::judge::role;
+use super::prompt::render_message;
+
+/// What a script is asked.
+#[derive(Debug)]
+pub struct Ask<'a> {
+    /// The whole request.
+    pub request: &'a Map<String, Value>,
+    /// Its messages.
+    pub messages: &'a [Value],
+    /// Who is asking.
+    pub part: Part,
+    /// Which of the asked-for choices this is, from 0.
+    pub choice: u32,
+}
+
+impl Ask<'_> {
+    /// The text of all messages of this role, in order, text parts joined.
+    pub fn text_of(&self, wanted: &str) -> Vec<String> {
+        self.messages
+            .iter()
+            .filter(|message| role(message) == wanted)
+            .map(text)
+            .collect()
+    }
+}
+
+/// The text of a message: its string content, or its text parts joined.
+pub fn text(message: &Value) -> String {
+    match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .filter_map(|part| part.get("text").and_then(Value::as_str))
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+/// What the model says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The text, if any.
+    pub content: Option<String>,
+    /// Tool calls.
+    pub calls: Vec<Call>,
+    /// `reasoning_content`, as reasoning models of compatible providers send it.
+    pub reasoning: Option<String>,
+    /// `refusal`.
+    pub refusal: Option<String>,
+    /// `finish_reason` where it is not `stop` or `tool_calls`.
+    pub finish: Option<&'static str>,
+}
+
+/// One tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its id.
+    pub id: String,
+    /// The function's name.
+    pub name: String,
+    /// The arguments, spelled as the model spelled them.
+    pub arguments: String,
+}
+
+impl Reply {
+    /// A reply that only says `content`.
+    pub fn say(content: impl Into<String>) -> Self {
+        Self {
+            content: Some(content.into()),
+            ..Self::default()
+        }
+    }
+
+    /// A reply cut short by the content filter, with nothing said.
+    pub fn filtered() -> Self {
+        Self {
+            content: Some(String::new()),
+            refusal: Some("I can't help with that.".to_owned()),
+            finish: Some("content_filter"),
+            ..Self::default()
+        }
+    }
+
+    /// The reply that `message`, an assistant message of a recorded conversation, was.
+    pub fn recorded(message: &Value) -> Self {
+        let field = |value: &Value, pointer: &str| {
+            let text = value.pointer(pointer).and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        Self {
+            content: message
+                .get("content")
+                .filter(|c| !c.is_null())
+                .map(|_| text(message)),
+            calls: calls
+                .into_iter()
+                .flatten()
+                .map(|call| Call {
+                    id: field(call, "/id"),
+                    name: field(call, "/function/name"),
+                    arguments: field(call, "/function/arguments"),
+                })
+                .collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Decides what the model says.
+pub trait Script: Send + Sync {
+    /// The reply to one request. Must depend on nothing but the request and the script itself.
+    fn reply(&self, ask: &Ask<'_>) -> Reply;
+}
+
+impl<F> Script for F
+where
+    F: Fn(&Ask<'_>) -> Reply + Send + Sync,
+{
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        self(ask)
+    }
+}
+
+/// Says the same thing to everyone.
+#[derive(Clone, Debug)]
+pub struct Say(pub String);
+
+impl Script for Say {
+    fn reply(&self, _: &Ask<'_>) -> Reply {
+        Reply::say(self.0.as_str())
+    }
+}
+
+/// Makes something up from the last message: deterministic by seed, calling a tool about every
+/// third time a user speaks and tools are there (sometimes two at once).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Improvise {
+    /// Another seed, another conversation.
+    pub seed: u64,
+}
+
+impl Script for Improvise {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let Some(last) = ask.messages.last() else {
+            return Reply::say("");
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.seed.to_le_bytes());
+        hasher.update(&ask.choice.to_le_bytes());
+        hasher.update(&ask.messages.len().to_le_bytes());
+        hasher.update(render_message(last).as_bytes());
+        let digest = *hasher.finalize().as_bytes();
+
+        let tools: Vec<&str> = tool_names(ask.request).collect();
+        if role(last) == "user" && !tools.is_empty() && digest[0].is_multiple_of(3) {
+            let wanted = 1 + usize::from(digest[1].is_multiple_of(3));
+            return Reply {
+                calls: (0..wanted)
+                    .map(|n| improvised_call(&tools, &digest, n))
+                    .collect(),
+                ..Reply::default()
+            };
+        }
+        let topic: Vec<String> = text(last)
+            .split_whitespace()
+            .take(8)
+            .map(str::to_owned)
+            .collect();
+        Reply::say(format!(
+            "About \"{}\": noted under number {}.",
+            topic.join(" "),
+            u32::from_le_bytes([digest[2], digest[3], digest[4], 0])
+        ))
+    }
+}
+
+fn tool_names(request: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    request
+        .get("tools")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|tool| tool.pointer("/function/name").and_then(Value::as_str))
+}
+
+fn improvised_call(tools: &[&str], digest: &[u8; 32], number: usize) -> Call {
+    let pick = usize::from(digest[8 + number]) % tools.len();
+    let salt = u64::from_le_bytes([
+        digest[16], digest[17], digest[18], digest[19], digest[20], digest[21], digest[22], 0,
+    ]);
+    Call {
+        id: format!("call_{salt:014x}{number}"),
+        name: tools[pick].to_owned(),
+        arguments: json!({ "query": salt % 1000 }).to_string(),
+    }
+}
+
+/// Plays recorded conversations: answers with the assistant message that followed the request's
+/// last messages when the conversation was recorded.
+///
+/// The last six messages decide, then three, two, one: enough of them stays raw behind any
+/// observation block, and short repeated messages ("yes") are told apart by what precedes them.
+#[derive(Debug, Default)]
+pub struct Replay {
+    replies: HashMap<[u8; 32], Reply>,
+}
+
+/// How many last messages are compared, most telling first.
+const CONTEXTS: [usize; 4] = [6, 3, 2, 1];
+
+impl Replay {
+    /// A script that knows the replies of all these conversations.
+    pub fn of<'a>(conversations: impl IntoIterator<Item = &'a Conversation>) -> Self {
+        let mut replies = HashMap::new();
+        for conversation in conversations {
+            let digests: Vec<_> = conversation.messages.iter().map(digest).collect();
+            for at in conversation.requests() {
+                for context in CONTEXTS.into_iter().filter(|context| *context <= at) {
+                    replies
+                        .entry(join(&digests[at - context..at]))
+                        .or_insert_with(|| Reply::recorded(&conversation.messages[at]));
+                }
+            }
+        }
+        Self { replies }
+    }
+}
+
+impl Script for Replay {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let from = ask.messages.len().saturating_sub(CONTEXTS[0]);
+        let digests: Vec<_> = ask.messages[from..].iter().map(digest).collect();
+        CONTEXTS
+            .into_iter()
+            .filter(|context| *context <= digests.len())
+            .find_map(|context| self.replies.get(&join(&digests[digests.len() - context..])))
+            .cloned()
+            .unwrap_or_else(|| Reply::say("Nothing was recorded after this."))
+    }
+}
+
+fn digest(message: &Value) -> [u8; 32] {
+    *blake3::hash(render_message(message).as_bytes()).as_bytes()
+}
+
+fn join(digests: &[[u8; 32]]) -> [u8; 32] {
+    *blake3::hash(&digests.concat()).as_bytes()
+}
