@@ -37,6 +37,7 @@
 mod answer;
 mod behaviour;
 pub mod cache;
+mod chat;
 pub mod conversation;
 pub mod judge;
 mod observer;

@@ -10,7 +10,7 @@ use super::script::{Ask, Reply, Script};
 use transcript::{Entry, Speaker};
 
 /// The longest user message that is kept word for word, in characters.
-const VERBATIM_CHARS: usize = 240;
+const VERBATIM_CHARS: usize = 140;
 
 /// How an Observer (or Reflector) does its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn observation(entry: &Entry) -> Option<String> {
             let text = if length <= VERBATIM_CHARS {
                 said
             } else {
-                extract(&said, VERBATIM_CHARS.max(length / 6))
+                extract(&said, VERBATIM_CHARS)
             };
             format!("* {mark} {time}User {verb}: {text}")
         }
@@ -116,27 +116,36 @@ fn observation(entry: &Entry) -> Option<String> {
             let mark = if done { "✅" } else { "🟡" };
             format!(
                 "* {mark} {time}Assistant: {}",
-                extract(&said, 48.max(length / 8))
+                extract(&said, 40.max(length / 10))
             )
         }
-        Speaker::Call => format!("* 🟢 {time}Called {}", extract(&said, 60)),
+        // What a call was for shows in what it found.
+        Speaker::Call => return None,
         Speaker::Result => {
-            format!(
-                "  -> 🟢 found {}",
-                extract(&said, (length / 16).clamp(40, 400))
-            )
+            let tool = entry.tool.as_deref().unwrap_or("tool");
+            let found = extract(&said, (length / 20).clamp(24, 320));
+            format!("* 🟢 {time}{tool}: {found}")
         }
         Speaker::System => format!("* 🟡 {time}System: {}", extract(&said, 60.max(length / 6))),
     })
 }
 
-/// The first sentence, then the facts of the rest, within about `budget` characters.
+/// The first sentence, then facts from what that leaves out, within about `budget` bytes.
 fn extract(text: &str, budget: usize) -> String {
     let sentence = first_sentence(text);
-    let mut kept = shorten(sentence, budget);
-    let rest = &text[sentence.len()..];
+    // "1. One-way 2. Economy": the stop of a list's number ends no sentence.
+    let lead = if sentence.len() < 8 { text } else { sentence };
+    // A third is left for the facts of a sentence that does not fit.
+    let mut kept = shorten(
+        lead,
+        if lead.len() > budget {
+            budget * 2 / 3
+        } else {
+            budget
+        },
+    );
     let mut told: Vec<&str> = Vec::new();
-    for fact in facts(rest) {
+    for fact in facts(text) {
         let spent = kept.len() + told.iter().map(|fact| fact.len() + 2).sum::<usize>();
         if spent + fact.len() > budget {
             break;
@@ -186,7 +195,7 @@ fn facts(text: &str) -> impl Iterator<Item = &str> {
     let words = words.map(|word| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '@'));
     quoted
         .chain(words)
-        .filter(|fact| !fact.is_empty() && fact.len() <= 60)
+        .filter(|fact| (2..=60).contains(&fact.len()))
 }
 
 fn hints(entries: &[Entry]) -> String {

@@ -1,40 +1,37 @@
-//! The provider's HTTP side: accepts connections, decides which route a request takes, and serves
-//! chat completions.
+//! The provider's HTTP side: accepts connections, opens a record for every request, reads bodies
+//! into it and hands the request to its route.
 //!
-//! Every rule it applies is somebody else's: [`super::judge`], [`super::cache`], the scripts and
-//! the behaviours. Started by [`super::Provider::start`].
+//! Knows nothing of chat ([`super::chat`]) nor of the other routes ([`super::routes`]). Started by
+//! [`super::Provider::start`].
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::{Map, Value};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::Answer;
-use super::behaviour::{Behaviour, Cut, Failure, Schedule};
-use super::cache::{Measured, PromptCache};
-use super::judge::{self, Accepted, Rules};
-use super::record::{Credential, Ending, Record, Recorded, Stage, Verdict, Watch};
-use super::refusal::Refusal;
-use super::script::{Ask, Reply, Script};
+use super::behaviour::{Behaviour, Schedule};
+use super::cache::PromptCache;
+use super::judge::Rules;
+use super::record::{Credential, Ending, Record, Recorded, Verdict, Watch};
+use super::script::Script;
 use super::sending::{self, Body};
 use super::socket::Socket;
 use super::{Options, Part, Recognise, routes};
 use crate::tasks::Tasks;
 
 /// Larger bodies than any test sends are a mistake, not a request.
-const MAX_BODY_BYTES: usize = 256 << 20;
+pub(super) const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// What all connections share.
 pub(super) struct Shared {
@@ -42,9 +39,9 @@ pub(super) struct Shared {
     pub(super) rules: Mutex<Rules>,
     pub(super) schedule: Mutex<Schedule>,
     pub(super) scripts: Mutex<HashMap<Part, Arc<dyn Script>>>,
-    cache: Mutex<PromptCache>,
-    recognise: Recognise,
-    count: super::Count,
+    pub(super) cache: Mutex<PromptCache>,
+    pub(super) recognise: Recognise,
+    pub(super) count: super::Count,
     keep_bodies: bool,
     connections: AtomicU64,
     pub(super) tasks: Tasks,
@@ -68,7 +65,7 @@ impl Shared {
         }
     }
 
-    fn script(&self, part: Part) -> Option<Arc<dyn Script>> {
+    pub(super) fn script(&self, part: Part) -> Option<Arc<dyn Script>> {
         lock(&self.scripts).get(&part).cloned()
     }
 }
@@ -124,14 +121,6 @@ pub(super) struct Call {
     reset: Arc<AtomicBool>,
 }
 
-/// A request body that has been read.
-struct Received {
-    parsed: Option<Map<String, Value>>,
-    /// Decompressed, where it came compressed.
-    bytes: Bytes,
-    part: Part,
-}
-
 impl Call {
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let watch = self.shared.record.open(self.entry(&request));
@@ -173,49 +162,6 @@ impl Call {
         }
     }
 
-    async fn chat(
-        self,
-        request: Request<Incoming>,
-        mut watch: Watch,
-    ) -> io::Result<Response<Body>> {
-        let early = lock(&self.shared.schedule).take_early();
-        if let Some(behaviour) = early
-            && let Some(failure) = &behaviour.fail
-        {
-            return self.fail(failure, &behaviour, watch);
-        }
-        let (head, body) = request.into_parts();
-        let bytes = self.read(body, &mut watch).await?;
-        watch.reach(Stage::BeforeHead);
-
-        let received = self.receive(&head.headers, bytes);
-        watch.note(|entry| received.describe(entry));
-        let behaviour = lock(&self.shared.schedule).take(received.part);
-        if behaviour.silent {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(behaviour.before_head).await;
-        if behaviour.cut == Some(Cut::BeforeHead) {
-            watch.cut();
-            return Err(io::Error::other("cut before the head, as scripted"));
-        }
-        if let Some(failure) = &behaviour.fail {
-            return self.fail(failure, &behaviour, watch);
-        }
-        let credential = Credential::of(&head.headers);
-        match self.judge(&received, &credential) {
-            Ok((accepted, measured)) => {
-                self.complete(&accepted, measured, received.part, &behaviour, watch)
-            }
-            Err(refusal) => {
-                let response = error_response(&refusal);
-                let body = Bytes::from(refusal.body().to_string());
-                watch.note(|entry| entry.verdict = Verdict::Refused(refusal));
-                Ok(self.plain(response, body, &behaviour, watch))
-            }
-        }
-    }
-
     /// Reads a body into the record, frame by frame: a client that leaves half-way has still sent
     /// what it has sent.
     pub(super) async fn read(&self, body: Incoming, watch: &mut Watch) -> io::Result<Bytes> {
@@ -240,143 +186,6 @@ impl Call {
         ended.map(|()| bytes)
     }
 
-    fn receive(&self, headers: &HeaderMap, bytes: Bytes) -> Received {
-        let bytes = decompressed(headers, bytes);
-        let parsed = judge::parse(&bytes).ok();
-        let part = parsed
-            .as_ref()
-            .map_or(Part::Actor, |request| (self.shared.recognise)(request));
-        Received {
-            parsed,
-            bytes,
-            part,
-        }
-    }
-
-    fn judge(
-        &self,
-        received: &Received,
-        credential: &Credential,
-    ) -> Result<(Accepted, Measured), Refusal> {
-        let rules = lock(&self.shared.rules).clone();
-        let accepted = match &received.parsed {
-            Some(request) => judge::inspect_parsed(request.clone(), &rules)?,
-            // It did not parse: this says so in the API's words.
-            None => judge::inspect(&received.bytes, &rules)?,
-        };
-        let mut cache = lock(&self.shared.cache);
-        let (measured, path) = cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
-        rules.fits(measured.prompt_tokens)?;
-        cache.store(&path);
-        Ok((accepted, measured))
-    }
-
-    fn complete(
-        &self,
-        accepted: &Accepted,
-        measured: Measured,
-        part: Part,
-        behaviour: &Behaviour,
-        watch: Watch,
-    ) -> io::Result<Response<Body>> {
-        let replies = self.replies(accepted, part);
-        let answer = Answer {
-            id: format!("chatcmpl-scripted{}", watch.number()),
-            model: &accepted.model,
-            created: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
-            completion_tokens: replies.iter().map(|reply| self.tokens(reply)).sum(),
-            replies,
-            measured,
-            signed: lock(&self.shared.rules).signature,
-        };
-        watch.note(|entry| {
-            entry.verdict = Verdict::Accepted;
-            entry.measured = Some(measured);
-            entry.completion_tokens = Some(answer.completion_tokens);
-            entry.reply = answer.first_message();
-        });
-        let response =
-            Response::builder().header("x-request-id", format!("req_{}", watch.number()));
-        if !accepted.stream {
-            let response = response
-                .header(CONTENT_TYPE, "application/json")
-                .body(())
-                .map_err(io::Error::other)?;
-            return Ok(self.plain(
-                response,
-                answer.completion().to_string().into(),
-                behaviour,
-                watch,
-            ));
-        }
-        let usage = accepted.include_usage || behaviour.unasked_usage;
-        let chunks = answer.chunks(behaviour.delta_chars, usage);
-        let response = response
-            .header(CONTENT_TYPE, "text/event-stream; charset=utf-8")
-            .header("cache-control", "no-cache")
-            .body(())
-            .map_err(io::Error::other)?;
-        Ok(self.send(
-            response,
-            sending::encode(&chunks, behaviour),
-            behaviour,
-            watch,
-        ))
-    }
-
-    fn replies(&self, accepted: &Accepted, part: Part) -> Vec<Reply> {
-        let script = self.shared.script(part);
-        (0..accepted.n)
-            .map(|choice| {
-                let ask = Ask {
-                    request: &accepted.request,
-                    messages: accepted.messages(),
-                    part,
-                    choice,
-                };
-                script
-                    .as_ref()
-                    .map_or_else(Reply::default, |script| script.reply(&ask))
-            })
-            .collect()
-    }
-
-    fn tokens(&self, reply: &Reply) -> u32 {
-        let count = &self.shared.count;
-        let said = [&reply.content, &reply.reasoning, &reply.refusal];
-        let said: u32 = said.into_iter().flatten().map(|text| count(text)).sum();
-        let called: u32 = reply
-            .calls
-            .iter()
-            .map(|call| count(&call.name) + count(&call.arguments))
-            .sum();
-        said + called
-    }
-
-    fn fail(
-        &self,
-        failure: &Failure,
-        behaviour: &Behaviour,
-        watch: Watch,
-    ) -> io::Result<Response<Body>> {
-        watch.note(|entry| entry.verdict = Verdict::Failed(failure.status));
-        let mut response = Response::builder().status(failure.status);
-        if let Some(seconds) = failure.retry_after {
-            response = response.header(RETRY_AFTER, seconds);
-        }
-        let (kind, body) = failure.body.clone().unwrap_or_else(|| {
-            let refusal = Refusal::for_status(failure.status);
-            ("application/json", refusal.body().to_string())
-        });
-        let response = response
-            .header(CONTENT_TYPE, kind)
-            .body(())
-            .map_err(io::Error::other)?;
-        Ok(self.plain(response, body.into(), behaviour, watch))
-    }
-
     /// An answer that is not a stream: one event, with its length announced.
     pub(super) fn plain(
         &self,
@@ -392,7 +201,7 @@ impl Call {
         self.send(response, vec![body], behaviour, watch)
     }
 
-    fn send(
+    pub(super) fn send(
         &self,
         mut response: Response<()>,
         events: Vec<Bytes>,
@@ -415,51 +224,5 @@ impl Call {
         let events = compressed.unwrap_or(events);
         let announced = response.headers().contains_key(CONTENT_LENGTH);
         response.map(|()| sending::body(&events, behaviour, announced, &self.reset, watch))
-    }
-}
-
-impl Received {
-    fn describe(&self, entry: &mut Recorded) {
-        entry.part = self.part;
-        let Some(request) = &self.parsed else { return };
-        entry.model = request
-            .get("model")
-            .and_then(Value::as_str)
-            .map(str::to_owned);
-        entry.messages = request
-            .get("messages")
-            .and_then(Value::as_array)
-            .map_or(0, Vec::len);
-    }
-}
-
-fn error_response(refusal: &Refusal) -> Response<()> {
-    let mut response = Response::new(());
-    if let Ok(status) = http::StatusCode::from_u16(refusal.status) {
-        *response.status_mut() = status;
-    }
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
-}
-
-/// What does not decompress is left as it came: judging it says that it is no JSON.
-fn decompressed(headers: &HeaderMap, bytes: Bytes) -> Bytes {
-    use std::io::Read as _;
-
-    if headers
-        .get(CONTENT_ENCODING)
-        .is_none_or(|coding| coding != "gzip")
-    {
-        return bytes;
-    }
-    let mut plain = Vec::new();
-    let limit = u64::try_from(MAX_BODY_BYTES).unwrap_or(u64::MAX);
-    match flate2::read::GzDecoder::new(bytes.as_ref())
-        .take(limit)
-        .read_to_end(&mut plain)
-    {
-        Ok(_) => plain.into(),
-        Err(_) => bytes,
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Entry {
     pub(super) date: Option<String>,
     /// Hour and minute, 24 h.
     pub(super) time: Option<(u8, u8)>,
+    /// The tool's name, where the line gives one.
+    pub(super) tool: Option<String>,
     pub(super) text: String,
 }
 
@@ -59,6 +61,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
                 speaker,
                 date: date.clone(),
                 time,
+                tool: tool(header),
                 text: said.to_owned(),
             });
         } else if let Some(entry) = entries.last_mut().filter(|_| !is_fence(line)) {
@@ -88,10 +91,17 @@ fn speaker_line(line: &str) -> Option<(Speaker, &str, &str)> {
     if header.len() > MAX_HEADER_BYTES {
         return None;
     }
-    // A call's line names the tool before the colon; the name is worth keeping.
-    let named = matches!(speaker, Speaker::Call) && !header.trim().is_empty();
-    let said = if named { rest.trim_start() } else { said };
     Some((speaker, header, said))
+}
+
+/// The name in ` search_flights (14:05)`.
+fn tool(header: &str) -> Option<String> {
+    let name = header
+        .split(['(', '['])
+        .next()
+        .unwrap_or_default()
+        .trim_matches([' ', '`', '*', '_']);
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// A closing fence, or the tag that closes a data section: not part of what was said last.

@@ -1,0 +1,139 @@
+//! Whole conversations against judge, cache and replay: made-up ones always, recorded ones where
+//! the folder with them lies beside the repository.
+
+use std::path::Path;
+
+use diarist::provider::{
+    Conversation, Part, PromptCache, Replay, Reply, Rules, Script, Style, judge, rough_count,
+};
+use serde_json::Value;
+
+use crate::client::{post, provider};
+
+fn made_up() -> Vec<Conversation> {
+    let travel = (1..4).map(|seed| Conversation::generate(seed, 60, Style::Travel));
+    let coding = (1..4).map(|seed| Conversation::generate(seed, 60, Style::Coding));
+    travel.chain(coding).collect()
+}
+
+fn recorded() -> Vec<Conversation> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    let files = ["tau_airline.jsonl", "tau_long.jsonl", "swe_agent.jsonl"];
+    files
+        .iter()
+        .filter_map(|file| std::fs::read_to_string(folder.join(file)).ok())
+        .flat_map(|lines| Conversation::read_all(&lines).unwrap())
+        .collect()
+}
+
+#[test]
+fn every_conversation_is_acceptable_at_every_turn() {
+    for conversation in made_up() {
+        for sent in conversation.requests() {
+            let body = conversation.request(sent, "gpt-4o", true).to_string();
+            judge(body.as_bytes(), &Rules::strict())
+                .unwrap_or_else(|refusal| panic!("{} at {sent}: {refusal:?}", conversation.id));
+        }
+    }
+    for conversation in recorded() {
+        // Long ones are judged at some of their turns: each verdict reads the whole history.
+        let step = (conversation.messages.len() / 40).max(1);
+        for sent in conversation.requests().step_by(step) {
+            let body = conversation.request(sent, "gpt-4o", true).to_string();
+            judge(body.as_bytes(), &Rules::default())
+                .unwrap_or_else(|refusal| panic!("{} at {sent}: {refusal:?}", conversation.id));
+        }
+    }
+}
+
+#[test]
+fn a_seed_makes_the_same_conversation_and_another_seed_another() {
+    let made = |seed| Conversation::generate(seed, 30, Style::Travel).messages;
+    assert_eq!(made(5), made(5));
+    assert_ne!(made(5), made(6));
+}
+
+#[test]
+fn made_up_conversations_are_long_and_use_tools_in_parallel() {
+    for conversation in made_up() {
+        let calls = |message: &Value| message["tool_calls"].as_array().map_or(0, Vec::len);
+        let parallel = conversation
+            .messages
+            .iter()
+            .filter(|message| calls(message) > 1);
+        assert!(parallel.count() >= 5, "{}", conversation.id);
+        assert_eq!(conversation.facts.len(), 20, "{}", conversation.id);
+        for fact in &conversation.facts {
+            let said = conversation.messages[fact.at]["content"].as_str().unwrap();
+            assert!(said.contains(&fact.words));
+        }
+        let body = conversation.request(conversation.messages.len(), "m", false);
+        let accepted = judge(body.to_string().as_bytes(), &Rules::default()).unwrap();
+        assert!(
+            accepted.prompt.tokens(&rough_count()) > 15_000,
+            "{}",
+            conversation.id
+        );
+    }
+}
+
+#[test]
+fn lines_that_are_no_conversations_are_errors() {
+    assert!(Conversation::read_all("\n{\"id\": \"a\", \"messages\": []}\n\n").is_ok());
+    assert!(Conversation::read_all("{\"id\": \"a\"}").is_err());
+}
+
+/// A growing conversation pays each turn only for what is new.
+#[test]
+fn the_cache_gives_back_what_a_growing_history_already_sent() {
+    for conversation in made_up().into_iter().chain(recorded()) {
+        let mut cache = PromptCache::new(rough_count());
+        let mut before = 0;
+        let step = (conversation.messages.len() / 40).max(1);
+        for sent in conversation.requests().step_by(step) {
+            let body = conversation.request(sent, "gpt-4o", false).to_string();
+            let accepted = judge(body.as_bytes(), &Rules::default()).unwrap();
+            let measured = cache.read_and_write("key", "gpt-4o", &accepted.prompt);
+            let expected = if before < 1024 { 0 } else { before / 128 * 128 };
+            assert_eq!(
+                measured.cached_tokens, expected,
+                "{} at {sent}",
+                conversation.id
+            );
+            before = measured.prompt_tokens;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replay_says_what_was_said_even_behind_another_beginning() {
+    for conversation in made_up().into_iter().take(2) {
+        let provider = provider().await;
+        provider.script(Part::Actor, Replay::of([&conversation]));
+        for sent in conversation.requests().filter(|sent| *sent > 12).step_by(7) {
+            // All but the system message and the last rounds is gone, as behind an observation block.
+            let mut request = conversation.request(sent, "gpt-4o", false);
+            let from = (1..sent - 6)
+                .rev()
+                .find(|at| conversation.messages[*at]["role"] == "user")
+                .unwrap();
+            let mut messages = vec![conversation.messages[0].clone()];
+            messages.extend_from_slice(&conversation.messages[from..sent]);
+            request["messages"] = messages.into();
+            let answer: Value = post(&provider, &request).await.json().await.unwrap();
+            let said = Reply::recorded(&answer["choices"][0]["message"]);
+            assert_eq!(
+                said,
+                Reply::recorded(&conversation.messages[sent]),
+                "at {sent}"
+            );
+        }
+    }
+}
+
+/// The script trait is for tests to implement as well: a closure is one.
+#[test]
+fn a_closure_is_a_script() {
+    fn takes(_: impl Script) {}
+    takes(|_: &diarist::provider::Ask<'_>| Reply::say("x"));
+}
