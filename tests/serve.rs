@@ -1,7 +1,7 @@
 //! `diarist serve` as a process: it starts, passes a request, is healthy, stops; or says in one line
 //! why it does not start.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -17,6 +17,9 @@ const HEAD: &str = "\
 # Flags win over the environment, the environment over this file, this file over the defaults.
 #
 # Durations are a number and a unit in quotes: \"250ms\", \"30s\", \"5m\", \"1h\".
+#
+# What is logged is no key: DIARIST_LOG (or RUST_LOG) takes a level, or levels by module, such as
+# DIARIST_LOG=warn,diarist=debug. Logs go to standard error, as JSON unless that is a terminal.
 ";
 
 /// Marks a line that shows what a value looks like but is no default.
