@@ -4,11 +4,20 @@
 //! WHERE (INV-OWN). Rows are immutable but for `confirmed` of a link and the life of a job.
 //! Called by `proxy` (find, snapshot), by `jobs` (the rest) and by the command line (threads).
 
+mod reopening;
+mod rows;
+mod sql;
+mod sqlite;
+
 use async_trait::async_trait;
+
+pub use reopening::Reopening;
+pub use sqlite::{OpenError, SqliteStore};
 
 use crate::history::{Link, Scope};
 use crate::memory::{
-    Cause, NewPart, Node, Part, PartId, PartMeta, Snapshot, SnapshotId, SnapshotMeta, Span,
+    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
+    Span,
 };
 
 /// What went wrong. Never carries message text.
@@ -23,6 +32,9 @@ pub enum StoreError {
     /// A row could not be understood.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
+    /// What the call builds upon is not recorded under this owner (any more): nothing was stored.
+    #[error("the conversation is not recorded; it may have been forgotten")]
+    Forgotten,
 }
 
 /// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME).
@@ -97,6 +109,24 @@ pub enum JobKind {
     Observe,
     /// Condense parts.
     Reflect,
+}
+
+impl JobKind {
+    /// The stable name in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Reflect => "reflect",
+        }
+    }
+
+    /// What it leaves behind.
+    pub fn part(self) -> PartKind {
+        match self {
+            Self::Observe => PartKind::Chunk,
+            Self::Reflect => PartKind::Reflection,
+        }
+    }
 }
 
 /// Where a job stands.
@@ -254,14 +284,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn known(&self, scope: &Scope, chain: &[Link]) -> Result<Known, StoreError>;
 
     /// Records an accepted request in one transaction and returns its lineage. Recording the same
-    /// request twice changes nothing but `last_ms` and the request count.
+    /// request twice changes nothing but `last_ms` and the request count. Where no lineage is named
+    /// (or one that was forgotten) and another process recorded these messages first, its lineage
+    /// is joined.
     async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
 
     /// The texts of `parts`, in the order given; missing ones are left out.
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Result<Vec<Part>, StoreError>;
 
-    /// Puts a job into the queue unless its span has one, or has a part already.
-    /// Returns whether it is new.
+    /// Puts a job into the queue unless its span has one, or has a part already, or its last link
+    /// is not recorded (then it was forgotten). Returns whether it is new.
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Result<bool, StoreError>;
 
     /// Leases the next due job until `now_ms + lease_ms`. Expired leases count as free.
@@ -284,8 +316,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Gives a claimed job back. Nothing happens where the lease was lost.
     async fn release(&self, job: &Job, how: Release) -> Result<(), StoreError>;
 
-    /// Commits a snapshot; fills in its id and `eligible_from`. Where an equal one exists
-    /// (same `to`, same parts, same text, eligible for the same tip) that one is returned.
+    /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
+    /// (same `to`, parts, pin and text) and is eligible no later, that one is returned.
+    /// [`StoreError::Forgotten`] where `to` or a part is not recorded under this owner.
     async fn commit_snapshot(
         &self,
         scope: &Scope,

@@ -1,0 +1,129 @@
+-- The first schema. Applied files are never edited (their checksum is stored): add a new one.
+--
+-- Every table but `lineages` starts its key with the owner (tenant, resource). `resource` is empty
+-- where there is none, never NULL, so that keys compare. Times are milliseconds since 1970, hashes
+-- are BLOBs of 32 bytes, lists are JSON. The composite foreign keys make it impossible to hang a
+-- row of one owner on a lineage of another.
+
+PRAGMA application_id = 1147748722; -- "DiAr"
+
+-- A conversation as it is listed. AUTOINCREMENT: an id that was forgotten is never given again.
+CREATE TABLE lineages (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant     BLOB    NOT NULL CHECK (length(tenant) = 32),
+    resource   BLOB    NOT NULL CHECK (length(resource) IN (0, 32)),
+    thread_key TEXT,
+    model      TEXT    NOT NULL,
+    requests   INTEGER NOT NULL,
+    first_ms   INTEGER NOT NULL,
+    last_ms    INTEGER NOT NULL,
+    UNIQUE (tenant, resource, id)
+) STRICT;
+CREATE INDEX lineages_by_time ON lineages (last_ms);
+
+-- One row per message of an accepted request; no text.
+CREATE TABLE nodes (
+    tenant    BLOB    NOT NULL,
+    resource  BLOB    NOT NULL,
+    link      BLOB    NOT NULL CHECK (length(link) = 32),
+    parent    BLOB    NOT NULL CHECK (length(parent) = 32),
+    count     INTEGER NOT NULL,
+    role      TEXT    NOT NULL,
+    tokens    INTEGER NOT NULL,
+    closed    INTEGER NOT NULL,
+    turn_end  INTEGER NOT NULL,
+    born      INTEGER NOT NULL,
+    confirmed INTEGER NOT NULL,
+    seen_ms   INTEGER NOT NULL,
+    live      INTEGER NOT NULL,
+    lineage   INTEGER NOT NULL,
+    PRIMARY KEY (tenant, resource, link),
+    FOREIGN KEY (tenant, resource, lineage) REFERENCES lineages (tenant, resource, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX nodes_by_parent ON nodes (tenant, resource, parent);
+CREATE INDEX nodes_by_lineage ON nodes (tenant, resource, lineage, count);
+
+-- Chunks and reflections. Immutable.
+CREATE TABLE parts (
+    id                 INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant             BLOB    NOT NULL,
+    resource           BLOB    NOT NULL,
+    kind               TEXT    NOT NULL CHECK (kind IN ('chunk', 'reflection')),
+    from_link          BLOB    NOT NULL,
+    from_count         INTEGER NOT NULL,
+    to_link            BLOB    NOT NULL,
+    to_count           INTEGER NOT NULL,
+    text               TEXT    NOT NULL,
+    tokens             INTEGER NOT NULL,
+    message_tokens     INTEGER NOT NULL,
+    current_task       TEXT,
+    suggested_response TEXT,
+    sources            TEXT    NOT NULL,
+    model              TEXT    NOT NULL,
+    at_ms              INTEGER NOT NULL,
+    UNIQUE (tenant, resource, to_link, from_link, kind)
+) STRICT;
+
+-- What can be sent. Immutable.
+CREATE TABLE snapshots (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant        BLOB    NOT NULL,
+    resource      BLOB    NOT NULL,
+    to_link       BLOB    NOT NULL,
+    to_count      INTEGER NOT NULL,
+    eligible_from INTEGER NOT NULL,
+    pin           INTEGER,
+    parts         TEXT    NOT NULL,
+    tokens        INTEGER NOT NULL,
+    cause         TEXT    NOT NULL,
+    segments      TEXT    NOT NULL,
+    at_ms         INTEGER NOT NULL
+) STRICT;
+CREATE INDEX snapshots_by_to ON snapshots (tenant, resource, to_link);
+
+-- One row per accepted history: what exactly it was sent with the first time.
+CREATE TABLE requests (
+    tenant    BLOB    NOT NULL,
+    resource  BLOB    NOT NULL,
+    tip       BLOB    NOT NULL,
+    count     INTEGER NOT NULL,
+    lineage   INTEGER NOT NULL,
+    snapshot  INTEGER,
+    placement TEXT    NOT NULL,
+    model     TEXT    NOT NULL,
+    times     INTEGER NOT NULL,
+    first_ms  INTEGER NOT NULL,
+    last_ms   INTEGER NOT NULL,
+    PRIMARY KEY (tenant, resource, tip),
+    FOREIGN KEY (tenant, resource, lineage) REFERENCES lineages (tenant, resource, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX requests_by_lineage ON requests (tenant, resource, lineage);
+
+-- Work for the Observer and the Reflector. The only table that ever holds words of the client, and
+-- only until the work is done. `due_ms` is when a job may be claimed: its start, its next try, or
+-- the end of its lease.
+CREATE TABLE jobs (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant         BLOB    NOT NULL,
+    resource       BLOB    NOT NULL,
+    kind           TEXT    NOT NULL CHECK (kind IN ('observe', 'reflect')),
+    from_link      BLOB    NOT NULL,
+    from_count     INTEGER NOT NULL,
+    to_link        BLOB    NOT NULL,
+    to_count       INTEGER NOT NULL,
+    state          TEXT    NOT NULL CHECK (state IN ('open', 'abandoned')),
+    due_ms         INTEGER NOT NULL,
+    leased         INTEGER NOT NULL,
+    fence          INTEGER NOT NULL,
+    attempts       INTEGER NOT NULL,
+    empty_answers  INTEGER NOT NULL,
+    message_tokens INTEGER NOT NULL,
+    parts          TEXT    NOT NULL,
+    model          TEXT    NOT NULL,
+    tip            BLOB    NOT NULL,
+    tip_count      INTEGER NOT NULL,
+    payload        TEXT    NOT NULL,
+    UNIQUE (tenant, resource, to_link, from_link, kind)
+) STRICT;
+CREATE INDEX jobs_due ON jobs (due_ms, id, kind, tenant, state) WHERE state = 'open';
+CREATE INDEX jobs_running ON jobs (tenant, due_ms) WHERE state = 'open' AND leased = 1;

@@ -1,0 +1,276 @@
+//! Rows to types and back. A row that cannot be understood is [`StoreError::Corrupt`], never a
+//! default: guessing here would send words to the model that nobody said.
+//!
+//! Columns are read by position; the statements in `sql` say which stands where.
+
+use serde::de::DeserializeOwned;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Decode, Row as _, Sqlite, Type};
+
+use crate::history::{Link, Role, Scope};
+use crate::memory::{
+    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
+    Span,
+};
+
+use super::{Job, JobKind, JobState, NewJob, StoreError};
+
+type Read<T> = Result<T, StoreError>;
+
+pub(super) fn corrupt(what: &str) -> StoreError {
+    StoreError::Corrupt(what.to_owned())
+}
+
+/// A column as SQLite gives it.
+pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Read<T>
+where
+    T: Decode<'r, Sqlite> + Type<Sqlite>,
+{
+    row.try_get(column).map_err(StoreError::from)
+}
+
+/// An integer that fits.
+pub(super) fn int<T: TryFrom<i64>>(row: &SqliteRow, column: usize) -> Read<T> {
+    T::try_from(get::<i64>(row, column)?).map_err(|_| corrupt("a number is out of range"))
+}
+
+fn flag(row: &SqliteRow, column: usize) -> Read<bool> {
+    Ok(get::<i64>(row, column)? != 0)
+}
+
+fn link(row: &SqliteRow, column: usize) -> Read<Link> {
+    Link::from_slice(get::<&[u8]>(row, column)?).ok_or_else(|| corrupt("a link has a wrong length"))
+}
+
+fn json<T: DeserializeOwned>(row: &SqliteRow, column: usize) -> Read<T> {
+    serde_json::from_str(get(row, column)?).map_err(|_| corrupt("a list is not valid JSON"))
+}
+
+fn part_ids(row: &SqliteRow, column: usize) -> Read<Vec<PartId>> {
+    Ok(json::<Vec<i64>>(row, column)?
+        .into_iter()
+        .map(PartId)
+        .collect())
+}
+
+/// Four columns: from, from_count, to, to_count.
+fn span(row: &SqliteRow, first: usize) -> Read<Span> {
+    Ok(Span {
+        from: link(row, first)?,
+        from_count: int(row, first + 1)?,
+        to: link(row, first + 2)?,
+        to_count: int(row, first + 3)?,
+    })
+}
+
+/// The columns of `NODES_OF_CHAIN` and of the longest chain.
+pub(super) fn node(row: &SqliteRow) -> Read<Node> {
+    Ok(Node {
+        link: link(row, 0)?,
+        count: int(row, 1)?,
+        role: Role::from_name(get(row, 2)?).ok_or_else(|| corrupt("an unknown role"))?,
+        tokens: int(row, 3)?,
+        closed: flag(row, 4)?,
+        turn_end: flag(row, 5)?,
+        born: int(row, 6)?,
+        confirmed: flag(row, 7)?,
+        seen_ms: int(row, 8)?,
+        live: flag(row, 9)?,
+    })
+}
+
+/// The first eight columns of every statement about parts.
+pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
+    Ok(PartMeta {
+        id: PartId(int(row, 0)?),
+        kind: part_kind(get(row, 1)?)?,
+        span: span(row, 2)?,
+        tokens: int(row, 6)?,
+        message_tokens: int(row, 7)?,
+    })
+}
+
+/// All thirteen columns of a part.
+pub(super) fn part(row: &SqliteRow) -> Read<Part> {
+    let meta = part_meta(row)?;
+    Ok(Part {
+        id: meta.id,
+        body: NewPart {
+            kind: meta.kind,
+            span: meta.span,
+            text: get(row, 8)?,
+            tokens: meta.tokens,
+            message_tokens: meta.message_tokens,
+            current_task: get(row, 9)?,
+            suggested_response: get(row, 10)?,
+            sources: part_ids(row, 11)?,
+            model: get(row, 12)?,
+        },
+    })
+}
+
+/// Columns 1 to 8 of every statement about snapshots (column 0 tells rows of `FIND` apart).
+pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
+    let pin = get::<Option<i64>>(row, 5)?
+        .map(usize::try_from)
+        .transpose()
+        .map_err(|_| corrupt("a pin is out of range"))?;
+    Ok(SnapshotMeta {
+        id: SnapshotId(int(row, 1)?),
+        to: link(row, 2)?,
+        to_count: int(row, 3)?,
+        eligible_from: int(row, 4)?,
+        pin,
+        parts: part_ids(row, 6)?,
+        tokens: int(row, 7)?,
+        cause: Cause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
+    })
+}
+
+/// A snapshot with its text in column 9.
+pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
+    Ok(Snapshot {
+        meta: snapshot_meta(row)?,
+        segments: json(row, 9)?,
+    })
+}
+
+/// The columns of `JOBS_OF_CHAIN`.
+pub(super) fn job_state(row: &SqliteRow) -> Read<(JobKind, Span, JobState)> {
+    let state = match get(row, 5)? {
+        "open" => JobState::Open,
+        "abandoned" => JobState::Abandoned,
+        _ => return Err(corrupt("an unknown state of a job")),
+    };
+    Ok((job_kind(get(row, 0)?)?, span(row, 1)?, state))
+}
+
+/// The columns of `CLAIM`.
+pub(super) fn job(row: &SqliteRow) -> Read<Job> {
+    Ok(Job {
+        id: int(row, 0)?,
+        scope: scope(row, 1)?,
+        work: NewJob {
+            kind: job_kind(get(row, 3)?)?,
+            span: span(row, 4)?,
+            message_tokens: int(row, 8)?,
+            payload: get(row, 9)?,
+            parts: part_ids(row, 10)?,
+            model: get(row, 11)?,
+            tip: link(row, 12)?,
+            tip_count: int(row, 13)?,
+        },
+        attempts: int(row, 14)?,
+        empty_answers: int(row, 15)?,
+        fence: int(row, 16)?,
+    })
+}
+
+/// Two columns: tenant and resource (empty for none).
+pub(super) fn scope(row: &SqliteRow, first: usize) -> Read<Scope> {
+    let wrong = |_| corrupt("an owner has a wrong length");
+    let resource: &[u8] = get(row, first + 1)?;
+    Ok(Scope {
+        tenant: get::<&[u8]>(row, first)?.try_into().map_err(wrong)?,
+        resource: match resource {
+            [] => None,
+            bytes => Some(bytes.try_into().map_err(wrong)?),
+        },
+    })
+}
+
+fn part_kind(name: &str) -> Read<PartKind> {
+    [PartKind::Chunk, PartKind::Reflection]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| corrupt("an unknown kind of part"))
+}
+
+fn job_kind(name: &str) -> Read<JobKind> {
+    [JobKind::Observe, JobKind::Reflect]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| corrupt("an unknown kind of job"))
+}
+
+/// Links as the JSON array of hexadecimal strings the statements take.
+pub(super) fn probes<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
+    hex_list(links.into_iter().map(Link::as_bytes))
+}
+
+/// 32-byte values as a JSON array of hexadecimal strings.
+pub(super) fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
+    let values = values.into_iter();
+    let mut out = String::with_capacity(2 + 67 * values.size_hint().0);
+    out.push('[');
+    for value in values {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('"');
+        push_hex(&mut out, value);
+        out.push('"');
+    }
+    out.push(']');
+    out
+}
+
+fn push_hex(out: &mut String, bytes: &[u8; 32]) {
+    const DIGITS: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+    ];
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// Ids of parts as a JSON array.
+pub(super) fn id_list(parts: &[PartId]) -> String {
+    let mut out = String::from("[");
+    for part in parts {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str(&part.0.to_string());
+    }
+    out.push(']');
+    out
+}
+
+/// New messages as `NEW_NODES` takes them; `parent` is the link before the first.
+pub(super) fn node_list(nodes: &[Node], parent: Link) -> String {
+    let mut parent = parent;
+    let mut out = String::with_capacity(2 + 200 * nodes.len());
+    out.push('[');
+    for node in nodes {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str("[\"");
+        push_hex(&mut out, node.link.as_bytes());
+        out.push_str("\",\"");
+        push_hex(&mut out, parent.as_bytes());
+        out.push_str("\",");
+        out.push_str(&format!(
+            "{},\"{}\",{},{},{},{},{},{},{}]",
+            node.count,
+            node.role.name(),
+            node.tokens,
+            u8::from(node.closed),
+            u8::from(node.turn_end),
+            node.born,
+            u8::from(node.confirmed),
+            node.seen_ms,
+            u8::from(node.live),
+        ));
+        parent = node.link;
+    }
+    out.push(']');
+    out
+}
+
+/// A count for the store. Histories are far shorter than `i64::MAX`.
+pub(super) fn count(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

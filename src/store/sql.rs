@@ -1,0 +1,309 @@
+//! Every statement, and nothing else.
+//!
+//! Written in the dialect SQLite and PostgreSQL share where that is possible, with numbered `$n`
+//! parameters: `$1` is the tenant and `$2` the resource wherever a statement belongs to an owner
+//! (INV-OWN). Lists of links arrive as one JSON array of hexadecimal strings, so that a statement
+//! never depends on how long a history is. Two tests read this file: every statement that touches
+//! a table of an owner names the owner, and no statement scans a table that grows.
+
+/// Snapshots on a chain (`$3`: links), what its tip (`$4`) was sent with, whether the tip is known.
+///
+/// `CROSS JOIN` is SQLite's way to say that the links drive the join.
+pub(super) const FIND: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause, NULL
+FROM json_each($3) AS p CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
+UNION ALL
+SELECT 1, r.snapshot, NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.placement
+FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
+UNION ALL
+SELECT 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4";
+
+/// One snapshot (`$3`: id) with its text.
+pub(super) const SNAPSHOT: &str = "
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, segments
+FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
+
+/// Recorded messages of a chain (`$3`: links).
+pub(super) const NODES_OF_CHAIN: &str = "
+SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
+       n.live, n.lineage
+FROM json_each($3) AS p CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)";
+
+/// Whether anything follows a link (`$3`).
+pub(super) const HAS_SUCCESSOR: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
+
+/// Parts that end in a chain (`$3`: links), without their text.
+pub(super) const PARTS_OF_CHAIN: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens
+FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
+
+/// Snapshots that end in a chain (`$3`: links), without their text.
+pub(super) const SNAPSHOTS_OF_CHAIN: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause
+FROM json_each($3) AS p CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
+
+/// Jobs that end in a chain (`$3`: links).
+pub(super) const JOBS_OF_CHAIN: &str = "
+SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state
+FROM json_each($3) AS p CROSS JOIN jobs AS j
+WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
+
+/// Parts by id (`$3`: ids) with their text.
+pub(super) const PARTS: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.text, t.current_task, t.suggested_response, t.sources, t.model
+FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
+
+// === Recording ===
+
+/// Whether a lineage (`$3`) is this owner's.
+pub(super) const LINEAGE_EXISTS: &str = "
+SELECT EXISTS (SELECT 1 FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3)";
+
+/// The lineage of the deepest of some links (`$3`).
+pub(super) const LINEAGE_OF_LINKS: &str = "
+SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+ORDER BY n.count DESC LIMIT 1";
+
+/// A new lineage.
+pub(super) const NEW_LINEAGE: &str = "
+INSERT INTO lineages (tenant, resource, thread_key, model, requests, first_ms, last_ms)
+VALUES ($1, $2, $3, $4, 0, $5, $5) RETURNING id";
+
+/// One more request of a lineage (`$3`).
+pub(super) const TOUCH_LINEAGE: &str = "
+UPDATE lineages SET requests = requests + 1, last_ms = max(last_ms, $4), model = $5,
+                    thread_key = coalesce(thread_key, $6)
+WHERE tenant = $1 AND resource = $2 AND id = $3";
+
+/// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
+pub(super) const NEW_NODES: &str = "
+INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
+                   born, confirmed, seen_ms, live)
+SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.value ->> 3,
+       p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
+       p.value ->> 10
+FROM json_each($4) AS p WHERE true
+ON CONFLICT (tenant, resource, link) DO NOTHING";
+
+/// Messages (`$3`: links) that a longer request carried again.
+pub(super) const CONFIRM: &str = "
+UPDATE nodes SET confirmed = 1
+WHERE tenant = $1 AND resource = $2 AND confirmed = 0
+  AND link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
+
+/// The request itself; what it was sent with is kept from the first time (INV-SAME).
+pub(super) const RECORD_REQUEST: &str = "
+INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
+                      first_ms, last_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9)
+ON CONFLICT (tenant, resource, tip)
+DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
+
+// === Jobs ===
+
+/// A job, unless its span has one or a part, or its history is not recorded (any more).
+pub(super) const OFFER: &str = "
+INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
+                  leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
+                  tip_count, payload)
+SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $13, $14
+WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $6)
+  AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
+                  AND from_link = $4 AND kind = $15)
+ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
+
+/// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: tenants it may be claimed for
+/// otherwise; `$4`: now; `$5`: end of the lease. Tenants with fewest running jobs come first.
+///
+/// It is the one statement that looks across owners: a worker serves them all, each under its own
+/// scope, which comes back with the job.
+pub(super) const CLAIM: &str = "
+UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1
+WHERE id = (
+    SELECT j.id FROM jobs AS j
+    WHERE j.state = 'open' AND j.due_ms <= $4
+      AND ((j.kind = 'observe' AND $1) OR (j.kind = 'reflect' AND $2)
+           OR j.tenant IN (SELECT unhex(p.value) FROM json_each($3) AS p))
+    ORDER BY (SELECT count(*) FROM jobs AS b
+              WHERE b.tenant = j.tenant AND b.state = 'open' AND b.leased = 1 AND b.due_ms > $4),
+             j.due_ms, j.id
+    LIMIT 1)
+RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, message_tokens,
+          payload, parts, model, tip, tip_count, attempts, empty_answers, fence";
+
+/// Takes a job (`$3`) away from the worker that holds it (`$4`: fence).
+pub(super) const FINISH: &str = "
+DELETE FROM jobs
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
+/// A part; nothing where the span has one.
+pub(super) const NEW_PART: &str = "
+INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
+                   message_tokens, current_task, suggested_response, sources, model, at_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING
+RETURNING id";
+
+/// Gives a job back until `$5`; `$6` counts an empty answer.
+pub(super) const RETRY: &str = "
+UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
+/// Gives a span up. What stays is a tombstone without words.
+pub(super) const ABANDON: &str = "
+UPDATE jobs SET leased = 0, state = 'abandoned', payload = '', parts = '[]'
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
+/// Jobs waiting or running, of all owners.
+pub(super) const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE state = 'open'";
+
+// === Snapshots ===
+
+/// Whether a link (`$3`) is recorded.
+pub(super) const NODE_EXISTS: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $3)";
+
+/// How many of some parts (`$3`: ids) are this owner's.
+pub(super) const COUNT_PARTS: &str = "
+SELECT count(*) FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
+
+/// Length of the longest recorded chain that extends a tip (`$3`, `$4` long).
+///
+/// Bounded: a tip near the root of a much forked tree has everything below it. Where the bound is
+/// hit the answer is too small, and only requests that were never recorded could notice: recorded
+/// ones are pinned to what they were sent with.
+pub(super) const LONGEST: &str = "
+WITH RECURSIVE below (link, count) AS (
+    SELECT $3, $4
+    UNION ALL
+    SELECT n.link, n.count FROM below CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = below.link
+    LIMIT 200000)
+SELECT max(count) FROM below";
+
+/// A snapshot that says the same and is eligible no later than `$7`.
+pub(super) const EQUAL_SNAPSHOT: &str = "
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause
+FROM snapshots
+WHERE tenant = $1 AND resource = $2 AND to_link = $3 AND parts = $4 AND segments = $5
+  AND pin IS $6 AND eligible_from <= $7
+ORDER BY eligible_from, id LIMIT 1";
+
+/// A snapshot.
+pub(super) const NEW_SNAPSHOT: &str = "
+INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, pin, parts, tokens,
+                       cause, segments, at_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id";
+
+// === People ===
+
+/// Lineages of all owners for the operator, newest first.
+pub(super) const THREADS: &str = "
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
+FROM lineages AS l ORDER BY l.last_ms DESC, l.id DESC LIMIT $1";
+
+/// One lineage (`$1`), for the operator.
+pub(super) const THREAD: &str = "
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
+FROM lineages AS l WHERE l.id = $1";
+
+/// The longest chain of a lineage (`$3`), from its last message back to its first.
+pub(super) const LONGEST_CHAIN: &str = "
+WITH RECURSIVE up (link) AS (
+    SELECT * FROM (
+        SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
+        ORDER BY count DESC LIMIT 1)
+    UNION ALL
+    SELECT n.parent FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
+SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
+       n.live, n.lineage
+FROM up CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
+
+/// Parts of a lineage (`$3`) with their text.
+pub(super) const PARTS_OF_LINEAGE: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.text, t.current_task, t.suggested_response, t.sources, t.model
+FROM nodes AS n CROSS JOIN parts AS t
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link
+ORDER BY t.to_count, t.id";
+
+/// Snapshots of a lineage (`$3`) with their text.
+pub(super) const SNAPSHOTS_OF_LINEAGE: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.segments
+FROM nodes AS n CROSS JOIN snapshots AS s
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link
+ORDER BY s.to_count, s.id";
+
+/// How many parts and snapshots a lineage (`$3`) has.
+pub(super) const COUNTS_OF_LINEAGE: &str = "
+SELECT coalesce(sum((SELECT count(*) FROM parts AS t
+            WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link)), 0),
+       coalesce(sum((SELECT count(*) FROM snapshots AS s
+            WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link)), 0)
+FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3";
+
+// === Forgetting a lineage (`$3`), in this order ===
+
+/// Hands the messages another lineage stands on to that lineage: those below which it goes on, and
+/// those at which it ended a request.
+pub(super) const HAND_OVER: &str = "
+WITH RECURSIVE used (link, heir) AS (
+    SELECT n.link, c.lineage FROM nodes AS n CROSS JOIN nodes AS c
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND c.tenant = $1 AND c.resource = $2 AND c.parent = n.link AND c.lineage <> $3
+    UNION
+    SELECT n.link, r.lineage FROM nodes AS n CROSS JOIN requests AS r
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND r.tenant = $1 AND r.resource = $2 AND r.tip = n.link AND r.lineage <> $3
+    UNION
+    SELECT p.link, used.heir FROM used CROSS JOIN nodes AS n CROSS JOIN nodes AS p
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = used.link
+      AND p.tenant = $1 AND p.resource = $2 AND p.link = n.parent AND p.lineage = $3)
+UPDATE nodes SET lineage = heirs.heir
+FROM (SELECT link, min(heir) AS heir FROM used GROUP BY link) AS heirs
+WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = heirs.link";
+
+/// Jobs of the messages that are left.
+pub(super) const FORGET_JOBS: &str = "
+DELETE FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// Snapshots of the messages that are left.
+pub(super) const FORGET_SNAPSHOTS: &str = "
+DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// Parts of the messages that are left.
+pub(super) const FORGET_PARTS: &str = "
+DELETE FROM parts WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// The lineage's requests.
+pub(super) const FORGET_REQUESTS: &str =
+    "DELETE FROM requests WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The messages that are left.
+pub(super) const FORGET_NODES: &str =
+    "DELETE FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage.
+pub(super) const FORGET_LINEAGE: &str =
+    "DELETE FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
+
+/// Reads the first page of the file.
+pub(super) const PING: &str = "SELECT count(*) FROM sqlite_schema";

@@ -1,0 +1,160 @@
+//! What SQLite's result codes mean for a caller, in words that say what to do.
+
+use std::path::{Path, PathBuf};
+
+use crate::store::StoreError;
+
+/// Why a database could not be opened. Every message names the file and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is not one of SQLite's.
+    #[error("`{0}` is not a database URL; write sqlite:///absolute/path/diarist.db")]
+    Url(String),
+    /// The linked SQLite has a bug that corrupts databases in WAL mode.
+    #[error(
+        "SQLite {found} is older than {required}, the first without the WAL-reset corruption bug; \
+         build Diarist with its bundled SQLite"
+    )]
+    OldSqlite {
+        /// The version that is linked.
+        found: String,
+        /// The oldest that is accepted.
+        required: &'static str,
+    },
+    /// The folder or the file cannot be made or read.
+    #[error("cannot open {}: {reason}; check that the folder exists and may be written", path.display())]
+    Place {
+        /// The database.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file is not a database.
+    #[error("{} is not a SQLite database; move it away or set store.url to another file", .0.display())]
+    NotADatabase(PathBuf),
+    /// The file is a database of another program.
+    #[error("{} is a database of another program; set store.url to another file", .0.display())]
+    Foreign(PathBuf),
+    /// A newer Diarist made the database.
+    #[error(
+        "{} was made by a newer Diarist (schema {found}, this one knows {known}); start that \
+         version, or set store.url to another file", path.display()
+    )]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The newest schema this program knows.
+        known: i64,
+    },
+    /// A migration that was applied is not the one this program holds.
+    #[error("the schema of {} is not Diarist's ({reason}); restore a backup", path.display())]
+    Schema {
+        /// The database.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
+    /// The file is damaged.
+    #[error(
+        "{} is damaged ({reason}); stop Diarist and restore a backup, or move the file away to \
+         start with an empty memory", path.display()
+    )]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What SQLite said.
+        reason: String,
+    },
+    /// The database must be changed and cannot be.
+    #[error("{} is read-only; give this user write access to the file and its folder", .0.display())]
+    ReadOnly(PathBuf),
+    /// No room for the schema.
+    #[error("the disk of {} is full; free some space", .0.display())]
+    Full(PathBuf),
+    /// Another process holds it.
+    #[error("{} is locked by another process; close that program", .0.display())]
+    Locked(PathBuf),
+    /// Anything else.
+    #[error("cannot open {}: {reason}", path.display())]
+    Other {
+        /// The database.
+        path: PathBuf,
+        /// What was said.
+        reason: String,
+    },
+}
+
+/// What a result code comes down to.
+enum Trouble {
+    Locked,
+    ReadOnly,
+    Full,
+    Damaged,
+    NotADatabase,
+    Place,
+    Other,
+}
+
+/// The primary result code is the low byte of the extended one (<https://sqlite.org/rescode.html>).
+fn trouble(error: &sqlx::Error) -> Trouble {
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .and_then(|code| code.parse::<u32>().ok());
+    match code.map(|code| code & 0xff) {
+        Some(5 | 6) => Trouble::Locked,
+        Some(8) => Trouble::ReadOnly,
+        Some(13) => Trouble::Full,
+        Some(11) => Trouble::Damaged,
+        Some(26) => Trouble::NotADatabase,
+        Some(10 | 14) => Trouble::Place,
+        _ => Trouble::Other,
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::PoolTimedOut => {
+                return Self::Busy("every connection is in use or stuck".to_owned());
+            }
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::ColumnIndexOutOfBounds { .. }
+            | sqlx::Error::ColumnNotFound(_)
+            | sqlx::Error::Decode(_)
+            | sqlx::Error::TypeNotFound { .. } => return Self::Corrupt(error.to_string()),
+            _ => {}
+        }
+        match trouble(&error) {
+            Trouble::Locked => Self::Busy(error.to_string()),
+            Trouble::ReadOnly => Self::Unavailable(format!(
+                "the database is read-only; give this user write access ({error})"
+            )),
+            Trouble::Full => {
+                Self::Unavailable(format!("the disk is full; free some space ({error})"))
+            }
+            Trouble::Damaged | Trouble::NotADatabase => Self::Unavailable(format!(
+                "the database is damaged; restore a backup or move it away ({error})"
+            )),
+            Trouble::Place | Trouble::Other => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl OpenError {
+    pub(super) fn of(path: &Path, error: &sqlx::Error) -> Self {
+        let path = path.to_owned();
+        let reason = error.to_string();
+        match trouble(error) {
+            Trouble::Locked => Self::Locked(path),
+            Trouble::ReadOnly => Self::ReadOnly(path),
+            Trouble::Full => Self::Full(path),
+            Trouble::Damaged => Self::Damaged { path, reason },
+            Trouble::NotADatabase => Self::NotADatabase(path),
+            Trouble::Place => Self::Place { path, reason },
+            Trouble::Other => Self::Other { path, reason },
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! From a URL to open connections: the place, the version, the schema.
+//!
+//! Nothing is changed in a file that is not Diarist's or that a newer Diarist made. Called by
+//! [`super::SqliteStore::open`] only.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::time::{Duration, Instant};
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
+
+use super::OpenError;
+
+/// The first release without the WAL-reset bug, which corrupts a database when a checkpoint in one
+/// process meets a write in another (<https://sqlite.org/releaselog/3_51_3.html>).
+const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
+const OLDEST_SQLITE_TEXT: &str = "3.51.3";
+
+/// How long background work waits for a lock: longer than any write of ours takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts to open a file that is locked.
+const RETRY: Duration = Duration::from_millis(20);
+/// How long the request path waits inside SQLite: less than its whole bound (see `sqlite`), so that
+/// a reader gives up its connection before the next request needs it.
+const HASTE: Duration = Duration::from_millis(200);
+/// Two requests may look up a cold conversation while two others wait for the disk.
+const FRONT_READERS: u32 = 4;
+/// Readers of workers and of the command line; apart, so that they never delay a request.
+const BACK_READERS: u32 = 2;
+
+/// `_sqlx_migrations` is the table of [`Migrator`].
+const HAS_SCHEMA: &str = "
+SELECT count(*), coalesce(sum(name = '_sqlx_migrations'), 0) FROM sqlite_schema
+WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+
+/// Applied files in order; the file names are in `migrations/sqlite`. `sqlx::migrate!` would need
+/// the `macros` feature, which builds SQLite and the TLS stack a second time for the host.
+fn migrations() -> Vec<Migration> {
+    [(
+        1,
+        "init",
+        include_str!("../../../migrations/sqlite/0001_init.sql"),
+    )]
+    .into_iter()
+    .map(|(version, name, text)| {
+        Migration::new(
+            version,
+            Cow::Borrowed(name),
+            MigrationType::Simple,
+            SqlStr::from_static(text),
+            false,
+        )
+    })
+    .collect()
+}
+
+/// The connections of a store.
+pub(super) struct Pools {
+    pub(super) writer: SqlitePool,
+    pub(super) front: SqlitePool,
+    pub(super) back: SqlitePool,
+    /// The file; `None` in memory.
+    pub(super) path: Option<PathBuf>,
+}
+
+pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
+    if !url.starts_with("sqlite:") || url.contains("mode=memory") {
+        return Err(OpenError::Url(url.to_owned()));
+    }
+    let options = SqliteConnectOptions::from_str(url)
+        .map_err(|_| OpenError::Url(url.to_owned()))?
+        .disable_statement_logging()
+        .busy_timeout(PATIENCE)
+        // Deleted rows held what people said: overwrite them.
+        .pragma("secure_delete", "ON")
+        // "Accepted" means on the disk. Only background work waits for the flush.
+        .synchronous(SqliteSynchronous::Full);
+    if url.ends_with(":memory:") {
+        return in_memory(options).await;
+    }
+    let path = options.get_filename().to_owned();
+    if path.as_os_str().is_empty() {
+        return Err(OpenError::Url(url.to_owned()));
+    }
+    prepare(&path).await?;
+    // A switch to WAL that meets another process starting answers "locked" at once, without the
+    // busy timeout: two that wait for each other would wait for ever.
+    let started = Instant::now();
+    loop {
+        match in_file(&options, &path).await {
+            Err(OpenError::Locked(_)) if started.elapsed() < PATIENCE => {
+                tokio::time::sleep(RETRY).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, OpenError> {
+    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    // Looked at before the journal mode is set: that would change a file that is not ours.
+    let mut first = options.connect().await.map_err(failed)?;
+    check_version(&mut first, path).await?;
+    migrate(&mut first, path).await?;
+    first.close().await.map_err(failed)?;
+
+    let options = options
+        .clone()
+        .journal_mode(SqliteJournalMode::Wal)
+        .pragma("journal_size_limit", "67108864")
+        // 400 rows an index: what SQLite recommends to keep it quick.
+        .optimize_on_close(true, 400);
+    let readers = |patience, most, wait| {
+        pool(most, wait).connect_lazy_with(
+            SqliteConnectOptions::new()
+                .filename(path)
+                .read_only(true)
+                .disable_statement_logging()
+                .busy_timeout(patience),
+        )
+    };
+    Ok(Pools {
+        writer: pool(1, PATIENCE * 2)
+            .connect_with(options)
+            .await
+            .map_err(failed)?,
+        front: readers(HASTE, FRONT_READERS, HASTE),
+        back: readers(PATIENCE, BACK_READERS, PATIENCE * 2),
+        path: Some(path.to_owned()),
+    })
+}
+
+/// One shared connection: a second one would see another, empty database.
+async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
+    let path = PathBuf::from(":memory:");
+    let failed = |error: sqlx::Error| OpenError::of(&path, &error);
+    let writer = pool(1, PATIENCE * 2)
+        .min_connections(1)
+        .connect_with(options)
+        .await
+        .map_err(failed)?;
+    let mut first = writer.acquire().await.map_err(failed)?;
+    check_version(&mut first, &path).await?;
+    migrate(&mut first, &path).await?;
+    drop(first);
+    Ok(Pools {
+        front: writer.clone(),
+        back: writer.clone(),
+        writer,
+        path: None,
+    })
+}
+
+fn pool(most: u32, wait: Duration) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(most)
+        .acquire_timeout(wait)
+        .idle_timeout(None)
+        .max_lifetime(None)
+}
+
+/// Makes the folder and an empty file only its owner may read: SQLite would make it world-readable,
+/// and gives its journals the rights of the file.
+async fn prepare(path: &Path) -> Result<(), OpenError> {
+    let place = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::StorageFull => OpenError::Full(path.to_owned()),
+        std::io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly(path.to_owned()),
+        _ => OpenError::Place {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        },
+    };
+    if tokio::fs::try_exists(path).await.map_err(place)? {
+        return Ok(());
+    }
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        let mut builder = tokio::fs::DirBuilder::new();
+        #[cfg(unix)]
+        builder.mode(0o700);
+        builder
+            .recursive(true)
+            .create(folder)
+            .await
+            .map_err(place)?;
+    }
+    let mut options = tokio::fs::OpenOptions::new();
+    options.write(true).create(true);
+    #[cfg(unix)]
+    options.mode(0o600);
+    options.open(path).await.map(drop).map_err(place)
+}
+
+async fn check_version(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
+    let found: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(conn)
+        .await
+        .map_err(|error| OpenError::of(path, &error))?;
+    if version(&found) < Some(OLDEST_SQLITE) {
+        return Err(OpenError::OldSqlite {
+            found,
+            required: OLDEST_SQLITE_TEXT,
+        });
+    }
+    Ok(())
+}
+
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = text.split('.').map(str::parse);
+    match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor)), patch) => {
+            Some((major, minor, patch.and_then(Result::ok).unwrap_or(0)))
+        }
+        _ => None,
+    }
+}
+
+/// Brings the schema up to date. Two processes may start at once, and sqlx takes no lock for
+/// SQLite: so the whole of it runs under one write lock. A schema that is up to date takes none, so
+/// that a read-only database still serves what it holds.
+async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
+    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    let migrator = Migrator::with_migrations(migrations());
+    let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
+    match schema(conn, path).await? {
+        Some(found) if found == known => return verify(&migrator, conn, path).await,
+        Some(found) if found > known => {
+            return Err(OpenError::Newer {
+                path: path.to_owned(),
+                found,
+                known,
+            });
+        }
+        _ => {}
+    }
+    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    migrator
+        .run_direct(None, &mut *tx, false)
+        .await
+        .map_err(|error| schema_error(path, error))?;
+    tx.commit().await.map_err(failed)
+}
+
+/// The newest applied migration; `None` in an empty database.
+async fn schema(conn: &mut SqliteConnection, path: &Path) -> Result<Option<i64>, OpenError> {
+    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    let (tables, ours): (i64, i64) = sqlx::query_as(HAS_SCHEMA)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(failed)?;
+    match (tables, ours) {
+        (0, _) => Ok(None),
+        (_, 0) => Err(OpenError::Foreign(path.to_owned())),
+        _ => {
+            let application: i64 = sqlx::query_scalar("PRAGMA application_id")
+                .fetch_one(&mut *conn)
+                .await
+                .map_err(failed)?;
+            if application != APPLICATION {
+                return Err(OpenError::Foreign(path.to_owned()));
+            }
+            sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations")
+                .fetch_one(conn)
+                .await
+                .map_err(failed)
+        }
+    }
+}
+
+/// "DiAr", as the first migration writes it into the header of the file.
+const APPLICATION: i64 = 0x4469_4172;
+
+/// Compares checksums of what was applied with what this program holds, without writing.
+async fn verify(
+    migrator: &Migrator,
+    conn: &mut SqliteConnection,
+    path: &Path,
+) -> Result<(), OpenError> {
+    let applied: Vec<(i64, Vec<u8>)> =
+        sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success ORDER BY 1")
+            .fetch_all(conn)
+            .await
+            .map_err(|error| OpenError::of(path, &error))?;
+    let held = migrator.iter().map(|m| (m.version, m.checksum.to_vec()));
+    if held.eq(applied) {
+        return Ok(());
+    }
+    Err(OpenError::Schema {
+        path: path.to_owned(),
+        reason: "the applied migrations are not the ones this version holds".to_owned(),
+    })
+}
+
+fn schema_error(path: &Path, error: MigrateError) -> OpenError {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            OpenError::of(path, &error)
+        }
+        error => OpenError::Schema {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_migration_file_is_forgotten() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
+        let mut files: Vec<_> = std::fs::read_dir(folder)
+            .expect("the folder")
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        files.sort();
+        let on_disk: Vec<_> = files
+            .iter()
+            .map(|path| {
+                let name = path
+                    .file_stem()
+                    .expect("a name")
+                    .to_string_lossy()
+                    .into_owned();
+                (name, std::fs::read_to_string(path).expect("text"))
+            })
+            .collect();
+        let held: Vec<_> = migrations()
+            .into_iter()
+            .map(|m| {
+                let name = format!("{:04}_{}", m.version, m.description);
+                (name, m.sql.as_str().to_owned())
+            })
+            .collect();
+        assert_eq!(on_disk, held);
+    }
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert!(version("3.51.3") >= Some(OLDEST_SQLITE));
+        assert!(version("3.9.9") < Some(OLDEST_SQLITE));
+        assert!(version("3.51.2") < Some(OLDEST_SQLITE));
+        assert!(version("4.0") > Some(OLDEST_SQLITE));
+        assert!(version("nonsense") < Some(OLDEST_SQLITE));
+    }
+}

@@ -1,0 +1,125 @@
+//! For people: which conversations there are, what is remembered of one, and forgetting it.
+
+use sqlx::query;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::Answer;
+use crate::history::Scope;
+use crate::memory::Node;
+use crate::store::rows::{self, get, int};
+use crate::store::{ThreadDetail, ThreadRow, sql};
+
+pub(super) async fn threads(conn: &mut SqliteConnection, limit: u32) -> Answer<Vec<ThreadRow>> {
+    let rows = query(sql::THREADS)
+        .bind(limit)
+        .fetch_all(&mut *conn)
+        .await?;
+    let mut threads = Vec::with_capacity(rows.len());
+    for row in &rows {
+        threads.push(thread_row(conn, row).await?.0);
+    }
+    Ok(threads)
+}
+
+pub(super) async fn thread(
+    conn: &mut SqliteConnection,
+    lineage: i64,
+) -> Answer<Option<ThreadDetail>> {
+    let row = query(sql::THREAD)
+        .bind(lineage)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let scope = rows::scope(&row, 1)?;
+    let (row, nodes) = thread_row(conn, &row).await?;
+    let parts = of_lineage(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
+    let snapshots = of_lineage(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
+    Ok(Some(ThreadDetail {
+        row,
+        nodes,
+        parts: parts.iter().map(rows::part).collect::<Answer<_>>()?,
+        snapshots: snapshots
+            .iter()
+            .map(rows::snapshot)
+            .collect::<Answer<_>>()?,
+    }))
+}
+
+/// The columns of `THREADS`, completed by what must be counted; and the longest chain.
+async fn thread_row(
+    conn: &mut SqliteConnection,
+    row: &SqliteRow,
+) -> Answer<(ThreadRow, Vec<Node>)> {
+    let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
+    let mut nodes = of_lineage(conn, sql::LONGEST_CHAIN, &scope, lineage)
+        .await?
+        .iter()
+        .map(rows::node)
+        .collect::<Answer<Vec<Node>>>()?;
+    nodes.reverse();
+    let counts = of_lineage(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    let (parts, snapshots) = match counts.first() {
+        Some(row) => (int(row, 0)?, int(row, 1)?),
+        None => (0, 0),
+    };
+    let row = ThreadRow {
+        lineage,
+        tenant: scope.tenant_label(),
+        resource: scope.resource.is_some(),
+        key: get(row, 3)?,
+        model: get(row, 4)?,
+        messages: nodes.last().map_or(0, |node| node.count),
+        message_tokens: nodes.iter().map(|node| u64::from(node.tokens)).sum(),
+        requests: int(row, 5)?,
+        parts,
+        snapshots,
+        first_ms: get(row, 6)?,
+        last_ms: get(row, 7)?,
+    };
+    Ok((row, nodes))
+}
+
+async fn of_lineage(
+    conn: &mut SqliteConnection,
+    statement: &'static str,
+    scope: &Scope,
+    lineage: i64,
+) -> Answer<Vec<SqliteRow>> {
+    Ok(query(statement)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(lineage)
+        .fetch_all(conn)
+        .await?)
+}
+
+pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i64) -> Answer<u64> {
+    run(conn, sql::HAND_OVER, &scope, lineage).await?;
+    let mut gone = 0;
+    for statement in [
+        sql::FORGET_JOBS,
+        sql::FORGET_SNAPSHOTS,
+        sql::FORGET_PARTS,
+        sql::FORGET_REQUESTS,
+        sql::FORGET_NODES,
+        sql::FORGET_LINEAGE,
+    ] {
+        gone += run(conn, statement, &scope, lineage).await?;
+    }
+    Ok(gone)
+}
+
+async fn run(
+    conn: &mut SqliteConnection,
+    statement: &'static str,
+    scope: &Scope,
+    lineage: i64,
+) -> Answer<u64> {
+    Ok(query(statement)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(lineage)
+        .execute(conn)
+        .await?
+        .rows_affected())
+}

@@ -1,0 +1,155 @@
+//! Reads `sql.rs` as text, so that no statement can be left out of these two checks.
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::SqliteStore;
+
+/// Statements that look across owners on purpose: the worker's claim, and the operator's lists.
+const ABOVE_OWNERS: [&str; 5] = ["CLAIM", "OPEN_JOBS", "THREADS", "THREAD", "PING"];
+
+/// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
+const MEANT: [(&str, &str); 3] = [
+    ("THREADS", "SCAN l USING INDEX lineages_by_time"),
+    ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
+    ("PING", "SCAN sqlite_master"),
+];
+
+/// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
+/// tables.
+const SMALL: [&str; 6] = ["p", "below", "up", "used", "heirs", "CONSTANT"];
+
+fn statements() -> Vec<(&'static str, &'static str)> {
+    let source = include_str!("../sql.rs");
+    let found: Vec<_> = source
+        .split("pub(super) const ")
+        .skip(1)
+        .map(|rest| {
+            let (name, rest) = rest.split_once(':').expect("a name");
+            let text = rest.split('"').nth(1).expect("a literal");
+            (name, text)
+        })
+        .collect();
+    assert!(found.len() > 30, "the file was understood");
+    found
+}
+
+/// How often a table that has an owner is read or written, insertions aside.
+fn mentions(text: &str) -> usize {
+    let words: Vec<_> = text
+        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
+        .collect();
+    let tables = [
+        "lineages",
+        "nodes",
+        "parts",
+        "snapshots",
+        "requests",
+        "jobs",
+    ];
+    words
+        .windows(2)
+        .filter(|w| ["FROM", "JOIN", "UPDATE"].contains(&w[0]) && tables.contains(&w[1]))
+        .count()
+}
+
+#[test]
+fn every_statement_names_its_owner() {
+    for (name, text) in statements() {
+        if ABOVE_OWNERS.contains(&name) {
+            continue;
+        }
+        let tables = mentions(text);
+        assert_eq!(text.matches("tenant = $1").count(), tables, "{name}");
+        assert_eq!(text.matches("resource = $2").count(), tables, "{name}");
+        if text.contains("INSERT INTO") {
+            assert!(text.contains("(tenant, resource,"), "{name}");
+            assert!(
+                text.contains("($1, $2,") || text.contains("SELECT $1, $2,"),
+                "{name}"
+            );
+        } else {
+            assert!(tables > 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_check_sees_a_missing_owner() {
+    let text = "DELETE FROM jobs WHERE id = $3 AND link IN (SELECT link FROM nodes)";
+    assert_eq!(mentions(text), 2);
+}
+
+async fn scans(conn: &mut SqliteConnection, label: &str) -> Vec<String> {
+    let mut scans = Vec::new();
+    for (name, text) in statements() {
+        let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")))
+            .fetch_all(&mut *conn)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        for row in rows {
+            let detail: String = row.get(3);
+            let Some(what) = detail.strip_prefix("SCAN ") else {
+                continue;
+            };
+            let small = SMALL.iter().any(|s| what.split(' ').next() == Some(s))
+                || what.starts_with("(subquery");
+            let meant = MEANT
+                .iter()
+                .any(|(n, d)| *n == name && detail.starts_with(d));
+            if !small && !meant {
+                scans.push(format!("{name} ({label}): {detail}"));
+            }
+        }
+    }
+    scans
+}
+
+#[tokio::test]
+async fn no_statement_scans_a_table_that_grows() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    let mut found = scans(&mut conn, "without statistics").await;
+    // Statistics of small tables must not talk the planner into a scan either.
+    for statement in [FILL_LINEAGES, FILL_NODES, FILL_JOBS, "ANALYZE"] {
+        sqlx::query(statement)
+            .execute(&mut *conn)
+            .await
+            .expect("filled");
+    }
+    found.extend(scans(&mut conn, "with statistics").await);
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[tokio::test]
+async fn the_check_sees_a_scan() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    sqlx::query("DROP INDEX nodes_by_parent")
+        .execute(&mut *conn)
+        .await
+        .expect("dropped");
+    sqlx::query("DROP INDEX jobs_due")
+        .execute(&mut *conn)
+        .await
+        .expect("dropped");
+    let found = scans(&mut conn, "").await;
+    assert!(
+        found.iter().any(|scan| scan.starts_with("CLAIM")),
+        "{found:#?}"
+    );
+}
+
+const FILL_LINEAGES: &str = "
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5)
+INSERT INTO lineages SELECT i, zeroblob(32), x'', NULL, 'm', 1, i, i FROM n";
+const FILL_NODES: &str = "
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 50)
+INSERT INTO nodes SELECT zeroblob(32), x'', CAST(format('%032d', i) AS BLOB),
+    CAST(format('%032d', i - 1) AS BLOB), i, 'user', 1, 1, 0, 1, 1, 1, 1, 1 + i % 5 FROM n";
+const FILL_JOBS: &str = "
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 50)
+INSERT INTO jobs SELECT i, zeroblob(32), x'', 'observe', zeroblob(32), 0,
+    CAST(format('%032d', i) AS BLOB), i, 'open', i, 0, 0, 0, 0, 1, '[]', 'm', zeroblob(32), 1, ''
+FROM n";

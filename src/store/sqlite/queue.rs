@@ -1,0 +1,144 @@
+//! Jobs: offered once per span, leased to one worker at a time, fenced so that a worker whose lease
+//! ran out stores nothing after another took over.
+//!
+//! The words a job carries live in its row only; the row goes in the transaction that stores its
+//! part.
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{query, query_scalar};
+
+use super::Answer;
+use crate::history::Scope;
+use crate::memory::{NewPart, PartId};
+use crate::store::rows::{self, count, hex_list, id_list};
+use crate::store::{ClaimFilter, Job, NewJob, Release, sql};
+
+/// What a worker holds of a claimed job: its name and the fence, not its words.
+pub(super) struct Held {
+    scope: Scope,
+    id: i64,
+    fence: i64,
+}
+
+impl Held {
+    pub(super) fn of(job: &Job) -> Self {
+        Self {
+            scope: job.scope.clone(),
+            id: job.id,
+            fence: job.fence,
+        }
+    }
+}
+
+pub(super) async fn offer(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    job: NewJob,
+    at_ms: i64,
+) -> Answer<bool> {
+    let done = query(sql::OFFER)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(job.kind.name())
+        .bind(job.span.from.as_bytes().as_slice())
+        .bind(count(job.span.from_count))
+        .bind(job.span.to.as_bytes().as_slice())
+        .bind(count(job.span.to_count))
+        .bind(at_ms)
+        .bind(job.message_tokens)
+        .bind(id_list(&job.parts))
+        .bind(job.model)
+        .bind(job.tip.as_bytes().as_slice())
+        .bind(count(job.tip_count))
+        .bind(job.payload)
+        .bind(job.kind.part().name())
+        .execute(conn)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+pub(super) async fn claim(
+    conn: &mut SqliteConnection,
+    filter: ClaimFilter,
+    now_ms: i64,
+    lease_ms: i64,
+) -> Answer<Option<Job>> {
+    query(sql::CLAIM)
+        .bind(filter.observe_any)
+        .bind(filter.reflect_any)
+        .bind(hex_list(&filter.held))
+        .bind(now_ms)
+        .bind(now_ms.saturating_add(lease_ms))
+        .fetch_optional(conn)
+        .await?
+        .map(|row| rows::job(&row))
+        .transpose()
+}
+
+pub(super) async fn commit_part(
+    conn: &mut SqliteConnection,
+    held: Held,
+    part: NewPart,
+    at_ms: i64,
+) -> Answer<Option<PartId>> {
+    if end(conn, sql::FINISH, &held).await? == 0 {
+        return Ok(None);
+    }
+    let id: Option<i64> = query_scalar(sql::NEW_PART)
+        .bind(held.scope.tenant.as_slice())
+        .bind(held.scope.resource_key())
+        .bind(part.kind.name())
+        .bind(part.span.from.as_bytes().as_slice())
+        .bind(count(part.span.from_count))
+        .bind(part.span.to.as_bytes().as_slice())
+        .bind(count(part.span.to_count))
+        .bind(part.text)
+        .bind(part.tokens)
+        .bind(part.message_tokens)
+        .bind(part.current_task)
+        .bind(part.suggested_response)
+        .bind(id_list(&part.sources))
+        .bind(part.model)
+        .bind(at_ms)
+        .fetch_optional(conn)
+        .await?;
+    Ok(id.map(PartId))
+}
+
+pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Release) -> Answer<()> {
+    let (due_ms, empty) = match how {
+        Release::RetryAt(at_ms) => (at_ms, 0_i64),
+        Release::EmptyRetryAt(at_ms) => (at_ms, 1),
+        Release::Abandon => {
+            end(conn, sql::ABANDON, &held).await?;
+            return Ok(());
+        }
+    };
+    query(sql::RETRY)
+        .bind(held.scope.tenant.as_slice())
+        .bind(held.scope.resource_key())
+        .bind(held.id)
+        .bind(held.fence)
+        .bind(due_ms)
+        .bind(empty)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Runs a statement that ends a lease; returns 0 where the lease was lost.
+async fn end(conn: &mut SqliteConnection, statement: &'static str, held: &Held) -> Answer<u64> {
+    Ok(query(statement)
+        .bind(held.scope.tenant.as_slice())
+        .bind(held.scope.resource_key())
+        .bind(held.id)
+        .bind(held.fence)
+        .execute(conn)
+        .await?
+        .rows_affected())
+}
+
+pub(super) async fn open_jobs(conn: &mut SqliteConnection) -> Answer<u64> {
+    let row = query(sql::OPEN_JOBS).fetch_one(conn).await?;
+    rows::int(&row, 0)
+}

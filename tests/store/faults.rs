@@ -1,0 +1,313 @@
+//! A database in trouble: every error says what to do, nothing hangs, and the store comes back.
+
+use std::path::Path;
+use std::time::Duration;
+
+use diarist::store::{OpenError, Reopening, SqliteStore, Store, StoreError};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
+
+use crate::world::{Disk, Talk, scope};
+
+async fn other_program(file: &Path) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(file);
+    options.connect().await.expect("a connection")
+}
+
+async fn run(conn: &mut SqliteConnection, statement: &str) {
+    let statement = AssertSqlSafe(statement.to_owned());
+    sqlx::raw_sql(statement).execute(conn).await.expect("done");
+}
+
+fn talk() -> Talk {
+    Talk::new(&scope("alice"), "hello", 4)
+}
+
+/// A database with one conversation, closed.
+async fn made(disk: &Disk) {
+    let store = disk.open().await;
+    talk().recorded(&store).await;
+    store.close().await;
+}
+
+async fn refused(url: &str) -> OpenError {
+    SqliteStore::open(url).await.expect_err("cannot be opened")
+}
+
+#[tokio::test]
+async fn urls_that_are_not_ours() {
+    for url in [
+        "",
+        "postgres://localhost/x",
+        "/var/lib/diarist.db",
+        "sqlite:",
+        "sqlite://x?mode=memory",
+        "sqlite://x?nonsense=1",
+    ] {
+        assert!(matches!(refused(url).await, OpenError::Url(_)), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_hold_a_file() {
+    let disk = Disk::new();
+    made(&disk).await;
+    // Below a file, and where not even root may make a folder.
+    for url in [
+        format!("{}/below/x.db", disk.url()),
+        "sqlite:///proc/diarist/x.db".to_owned(),
+    ] {
+        let error = refused(&url).await;
+        assert!(matches!(error, OpenError::Place { .. }), "{error}");
+        assert!(error.to_string().contains("x.db"), "{error}");
+    }
+    let folder = disk.file().parent().expect("a folder").to_owned();
+    let error = refused(&format!("sqlite://{}", folder.display())).await;
+    assert!(matches!(error, OpenError::Place { .. }), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_may_read_the_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let disk = Disk::new();
+    let store = disk.open().await;
+    talk().recorded(&store).await;
+    for entry in std::fs::read_dir(disk.file().parent().expect("a folder")).expect("the folder") {
+        let entry = entry.expect("an entry");
+        let mode = entry.metadata().expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{:?}", entry.file_name());
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_another_kind_is_left_as_it_is() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let text = "my diary, not a database. ".repeat(100);
+    std::fs::write(disk.file(), &text).expect("written");
+    assert!(matches!(
+        refused(&disk.url()).await,
+        OpenError::NotADatabase(_)
+    ));
+    assert_eq!(std::fs::read_to_string(disk.file()).expect("read"), text);
+
+    std::fs::remove_file(disk.file()).expect("removed");
+    let options = SqliteConnectOptions::new()
+        .filename(disk.file())
+        .create_if_missing(true);
+    let mut theirs = options.connect().await.expect("a connection");
+    run(&mut theirs, "CREATE TABLE bookmarks (url TEXT)").await;
+    theirs.close().await.expect("closed");
+    let before = std::fs::read(disk.file()).expect("read");
+    assert!(matches!(refused(&disk.url()).await, OpenError::Foreign(_)));
+    assert_eq!(std::fs::read(disk.file()).expect("read"), before);
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_or_altered_version() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let mut other = other_program(&disk.file()).await;
+    run(&mut other, "INSERT INTO _sqlx_migrations SELECT 99, 'future', installed_on, 1, checksum, 0 FROM _sqlx_migrations").await;
+    let error = refused(&disk.url()).await;
+    assert!(
+        matches!(
+            error,
+            OpenError::Newer {
+                found: 99,
+                known: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    run(
+        &mut other,
+        "DELETE FROM _sqlx_migrations WHERE version = 99",
+    )
+    .await;
+    run(&mut other, "UPDATE _sqlx_migrations SET checksum = x'00'").await;
+    let error = refused(&disk.url()).await;
+    assert!(matches!(error, OpenError::Schema { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_read_only_database_is_read_and_not_written() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let store = SqliteStore::open(&format!("{}?mode=ro", disk.url()))
+        .await
+        .expect("a store");
+    let found = store
+        .find(&talk().scope, &talk().links)
+        .await
+        .expect("found");
+    assert!(found.tip_known);
+    let longer = talk().grown("more", 1);
+    let error = store.record(&talk().scope, &longer.record(None, 4)).await;
+    let error = error.expect_err("read-only").to_string();
+    assert!(error.contains("read-only"), "{error}");
+    store.ping().await.expect("answers");
+}
+
+/// Damage in the middle of the file is found when it is read, never answered around.
+#[tokio::test]
+async fn a_damaged_file() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    Talk::new(&scope("alice"), "long", 2_000)
+        .recorded(&store)
+        .await;
+    store.close().await;
+    let mut bytes = std::fs::read(disk.file()).expect("read");
+    bytes[4096..].fill(0xA5);
+    std::fs::write(disk.file(), &bytes).expect("written");
+    match SqliteStore::open(&disk.url()).await {
+        Err(error) => assert!(matches!(error, OpenError::Damaged { .. }), "{error}"),
+        Ok(store) => {
+            let error = store
+                .find(&talk().scope, &talk().links)
+                .await
+                .expect_err("damaged");
+            assert!(error.to_string().contains("damaged"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_value_nobody_wrote_is_not_believed() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let mut other = other_program(&disk.file()).await;
+    run(&mut other, "UPDATE nodes SET role = 'oracle'").await;
+    let store = disk.open().await;
+    let error = store
+        .known(&talk().scope, &talk().links)
+        .await
+        .expect_err("unknown role");
+    assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
+}
+
+/// Another process in the middle of a long write: lookups answer, a write waits and succeeds.
+#[tokio::test]
+async fn a_locked_database_still_answers_lookups() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let store = disk.open().await;
+    let mut other = other_program(&disk.file()).await;
+    run(&mut other, "BEGIN EXCLUSIVE").await;
+    let longer = talk().grown("more", 1);
+    let record = longer.record(None, 4);
+    let write = store.record(&longer.scope, &record);
+    let look = async {
+        for _ in 0..20 {
+            let found = store
+                .find(&talk().scope, &talk().links)
+                .await
+                .expect("found");
+            assert!(found.tip_known);
+        }
+        run(&mut other, "COMMIT").await;
+    };
+    let (written, ()) = tokio::join!(write, look);
+    written.expect("recorded after the lock was gone");
+}
+
+/// A process that holds the file for itself alone, as a backup or a repair may.
+#[tokio::test]
+async fn a_database_held_by_another_is_opened_when_it_is_free() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let mut other = other_program(&disk.file()).await;
+    run(
+        &mut other,
+        "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT",
+    )
+    .await;
+    let store = Reopening::every(&disk.url(), Duration::ZERO);
+    let error = store.ready().await.expect_err("held");
+    assert!(matches!(error, OpenError::Locked(_)), "{error}");
+    let error = store
+        .find(&talk().scope, &talk().links)
+        .await
+        .expect_err("held");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    other.close().await.expect("closed");
+    recovered(&store).await;
+    store.close().await;
+}
+
+/// Asks until the store is back.
+async fn recovered(store: &Reopening) {
+    let ask = async {
+        while store.find(&talk().scope, &talk().links).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = Duration::from_secs(60);
+    tokio::time::timeout(patience, ask)
+        .await
+        .expect("the store came back");
+}
+
+#[tokio::test]
+async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let good = std::fs::read(disk.file()).expect("read");
+    std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
+    let store = Reopening::every(&disk.url(), Duration::ZERO);
+    store.ready().await.expect_err("not a database");
+    let error = store
+        .find(&talk().scope, &talk().links)
+        .await
+        .expect_err("not a database");
+    assert!(
+        error.to_string().contains("not a SQLite database"),
+        "{error}"
+    );
+    assert!(store.ping().await.is_err());
+    std::fs::write(disk.file(), good).expect("written");
+    recovered(&store).await;
+    let found = store
+        .find(&talk().scope, &talk().links)
+        .await
+        .expect("found");
+    assert!(found.tip_known);
+    store.close().await;
+    assert!(store.ping().await.is_err(), "closed is closed");
+}
+
+#[tokio::test]
+async fn a_database_that_is_deleted_while_in_use() {
+    let disk = Disk::new();
+    let store = Reopening::every(&disk.url(), Duration::ZERO);
+    store.ready().await.expect("open");
+    talk().recorded(&store).await;
+    std::fs::remove_file(disk.file()).expect("removed");
+    let record = talk().record(None, 0);
+    let error = store
+        .record(&talk().scope, &record)
+        .await
+        .expect_err("nowhere to write to");
+    assert!(error.to_string().contains("deleted or replaced"), "{error}");
+    let write = async {
+        while store.record(&talk().scope, &record).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = Duration::from_secs(60);
+    tokio::time::timeout(patience, write)
+        .await
+        .expect("a new database was made");
+    assert!(disk.file().exists());
+    store.close().await;
+    // What it recorded is in the new file.
+    let store = disk.open().await;
+    let found = store
+        .find(&talk().scope, &talk().links)
+        .await
+        .expect("found");
+    assert!(found.tip_known);
+}

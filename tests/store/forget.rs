@@ -1,0 +1,180 @@
+//! Forgetting deletes, spares what others use, and nothing comes back.
+
+use diarist::store::{JobKind, Release, SqliteStore, Store, StoreError};
+
+use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+
+#[tokio::test]
+async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "secret", 6);
+    let other = Talk::new(&scope("alice"), "other", 4);
+    let lineage = talk.recorded(&store).await;
+    let spared = other.recorded(&store).await;
+    let chunk = talk.observed(&store, 0, 2).await;
+    let snapshot = talk.snapshot(2, &[chunk]);
+    store
+        .commit_snapshot(&talk.scope, &snapshot)
+        .await
+        .expect("committed");
+    store
+        .offer(&talk.scope, &talk.job(JobKind::Observe, 2, 4), 0)
+        .await
+        .expect("offered");
+    let running = store
+        .claim(&ANYBODY, 1, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+
+    let gone = store.forget(&talk.scope, lineage).await.expect("forgotten");
+    assert_eq!(
+        gone,
+        1 + 6 + 1 + 1 + 1 + 1,
+        "lineage, messages, request, part, snapshot, job"
+    );
+    assert_eq!(
+        store.forget(&talk.scope, lineage).await.expect("forgotten"),
+        0
+    );
+
+    let nothing = async || {
+        let found = store.find(&talk.scope, &talk.links).await.expect("found");
+        assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
+        let known = store.known(&talk.scope, &talk.links).await.expect("known");
+        assert!(known.nodes.is_empty());
+        assert!(
+            store
+                .parts(&talk.scope, &[chunk])
+                .await
+                .expect("read")
+                .is_empty()
+        );
+        assert!(store.thread(lineage).await.expect("read").is_none());
+        assert_eq!(store.open_jobs().await.expect("counted"), 0);
+    };
+    nothing().await;
+    let late = store.commit_part(&running, &talk.chunk(2, 4), 3).await;
+    assert_eq!(late.expect("refused"), None);
+    store
+        .release(&running, Release::RetryAt(0))
+        .await
+        .expect("refused");
+    let late = store
+        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .await;
+    assert!(!late.expect("refused"));
+    let late = store.commit_snapshot(&talk.scope, &snapshot).await;
+    assert!(matches!(late, Err(StoreError::Forgotten)));
+    nothing().await;
+
+    let detail = store.thread(spared).await.expect("read").expect("there");
+    assert_eq!(detail.nodes.len(), 4);
+
+    // A client that goes on talking starts anew, under an id that was never used.
+    let again = store
+        .record(&talk.scope, &talk.record(Some(lineage), 0))
+        .await;
+    assert!(again.expect("recorded") > spared);
+}
+
+#[tokio::test]
+async fn what_another_lineage_stands_on_stays() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let trunk = Talk::new(&scope("alice"), "trunk", 6);
+    let first = trunk.recorded(&store).await;
+    let chunk = trunk.observed(&store, 0, 2).await;
+    let late_chunk = trunk.observed(&store, 2, 6).await;
+    let snapshot = store
+        .commit_snapshot(&trunk.scope, &trunk.snapshot(2, &[chunk]))
+        .await;
+    let snapshot = snapshot.expect("committed");
+    let tail = store
+        .commit_snapshot(&trunk.scope, &trunk.snapshot(6, &[chunk, late_chunk]))
+        .await;
+    tail.expect("committed");
+
+    // Another lineage that branches off after the fourth message: given as one that is not there,
+    // so that it becomes a new one, as after an interrupted migration of threads.
+    let branch = trunk.first(4).grown("branch", 2);
+    let mut record = branch.record(None, 4);
+    record.thread_key = Some("b".to_owned());
+    let second = store.record(&trunk.scope, &record).await.expect("recorded");
+    assert_ne!(first, second);
+
+    store.forget(&trunk.scope, first).await.expect("forgotten");
+    let known = store
+        .known(&trunk.scope, &branch.links)
+        .await
+        .expect("known");
+    assert_eq!(known.nodes.len(), 6, "the branch is whole");
+    assert_eq!(known.lineage, Some(second));
+    assert_eq!(known.parts.len(), 1);
+    assert_eq!(known.snapshots, [snapshot.meta]);
+    let known = store
+        .known(&trunk.scope, &trunk.links)
+        .await
+        .expect("known");
+    assert_eq!(known.nodes.len(), 4, "what only the first used is gone");
+    assert!(
+        store
+            .parts(&trunk.scope, &[late_chunk])
+            .await
+            .expect("read")
+            .is_empty()
+    );
+    let detail = store.thread(second).await.expect("read").expect("there");
+    assert_eq!((detail.nodes.len(), detail.parts.len()), (6, 1));
+
+    let gone = store.forget(&trunk.scope, second).await.expect("forgotten");
+    assert_eq!(
+        gone,
+        1 + 6 + 1 + 1 + 1,
+        "lineage, messages, request, part, snapshot"
+    );
+    assert!(store.threads(10).await.expect("listed").is_empty());
+}
+
+/// The words of a job are overwritten on the disk, not just unlinked.
+#[tokio::test]
+async fn words_leave_the_file_with_their_job() {
+    const WORDS: &str = "the-password-is-swordfish";
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let talk = Talk::new(&scope("alice"), "secret", 6);
+    talk.recorded(&store).await;
+    let mut job = talk.job(JobKind::Observe, 0, 4);
+    job.payload = format!("{WORDS} ").repeat(2_000);
+    store.offer(&talk.scope, &job, 0).await.expect("offered");
+    store.close().await;
+    let holds = || {
+        let bytes = std::fs::read(disk.file()).expect("the file");
+        bytes
+            .windows(WORDS.len())
+            .any(|window| window == WORDS.as_bytes())
+    };
+    assert!(holds(), "a job survives a restart");
+
+    let store = disk.open().await;
+    let job = store
+        .claim(&ANYBODY, 1, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    store
+        .commit_part(&job, &talk.chunk(0, 4), 2)
+        .await
+        .expect("committed")
+        .expect("a part");
+    store.close().await;
+    assert!(!holds());
+    let names: Vec<_> = std::fs::read_dir(disk.file().parent().expect("a folder"))
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(
+        names,
+        ["diarist.db"],
+        "the journal is gone after a clean end"
+    );
+}

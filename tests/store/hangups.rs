@@ -1,0 +1,112 @@
+//! A caller may go away at any moment: the next query gets its own rows, and no transaction stays
+//! open. (The classic leak: a cancelled query's answer is read by the next user of its connection.)
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use diarist::store::Store;
+
+use crate::world::{Disk, Talk, scope};
+
+/// Polls `future` at most `times` with other work in between, then drops it.
+async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    for _ in 0..times {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+        // The connections work on threads of their own; give them a chance to be in the middle.
+        std::thread::sleep(std::time::Duration::from_micros(50));
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_query_gets_its_own_rows() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let talks = ["alice", "bob"].map(|name| Talk::new(&scope(name), "hello", 8));
+    let mut own = Vec::new();
+    for talk in &talks {
+        talk.recorded(&store).await;
+        let chunk = talk.observed(&store, 0, 4).await;
+        let new = talk.snapshot(4, &[chunk]);
+        own.push(
+            store
+                .commit_snapshot(&talk.scope, &new)
+                .await
+                .expect("committed")
+                .meta
+                .id,
+        );
+    }
+    let mut dropped = 0;
+    for round in 0..300 {
+        let (gone, here) = (&talks[round % 2], &talks[(round + 1) % 2]);
+        let mine = own[(round + 1) % 2];
+        let times = round % 7;
+        let cut = match round % 3 {
+            0 => hang_up_after(times, store.find(&gone.scope, &gone.links))
+                .await
+                .is_none(),
+            1 => hang_up_after(times, store.snapshot(&gone.scope, own[round % 2]))
+                .await
+                .is_none(),
+            _ => hang_up_after(times, store.known(&gone.scope, &gone.links))
+                .await
+                .is_none(),
+        };
+        dropped += usize::from(cut);
+        let found = store.find(&here.scope, &here.links).await.expect("found");
+        assert_eq!(
+            found.snapshots.iter().map(|s| s.id).collect::<Vec<_>>(),
+            [mine]
+        );
+        let snapshot = store
+            .snapshot(&here.scope, mine)
+            .await
+            .expect("read")
+            .expect("there");
+        assert_eq!(snapshot.meta.to, here.first(4).tip());
+        let known = store.known(&here.scope, &here.links).await.expect("known");
+        assert_eq!(known.nodes[0].link, here.links[0]);
+    }
+    assert!(dropped > 100, "{dropped} queries were cut off");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_began_ends_whole_and_blocks_nobody() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let owner = scope("alice");
+    let mut dropped = Vec::new();
+    for round in 0..60 {
+        let talk = Talk::new(&owner, &format!("talk {round}"), 5);
+        let record = talk.record(None, 0);
+        if hang_up_after(round % 6, store.record(&owner, &record))
+            .await
+            .is_none()
+            && round % 6 > 0
+        {
+            dropped.push(talk);
+        }
+    }
+    let last = Talk::new(&owner, "the last", 5);
+    last.recorded(&store).await;
+    store.close().await;
+    let store = disk.open().await;
+    assert!(!dropped.is_empty());
+    for talk in dropped {
+        let known = store.known(&owner, &talk.links).await.expect("known");
+        assert_eq!(
+            known.nodes.len(),
+            5,
+            "what was begun was finished before closing"
+        );
+        let found = store.find(&owner, &talk.links).await.expect("found");
+        assert!(found.used.is_some(), "with its request");
+    }
+}

@@ -1,0 +1,131 @@
+//! Memory made under one owner is never seen, used or changed under another (INV-OWN).
+
+use diarist::history::{Link, Scope};
+use diarist::store::{JobKind, Release, SqliteStore, Store, StoreError};
+
+use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
+
+/// The same words under two owners have different links; these have the same ones, as if the hash
+/// were broken. What protects then is the owner in every WHERE.
+fn same_links(owners: [Scope; 2]) -> [Talk; 2] {
+    let links: Vec<_> = (1..=6_u8)
+        .map(|n| Link::from_slice(&[n; 32]).expect("32"))
+        .collect();
+    let root = Link::from_slice(&[0; 32]).expect("32");
+    owners.map(|scope| Talk {
+        scope,
+        root,
+        links: links.clone(),
+    })
+}
+
+fn owners() -> Vec<[Scope; 2]> {
+    let resource = |name: &str| Scope::of(b"alice", Some(name.as_bytes()));
+    vec![
+        [scope("alice"), scope("bob")],
+        [scope("alice"), resource("home")],
+        [resource("home"), scope("alice")],
+        [resource("home"), resource("work")],
+    ]
+}
+
+#[tokio::test]
+async fn equal_links_of_two_owners_stay_apart() {
+    for pair in owners() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let [mine, yours] = same_links(pair);
+        let lineage = mine.recorded(&store).await;
+        let chunk = mine.observed(&store, 0, 2).await;
+        let snapshot = store
+            .commit_snapshot(&mine.scope, &mine.snapshot(2, &[chunk]))
+            .await;
+        let snapshot = snapshot.expect("committed");
+        store
+            .offer(&mine.scope, &mine.job(JobKind::Observe, 2, 4), 0)
+            .await
+            .expect("offered");
+
+        let them = &yours.scope;
+        let found = store.find(them, &yours.links).await.expect("found");
+        assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
+        let known = store.known(them, &yours.links).await.expect("known");
+        assert!(known.nodes.is_empty() && known.lineage.is_none());
+        assert!(known.parts.is_empty() && known.snapshots.is_empty() && known.jobs.is_empty());
+        assert_eq!(
+            store.snapshot(them, snapshot.meta.id).await.expect("read"),
+            None
+        );
+        assert!(store.parts(them, &[chunk]).await.expect("read").is_empty());
+        assert_eq!(store.forget(them, lineage).await.expect("forgotten"), 0);
+
+        // Naming my lineage does not let them into it.
+        let theirs = store.record(them, &yours.record(Some(lineage), 0)).await;
+        assert_ne!(theirs.expect("recorded"), lineage);
+        // Nor does naming my chunk let them send it, now that they have the links.
+        let stolen = store
+            .commit_snapshot(them, &yours.snapshot(2, &[chunk]))
+            .await;
+        assert!(matches!(stolen, Err(StoreError::Forgotten)));
+        let found = store.find(them, &yours.links).await.expect("found");
+        assert!(found.snapshots.is_empty());
+        assert_eq!(found.used, Some(raw()));
+        assert!(
+            store
+                .offer(them, &yours.job(JobKind::Observe, 0, 2), 0)
+                .await
+                .expect("offered")
+        );
+        let known = store.known(them, &yours.links).await.expect("known");
+        assert_eq!(known.jobs.len(), 1, "their span has its own job");
+
+        // A job under a false flag ends nothing.
+        let mut job = store
+            .claim(&ANYBODY, 1, LEASE)
+            .await
+            .expect("claimed")
+            .expect("a job");
+        let owner = job.scope.clone();
+        job.scope = if owner == *them {
+            mine.scope.clone()
+        } else {
+            them.clone()
+        };
+        let part = mine.chunk(2, 4);
+        assert_eq!(
+            store.commit_part(&job, &part, 2).await.expect("refused"),
+            None
+        );
+        store
+            .release(&job, Release::Abandon)
+            .await
+            .expect("refused");
+        job.scope = owner;
+        assert!(
+            store
+                .commit_part(&job, &part, 2)
+                .await
+                .expect("committed")
+                .is_some()
+        );
+
+        // Mine is as it was.
+        let known = store.known(&mine.scope, &mine.links).await.expect("known");
+        assert_eq!((known.nodes.len(), known.snapshots.len()), (6, 1));
+        assert_eq!(known.lineage, Some(lineage));
+        assert!(!known.nodes.iter().any(|node| node.confirmed));
+    }
+}
+
+#[tokio::test]
+async fn confirming_and_counting_stay_with_their_owner() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let [mine, yours] = same_links([scope("alice"), scope("bob")]);
+    mine.first(3).recorded(&store).await;
+    let lineage = yours.first(3).recorded(&store).await;
+    let longer = yours.record(Some(lineage), 3);
+    store.record(&yours.scope, &longer).await.expect("recorded");
+    let known = store.known(&mine.scope, &mine.links).await.expect("known");
+    assert_eq!(known.nodes.len(), 3);
+    assert!(!known.nodes.iter().any(|node| node.confirmed));
+    assert!(!known.branches, "their fourth message is not mine");
+}

@@ -1,0 +1,11 @@
+//! The store from outside: the trait on real files, and what happens when the file is in trouble.
+
+mod crash;
+mod faults;
+mod forget;
+mod hangups;
+mod isolation;
+mod queue;
+mod story;
+mod together;
+mod world;

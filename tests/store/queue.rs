@@ -1,0 +1,294 @@
+//! Jobs: once per span, one worker at a time, nothing after the lease was lost.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use diarist::store::{ClaimFilter, JobKind, JobState, Release, SqliteStore, Store};
+
+use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+
+async fn recorded(length: usize) -> (SqliteStore, Talk) {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "jobs", length);
+    talk.recorded(&store).await;
+    (store, talk)
+}
+
+#[tokio::test]
+async fn a_span_has_one_job_and_then_one_part() {
+    let (store, talk) = recorded(6).await;
+    let job = talk.job(JobKind::Observe, 0, 4);
+    let offer = async || store.offer(&talk.scope, &job, 0).await.expect("offered");
+    assert!(offer().await);
+    assert!(!offer().await, "one is waiting");
+    let held = store
+        .claim(&ANYBODY, 1, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    assert_eq!(held.work.payload, job.payload);
+    assert_eq!((held.attempts, held.empty_answers), (1, 0));
+    assert!(!offer().await, "one is running");
+    assert!(
+        store
+            .claim(&ANYBODY, 1, LEASE)
+            .await
+            .expect("claimed")
+            .is_none()
+    );
+    let part = talk.chunk(0, 4);
+    assert!(
+        store
+            .commit_part(&held, &part, 2)
+            .await
+            .expect("committed")
+            .is_some()
+    );
+    assert!(!offer().await, "it is done");
+    assert_eq!(
+        store.commit_part(&held, &part, 2).await.expect("refused"),
+        None
+    );
+    let other_kind = talk.job(JobKind::Reflect, 0, 4);
+    assert!(
+        store
+            .offer(&talk.scope, &other_kind, 0)
+            .await
+            .expect("offered")
+    );
+}
+
+#[tokio::test]
+async fn only_recorded_history_is_observed() {
+    let (store, talk) = recorded(3).await;
+    let longer = talk.grown("never sent", 2);
+    let job = longer.job(JobKind::Observe, 0, 5);
+    assert!(!store.offer(&talk.scope, &job, 0).await.expect("refused"));
+    assert_eq!(store.open_jobs().await.expect("counted"), 0);
+}
+
+#[tokio::test]
+async fn a_worker_whose_lease_ran_out_stores_nothing() {
+    let (store, talk) = recorded(6).await;
+    store
+        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .await
+        .expect("offered");
+    let slow = store
+        .claim(&ANYBODY, 0, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    assert!(
+        store
+            .claim(&ANYBODY, LEASE - 1, LEASE)
+            .await
+            .expect("claimed")
+            .is_none()
+    );
+    let quick = store
+        .claim(&ANYBODY, LEASE, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    assert_eq!((quick.id, quick.attempts), (slow.id, 2));
+    assert_ne!(quick.fence, slow.fence);
+    let mut stale = talk.chunk(0, 4);
+    stale.text = "from the slow one".to_owned();
+    assert_eq!(
+        store.commit_part(&slow, &stale, 1).await.expect("refused"),
+        None
+    );
+    store
+        .release(&slow, Release::Abandon)
+        .await
+        .expect("refused");
+    store
+        .release(&slow, Release::RetryAt(0))
+        .await
+        .expect("refused");
+    assert!(
+        store
+            .claim(&ANYBODY, LEASE, LEASE)
+            .await
+            .expect("claimed")
+            .is_none()
+    );
+    let id = store
+        .commit_part(&quick, &talk.chunk(0, 4), 1)
+        .await
+        .expect("committed");
+    let parts = store
+        .parts(&talk.scope, &[id.expect("a part")])
+        .await
+        .expect("read");
+    assert_eq!(parts[0].body.text, "observed 0 to 4");
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_unclaimed_still_commits() {
+    let (store, talk) = recorded(6).await;
+    store
+        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .await
+        .expect("offered");
+    let job = store
+        .claim(&ANYBODY, 0, 1)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    let id = store
+        .commit_part(&job, &talk.chunk(0, 4), LEASE)
+        .await
+        .expect("committed");
+    assert!(
+        id.is_some(),
+        "the model was paid for, and nobody else did the work"
+    );
+}
+
+#[tokio::test]
+async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
+    let (store, talk) = recorded(6).await;
+    store
+        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .await
+        .expect("offered");
+    let claim = async |now| store.claim(&ANYBODY, now, LEASE).await.expect("claimed");
+    let job = claim(0).await.expect("a job");
+    store
+        .release(&job, Release::RetryAt(500))
+        .await
+        .expect("released");
+    assert!(claim(499).await.is_none());
+    let job = claim(500).await.expect("a job");
+    assert_eq!((job.attempts, job.empty_answers), (2, 0));
+    store
+        .release(&job, Release::EmptyRetryAt(600))
+        .await
+        .expect("released");
+    let job = claim(600).await.expect("a job");
+    assert_eq!((job.attempts, job.empty_answers), (3, 1));
+    store
+        .release(&job, Release::Abandon)
+        .await
+        .expect("released");
+    assert!(claim(i64::MAX).await.is_none());
+    assert_eq!(store.open_jobs().await.expect("counted"), 0);
+    let known = store.known(&talk.scope, &talk.links).await.expect("known");
+    assert_eq!(
+        known.jobs,
+        [(JobKind::Observe, talk.span(0, 4), JobState::Abandoned)]
+    );
+    let again = talk.job(JobKind::Observe, 0, 4);
+    assert!(!store.offer(&talk.scope, &again, 0).await.expect("refused"));
+}
+
+#[tokio::test]
+async fn workers_claim_what_they_can_pay_for() {
+    let (store, talk) = recorded(6).await;
+    let owner = talk.scope.clone();
+    store
+        .offer(&owner, &talk.job(JobKind::Observe, 0, 4), 0)
+        .await
+        .expect("offered");
+    store
+        .offer(&owner, &talk.job(JobKind::Reflect, 0, 4), 1)
+        .await
+        .expect("offered");
+    let filter = |observe_any, reflect_any, held: &[[u8; 32]]| ClaimFilter {
+        observe_any,
+        reflect_any,
+        held: held.to_vec(),
+    };
+    let claim = async |filter: ClaimFilter| {
+        let job = store.claim(&filter, 10, LEASE).await.expect("claimed")?;
+        store
+            .release(&job, Release::RetryAt(0))
+            .await
+            .expect("released");
+        Some(job.work.kind)
+    };
+    let stranger = scope("bob").tenant;
+    assert_eq!(claim(filter(false, false, &[])).await, None);
+    assert_eq!(claim(filter(false, false, &[stranger])).await, None);
+    assert_eq!(
+        claim(filter(true, false, &[])).await,
+        Some(JobKind::Observe)
+    );
+    assert_eq!(
+        claim(filter(false, true, &[stranger])).await,
+        Some(JobKind::Reflect)
+    );
+    assert!(
+        claim(filter(false, false, &[stranger, owner.tenant]))
+            .await
+            .is_some()
+    );
+}
+
+#[tokio::test]
+async fn a_busy_tenant_does_not_keep_others_waiting() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let busy = Talk::new(&scope("busy"), "jobs", 8);
+    let quiet = Talk::new(&scope("quiet"), "jobs", 8);
+    busy.recorded(&store).await;
+    quiet.recorded(&store).await;
+    for to in [2, 4, 6] {
+        store
+            .offer(&busy.scope, &busy.job(JobKind::Observe, to - 2, to), 0)
+            .await
+            .expect("ok");
+    }
+    store
+        .offer(&quiet.scope, &quiet.job(JobKind::Observe, 0, 2), 5)
+        .await
+        .expect("offered");
+    let mut order = Vec::new();
+    while let Some(job) = store.claim(&ANYBODY, 10, LEASE).await.expect("claimed") {
+        order.push((job.scope == quiet.scope, job.work.span.to_count));
+    }
+    assert_eq!(order, [(false, 2), (true, 2), (false, 4), (false, 6)]);
+}
+
+/// Two processes (two stores on one file), many workers: each job is leased once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_job_goes_to_one_worker() {
+    const JOBS: usize = 40;
+    let disk = Disk::new();
+    let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
+    let talk = Talk::new(&scope("alice"), "jobs", JOBS);
+    talk.recorded(&*stores[0]).await;
+    for to in 1..=JOBS {
+        let job = talk.job(JobKind::Observe, to - 1, to);
+        assert!(
+            stores[to % 2]
+                .offer(&talk.scope, &job, 0)
+                .await
+                .expect("offered")
+        );
+    }
+    let mut workers = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let store = Arc::clone(&stores[number % 2]);
+        let talk = talk.clone();
+        workers.spawn(async move {
+            let mut done = Vec::new();
+            while let Some(job) = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed") {
+                let to = job.work.span.to_count;
+                let part = talk.chunk(to - 1, to);
+                let id = store.commit_part(&job, &part, 2).await.expect("committed");
+                done.push((job.id, job.fence, id.expect("the only one")));
+            }
+            done
+        });
+    }
+    let done: Vec<_> = workers.join_all().await.into_iter().flatten().collect();
+    let jobs: HashSet<_> = done.iter().map(|(id, ..)| id).collect();
+    let parts: HashSet<_> = done.iter().map(|(.., id)| id).collect();
+    assert_eq!((done.len(), jobs.len(), parts.len()), (JOBS, JOBS, JOBS));
+    assert!(done.iter().all(|(_, fence, _)| *fence == 1));
+    for store in stores {
+        store.close().await;
+    }
+}

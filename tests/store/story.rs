@@ -1,0 +1,266 @@
+//! One conversation from its first request to its first snapshot, over the trait. Any backend has
+//! to tell the same story.
+
+use diarist::memory::{Cause, PartKind, SnapshotId};
+use diarist::store::{JobKind, JobState, SqliteStore, Store, Used};
+
+use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
+
+#[tokio::test]
+async fn in_a_file() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    first_half(&store).await;
+    store.close().await;
+    // A restart in the middle: everything has to be there.
+    let store = disk.open().await;
+    second_half(&store).await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn in_memory() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    first_half(&store).await;
+    second_half(&store).await;
+    store.close().await;
+}
+
+fn talk(length: usize) -> Talk {
+    Talk::new(&scope("alice"), "the story", length)
+}
+
+async fn first_half(store: &dyn Store) {
+    let owner = scope("alice");
+    let (short, long) = (talk(3), talk(5));
+
+    // Nobody knows the conversation.
+    let found = store.find(&owner, &short.links).await.expect("found");
+    assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
+    let known = store.known(&owner, &short.links).await.expect("known");
+    assert!(known.nodes.is_empty() && known.lineage.is_none() && !known.branches);
+
+    // Its first request.
+    let lineage = short.recorded(store).await;
+    let found = store.find(&owner, &short.links).await.expect("found");
+    assert_eq!(found.used, Some(raw()));
+    assert!(found.tip_known);
+    let known = store.known(&owner, &long.links).await.expect("known");
+    assert_eq!(known.nodes, short.nodes(0));
+    assert_eq!(known.lineage, Some(lineage));
+    assert!(!known.branches);
+
+    // A longer one confirms what it carries again, and nothing more.
+    let record = long.record(Some(lineage), 3);
+    assert_eq!(
+        store.record(&owner, &record).await.expect("recorded"),
+        lineage
+    );
+    let known = store.known(&owner, &long.links).await.expect("known");
+    let confirmed: Vec<_> = known.nodes.iter().map(|node| node.confirmed).collect();
+    assert_eq!(confirmed, [true, true, true, false, false]);
+    let known = store
+        .known(&owner, &short.grown("another", 1).links)
+        .await
+        .expect("known");
+    assert_eq!(known.nodes.len(), 3);
+    assert!(known.branches, "a message after the third is a fork now");
+
+    // Its tip was never a request of its own, but its links are known.
+    let middle = store
+        .find(&owner, &long.first(4).links)
+        .await
+        .expect("found");
+    assert!(middle.tip_known && middle.used.is_none());
+
+    // The first chunk.
+    let chunk = long.observed(store, 0, 2).await;
+    let known = store.known(&owner, &long.links).await.expect("known");
+    assert!(known.jobs.is_empty());
+    assert_eq!(known.parts.len(), 1);
+    assert_eq!(
+        (known.parts[0].id, known.parts[0].span),
+        (chunk, long.span(0, 2))
+    );
+    let parts = store.parts(&owner, &[chunk]).await.expect("parts");
+    assert_eq!(parts[0].body, long.chunk(0, 2));
+
+    // The first snapshot is for requests that are longer than any there is.
+    let snapshot = store
+        .commit_snapshot(&owner, &long.snapshot(2, &[chunk]))
+        .await;
+    let snapshot = snapshot.expect("committed");
+    assert_eq!(snapshot.meta.eligible_from, 6);
+    let again = store
+        .commit_snapshot(&owner, &long.snapshot(2, &[chunk]))
+        .await;
+    assert_eq!(again.expect("committed"), snapshot);
+}
+
+async fn second_half(store: &dyn Store) {
+    let owner = scope("alice");
+    let (long, longer) = (talk(5), talk(7));
+
+    let found = store.find(&owner, &longer.links).await.expect("found");
+    assert_eq!(found.snapshots.len(), 1);
+    let meta = found.snapshots[0].clone();
+    assert_eq!(
+        (meta.to, meta.to_count, meta.pin),
+        (talk(2).tip(), 2, Some(1))
+    );
+    assert_eq!(meta.cause, Cause::Threshold);
+    let snapshot = store
+        .snapshot(&owner, meta.id)
+        .await
+        .expect("read")
+        .expect("there");
+    assert_eq!(snapshot.segments, ["preamble", "observed to 2"]);
+    assert_eq!(snapshot.meta, meta);
+    let missing = store.snapshot(&owner, SnapshotId(meta.id.0 + 1)).await;
+    assert_eq!(missing.expect("read"), None);
+
+    // What a request was sent with stays what it was sent with (INV-SAME).
+    let known = store.known(&owner, &longer.links).await.expect("known");
+    let lineage = known.lineage;
+    assert_eq!((known.nodes.len(), known.snapshots.len()), (5, 1));
+    let mut record = longer.record(lineage, 5);
+    record.used = Used {
+        snapshot: Some(meta.id),
+        placement: "system_message".to_owned(),
+    };
+    store.record(&owner, &record).await.expect("recorded");
+    let mut repeated = longer.record(lineage, 7);
+    repeated.at_ms = 2_000;
+    store.record(&owner, &repeated).await.expect("recorded");
+    let found = store.find(&owner, &longer.links).await.expect("found");
+    assert_eq!(found.used, Some(record.used));
+    let found = store.find(&owner, &long.links).await.expect("found");
+    assert_eq!(found.used, Some(raw()), "the shorter one went out raw");
+
+    // A second chunk, then a reflection over both.
+    let second = longer.observed(store, 2, 4).await;
+    let first = known.parts[0].id;
+    let mut reflect = longer.job(JobKind::Reflect, 0, 4);
+    reflect.parts = vec![first, second];
+    assert!(store.offer(&owner, &reflect, 0).await.expect("offered"));
+    let known = store.known(&owner, &longer.links).await.expect("known");
+    assert_eq!(
+        known.jobs,
+        [(JobKind::Reflect, longer.span(0, 4), JobState::Open)]
+    );
+    assert_eq!(store.open_jobs().await.expect("counted"), 1);
+    let job = store
+        .claim(&ANYBODY, 1, LEASE)
+        .await
+        .expect("claimed")
+        .expect("a job");
+    assert_eq!(job.work.parts, [first, second]);
+    let mut reflection = longer.chunk(0, 4);
+    reflection.kind = PartKind::Reflection;
+    reflection.sources = vec![first, second];
+    let reflection = store
+        .commit_part(&job, &reflection, 9)
+        .await
+        .expect("committed");
+    let reflection = reflection.expect("a new part");
+    assert_eq!(store.open_jobs().await.expect("counted"), 0);
+    let order = [second, reflection, first];
+    let parts = store.parts(&owner, &order).await.expect("parts");
+    assert_eq!(parts.iter().map(|part| part.id).collect::<Vec<_>>(), order);
+
+    // What people see.
+    let threads = store.threads(10).await.expect("listed");
+    let [thread] = threads.as_slice() else {
+        panic!("one thread: {threads:?}")
+    };
+    assert_eq!(Some(thread.lineage), lineage);
+    assert_eq!((thread.messages, thread.message_tokens), (7, 70));
+    assert_eq!((thread.requests, thread.parts, thread.snapshots), (4, 3, 1));
+    assert_eq!((thread.first_ms, thread.last_ms), (1_000, 2_000));
+    let detail = store
+        .thread(thread.lineage)
+        .await
+        .expect("read")
+        .expect("there");
+    assert_eq!(detail.nodes.len(), 7);
+    assert_eq!(detail.parts.len(), 3);
+    assert_eq!(detail.snapshots[0].segments, ["preamble", "observed to 2"]);
+    assert!(
+        store
+            .thread(thread.lineage + 1)
+            .await
+            .expect("read")
+            .is_none()
+    );
+    store.ping().await.expect("answers");
+}
+
+#[tokio::test]
+async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let trunk = talk(4);
+    let lineage = trunk.recorded(&store).await;
+    let chunk = trunk.observed(&store, 0, 2).await;
+    for (name, by) in [("left", 3), ("left", 9), ("right", 2)] {
+        let branch = trunk.grown(name, by);
+        let record = branch.record(Some(lineage), 4);
+        store.record(&trunk.scope, &record).await.expect("recorded");
+    }
+    let commit = async |new| {
+        store
+            .commit_snapshot(&trunk.scope, &new)
+            .await
+            .expect("committed")
+    };
+    let right = commit(trunk.grown("right", 2).snapshot(2, &[chunk])).await;
+    assert_eq!(
+        right.meta.eligible_from, 7,
+        "the left branch does not count"
+    );
+    let left = commit(trunk.grown("left", 3).snapshot(2, &[chunk])).await;
+    assert_eq!(
+        left.meta.id, right.meta.id,
+        "it says the same and is eligible before"
+    );
+    let mut other = trunk.snapshot(2, &[chunk]);
+    other.segments.push("hint".to_owned());
+    let other = commit(other).await;
+    assert_eq!(other.meta.eligible_from, 14, "9 after 4, and one more");
+    // A request that was refused as too long is sent again at its own length.
+    let mut at_once = trunk.snapshot(2, &[chunk]);
+    at_once.at_once = true;
+    let at_once = commit(at_once).await;
+    assert_eq!(at_once.meta.eligible_from, 4);
+    assert_ne!(
+        at_once.meta.id, right.meta.id,
+        "the other is not eligible at 4"
+    );
+}
+
+#[tokio::test]
+async fn a_long_history_is_found_whole() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let long = talk(5_000);
+    long.recorded(&store).await;
+    let chunk = long.observed(&store, 0, 4_000).await;
+    let new = long.snapshot(4_000, &[chunk]);
+    let snapshot = store
+        .commit_snapshot(&long.scope, &new)
+        .await
+        .expect("committed");
+    assert_eq!(snapshot.meta.eligible_from, 5_001);
+    let longer = long.grown("more", 1);
+    let found = store.find(&long.scope, &longer.links).await.expect("found");
+    assert_eq!(found.snapshots, [snapshot.meta]);
+    let known = store
+        .known(&long.scope, &longer.links)
+        .await
+        .expect("known");
+    assert_eq!(known.nodes, long.nodes(0));
+    // The deepest link recorded; a hole would end what is known.
+    let mut holed = longer.links.clone();
+    holed.remove(2_000);
+    let known = store.known(&long.scope, &holed).await.expect("known");
+    assert_eq!(known.nodes.len(), 2_000);
+    assert!(known.branches);
+}

@@ -1,0 +1,115 @@
+//! Several processes on one database.
+
+use std::sync::Arc;
+
+use diarist::store::{Store, Used};
+
+use crate::world::{Disk, Talk, scope};
+
+/// Everybody writes at once; nobody is told that the database is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_writers_loses_nothing() {
+    const TALKS: usize = 12;
+    const TURNS: usize = 10;
+    let disk = Disk::new();
+    let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
+    let owner = scope("alice");
+    let mut writers = tokio::task::JoinSet::new();
+    for number in 0..TALKS {
+        let (store, owner) = (Arc::clone(&stores[number % 2]), owner.clone());
+        writers.spawn(async move {
+            let mut lineage = None;
+            for turn in 1..=TURNS {
+                let talk = Talk::new(&owner, &format!("talk {number}"), 2 * turn);
+                let record = talk.record(lineage, 2 * turn - 2);
+                let recorded = store.record(&owner, &record).await.expect("recorded");
+                assert_eq!(*lineage.get_or_insert(recorded), recorded);
+            }
+        });
+    }
+    writers.join_all().await;
+    let threads = stores[0].threads(100).await.expect("listed");
+    assert_eq!(threads.len(), TALKS);
+    for thread in threads {
+        assert_eq!(
+            (thread.messages, thread.requests),
+            (2 * TURNS, TURNS as u64)
+        );
+    }
+}
+
+/// The same first request, retried by its client, arrives at two processes at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_that_record_one_request_agree() {
+    let disk = Disk::new();
+    let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
+    for round in 0..20 {
+        let talk = Talk::new(&scope("alice"), &format!("talk {round}"), 5);
+        let [one, two] = [0, 1].map(|number: usize| {
+            let (store, talk) = (Arc::clone(&stores[number]), talk.clone());
+            async move {
+                let mut record = talk.record(None, 0);
+                record.used = Used {
+                    snapshot: None,
+                    placement: format!("by {number}"),
+                };
+                store.record(&talk.scope, &record).await.expect("recorded")
+            }
+        });
+        let (one, two) = tokio::join!(tokio::spawn(one), tokio::spawn(two));
+        assert_eq!(one.expect("ended"), two.expect("ended"), "one lineage");
+        let known = stores[0]
+            .known(&talk.scope, &talk.links)
+            .await
+            .expect("known");
+        assert_eq!(known.nodes, talk.nodes(0));
+        let mut used = Vec::new();
+        for store in &stores {
+            used.push(
+                store
+                    .find(&talk.scope, &talk.links)
+                    .await
+                    .expect("found")
+                    .used,
+            );
+        }
+        assert_eq!(used[0], used[1]);
+        assert!(used[0].is_some());
+    }
+}
+
+/// A process that recorded the messages unconfirmed does not undo what another one confirmed.
+#[tokio::test]
+async fn confirmed_stays_confirmed() {
+    let disk = Disk::new();
+    let (early, late) = (disk.open().await, disk.open().await);
+    let talk = Talk::new(&scope("alice"), "hello", 4);
+    talk.first(3).recorded(&early).await;
+    // The other process saw nothing of it: to it, all is new, and the first three confirmed.
+    let mut record = talk.record(None, 0);
+    for node in &mut record.new_nodes[..3] {
+        node.confirmed = true;
+    }
+    late.record(&talk.scope, &record).await.expect("recorded");
+    talk.first(3).recorded(&early).await;
+    let known = early.known(&talk.scope, &talk.links).await.expect("known");
+    let confirmed: Vec<_> = known.nodes.iter().map(|node| node.confirmed).collect();
+    assert_eq!(confirmed, [true, true, true, false]);
+}
+
+/// Several processes start on an empty folder at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opening_at_once_makes_one_schema() {
+    for _ in 0..5 {
+        let disk = Arc::new(Disk::new());
+        let mut openers = tokio::task::JoinSet::new();
+        for _ in 0..6 {
+            let disk = Arc::clone(&disk);
+            openers.spawn(async move {
+                let store = disk.open().await;
+                store.ping().await.expect("answers");
+            });
+        }
+        openers.join_all().await;
+    }
+}

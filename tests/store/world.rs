@@ -1,0 +1,210 @@
+//! Conversations and databases for these tests.
+
+use diarist::history::{Encoder, Link, Role, Scope};
+use diarist::memory::{Cause, NewPart, Node, PartId, PartKind, Span};
+use diarist::store::{ClaimFilter, JobKind, NewJob, NewSnapshot, Record, SqliteStore, Store, Used};
+
+pub const LEASE: i64 = 60_000;
+
+pub const ANYBODY: ClaimFilter = ClaimFilter {
+    observe_any: true,
+    reflect_any: true,
+    held: Vec::new(),
+};
+
+pub fn scope(name: &str) -> Scope {
+    Scope::of(name.as_bytes(), None)
+}
+
+/// A file in a folder that goes with the value.
+pub struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { folder }
+    }
+
+    pub fn file(&self) -> std::path::PathBuf {
+        self.folder.path().join("deeper/diarist.db")
+    }
+
+    pub fn url(&self) -> String {
+        format!("sqlite://{}", self.file().display())
+    }
+
+    pub async fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.url()).await.expect("a store")
+    }
+}
+
+/// A history: its owner, the link before it and the links of its messages.
+#[derive(Clone)]
+pub struct Talk {
+    pub scope: Scope,
+    pub root: Link,
+    pub links: Vec<Link>,
+}
+
+impl Talk {
+    /// `length` messages that `name` tells from other conversations.
+    pub fn new(scope: &Scope, name: &str, length: usize) -> Self {
+        let root = Link::root(scope);
+        let talk = Self {
+            scope: scope.clone(),
+            root,
+            links: Vec::new(),
+        };
+        talk.grown(name, length)
+    }
+
+    /// This history with more messages; `name` tells them from those of another continuation.
+    pub fn grown(&self, name: &str, by: usize) -> Self {
+        let mut talk = self.clone();
+        for number in 0..by {
+            let mut encoder = Encoder::new();
+            encoder.text("content", name);
+            encoder.count("number", number);
+            talk.links.push(talk.tip().next(&encoder.finish()));
+        }
+        talk
+    }
+
+    /// Its first messages.
+    pub fn first(&self, length: usize) -> Self {
+        let mut talk = self.clone();
+        talk.links.truncate(length);
+        talk
+    }
+
+    pub fn tip(&self) -> Link {
+        self.links.last().copied().unwrap_or(self.root)
+    }
+
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub fn span(&self, from: usize, to: usize) -> Span {
+        Span {
+            from: self.first(from).tip(),
+            from_count: from,
+            to: self.first(to).tip(),
+            to_count: to,
+        }
+    }
+
+    /// The messages from `from` on as an intake would describe them.
+    pub fn nodes(&self, from: usize) -> Vec<Node> {
+        let describe = |(index, link): (usize, &Link)| Node {
+            link: *link,
+            count: index + 1,
+            role: if index % 2 == 0 {
+                Role::User
+            } else {
+                Role::Assistant
+            },
+            tokens: 10,
+            closed: true,
+            turn_end: index % 2 == 1,
+            born: self.len(),
+            confirmed: false,
+            seen_ms: 1_000,
+            live: true,
+        };
+        self.links
+            .iter()
+            .enumerate()
+            .map(describe)
+            .skip(from)
+            .collect()
+    }
+
+    /// The record of a request with this history of which the first `known` messages are recorded.
+    pub fn record(&self, lineage: Option<i64>, known: usize) -> Record {
+        Record {
+            thread_key: None,
+            lineage,
+            new_nodes: self.nodes(known),
+            parent: self.first(known).tip(),
+            confirmed: known,
+            confirm: self.links[..known].to_vec(),
+            tip: self.tip(),
+            count: self.len(),
+            used: raw(),
+            model: "model-1".to_owned(),
+            at_ms: 1_000,
+        }
+    }
+
+    pub async fn recorded(&self, store: &dyn Store) -> i64 {
+        let record = self.record(None, 0);
+        store.record(&self.scope, &record).await.expect("recorded")
+    }
+
+    pub fn job(&self, kind: JobKind, from: usize, to: usize) -> NewJob {
+        NewJob {
+            kind,
+            span: self.span(from, to),
+            message_tokens: 100,
+            payload: format!("the words from {from} to {to}"),
+            parts: Vec::new(),
+            model: "model-1".to_owned(),
+            tip: self.tip(),
+            tip_count: self.len(),
+        }
+    }
+
+    pub fn chunk(&self, from: usize, to: usize) -> NewPart {
+        NewPart {
+            kind: PartKind::Chunk,
+            span: self.span(from, to),
+            text: format!("observed {from} to {to}"),
+            tokens: 7,
+            message_tokens: 100,
+            current_task: Some("testing".to_owned()),
+            suggested_response: None,
+            sources: Vec::new(),
+            model: "observer".to_owned(),
+        }
+    }
+
+    /// Offers, claims and commits the chunk of a range.
+    pub async fn observed(&self, store: &dyn Store, from: usize, to: usize) -> PartId {
+        let job = self.job(JobKind::Observe, from, to);
+        assert!(store.offer(&self.scope, &job, 0).await.expect("offered"));
+        let job = store
+            .claim(&ANYBODY, 1, LEASE)
+            .await
+            .expect("claimed")
+            .expect("a job");
+        assert_eq!(job.work.span, self.span(from, to));
+        let id = store.commit_part(&job, &self.chunk(from, to), 2).await;
+        id.expect("committed").expect("a new part")
+    }
+
+    pub fn snapshot(&self, to: usize, parts: &[PartId]) -> NewSnapshot {
+        NewSnapshot {
+            to: self.first(to).tip(),
+            to_count: to,
+            pin: Some(1),
+            parts: parts.to_vec(),
+            tokens: 9,
+            cause: Cause::Threshold,
+            segments: vec!["preamble".to_owned(), format!("observed to {to}")],
+            tip: self.tip(),
+            tip_count: self.len(),
+            at_once: false,
+            at_ms: 5,
+        }
+    }
+}
+
+pub fn raw() -> Used {
+    Used {
+        snapshot: None,
+        placement: String::new(),
+    }
+}
