@@ -26,7 +26,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),
     ("llm", &["memory", "telemetry"]),
-    ("store", &["history", "memory", "telemetry"]),
+    ("store", &["history", "memory", "tasks", "telemetry"]),
     (
         "jobs",
         &[

@@ -245,7 +245,7 @@ async fn recovered(store: &Reopening) {
             tokio::task::yield_now().await;
         }
     };
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_mins(1);
     tokio::time::timeout(patience, ask)
         .await
         .expect("the store came back");
@@ -297,7 +297,7 @@ async fn a_database_that_is_deleted_while_in_use() {
             tokio::task::yield_now().await;
         }
     };
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_mins(1);
     tokio::time::timeout(patience, write)
         .await
         .expect("a new database was made");

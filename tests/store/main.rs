@@ -1,5 +1,11 @@
 //! The store from outside: the trait on real files, and what happens when the file is in trouble.
 
+#![expect(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
 mod crash;
 mod faults;
 mod forget;
