@@ -18,6 +18,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioTimer;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 use url::Url;
 
@@ -72,13 +73,37 @@ impl Upstream {
     /// If the address cannot be an upstream's, or the platform's root certificates cannot be read.
     pub fn new(base_url: &Url, timeouts: Timeouts, tasks: &Tasks) -> Result<Self, SetupError> {
         let target = Target::new(base_url)?;
-        let (any, http1) = connect::connectors(&target, timeouts.connect)?;
-        Ok(Self {
+        // Plain upstreams work in a container without root certificates.
+        let tls = if target.is_https() {
+            connect::trusting_platform()?
+        } else {
+            connect::trusting(RootCertStore::empty())?
+        };
+        Ok(Self::build(target, timeouts, &tls, tasks))
+    }
+
+    /// As [`Upstream::new`], trusting only the given root certificates.
+    ///
+    /// # Errors
+    /// If the address cannot be an upstream's.
+    pub fn trusting(
+        roots: RootCertStore,
+        base_url: &Url,
+        timeouts: Timeouts,
+        tasks: &Tasks,
+    ) -> Result<Self, SetupError> {
+        let tls = connect::trusting(roots)?;
+        Ok(Self::build(Target::new(base_url)?, timeouts, &tls, tasks))
+    }
+
+    fn build(target: Target, timeouts: Timeouts, tls: &ClientConfig, tasks: &Tasks) -> Self {
+        let (any, http1) = connect::connectors(tls, timeouts.connect);
+        Self {
             target: Arc::new(target),
             timeouts,
             pooled: client(any, &timeouts, tasks),
             http1: client(http1, &timeouts, tasks),
-        })
+        }
     }
 
     /// Where a request of the data port goes: `/v1/...` onto the path of the base URL, any other

@@ -29,5 +29,7 @@ mod limits;
 mod pooling;
 #[path = "transparent/streaming.rs"]
 mod streaming;
+#[path = "transparent/tls.rs"]
+mod tls;
 #[path = "transparent/tunnels.rs"]
 mod tunnels;

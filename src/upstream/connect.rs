@@ -15,41 +15,18 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::target::Target;
 use super::{BoxError, SetupError};
 
 /// The connector that HTTP/2 may be negotiated on, and the one for HTTP/1.1 only.
-pub(super) fn connectors(
-    target: &Target,
-    deadline: Duration,
-) -> Result<(Connector, Connector), SetupError> {
-    let tls = if target.is_https() {
-        with_platform_roots()?
-    } else {
-        // Plain upstreams work in a container without root certificates.
-        tls_config()?
-            .with_root_certificates(RootCertStore::empty())
-            .with_no_client_auth()
-    };
+pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, Connector) {
     let schemes = || {
-        HttpsConnectorBuilder::new()
-            .with_tls_config(tls.clone())
-            .https_or_http()
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
+        builder.https_or_http().enable_http1()
     };
-    let any = schemes()
-        .enable_all_versions()
-        .wrap_connector(tcp(deadline));
-    let http1 = schemes().enable_http1().wrap_connector(tcp(deadline));
-    Ok((
-        Connector {
-            inner: any,
-            deadline,
-        },
-        Connector {
-            inner: http1,
-            deadline,
-        },
-    ))
+    let any = schemes().enable_http2().wrap_connector(tcp(deadline));
+    let http1 = schemes().wrap_connector(tcp(deadline));
+    let within = |inner| Connector { inner, deadline };
+    (within(any), within(http1))
 }
 
 fn tcp(deadline: Duration) -> HttpConnector {
@@ -74,11 +51,18 @@ fn tls_config() -> Result<WantsRoots, SetupError> {
         .map_err(|error| SetupError::Roots(std::io::Error::other(error)))
 }
 
-fn with_platform_roots() -> Result<ClientConfig, SetupError> {
+/// Trusts what the platform trusts (or what `SSL_CERT_FILE` and `SSL_CERT_DIR` name).
+pub(super) fn trusting_platform() -> Result<ClientConfig, SetupError> {
     let roots = tls_config()?
         .with_native_roots()
         .map_err(SetupError::Roots)?;
     Ok(roots.with_no_client_auth())
+}
+
+/// Trusts only these.
+pub(super) fn trusting(roots: RootCertStore) -> Result<ClientConfig, SetupError> {
+    let config = tls_config()?.with_root_certificates(roots);
+    Ok(config.with_no_client_auth())
 }
 
 /// Connects within a deadline that also covers name resolution and the TLS handshake.

@@ -103,6 +103,17 @@ async fn methods_cross_whatever_they_are() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_body_gets_no_framing_it_did_not_have() {
+    for (framing, kept) in [("", 0), ("content-length: 0\r\n", 1)] {
+        for method in ["POST", "DELETE", "GET"] {
+            let request = format!("{method} /v1/x HTTP/1.1\r\nhost: a\r\n{framing}\r\n");
+            let (seen, _) = exchange(&request, OK).await;
+            assert_eq!(lines(&seen).len(), 1 + kept, "{seen}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn connect_is_refused_here() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client

@@ -100,3 +100,22 @@ async fn the_admin_port_serves_metrics_and_the_data_port_does_not() {
             .starts_with("GET /metrics ")
     );
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_first_signal_asks_to_stop_and_the_second_cuts_what_is_left() {
+    let tasks = diarist::tasks::Tasks::new();
+    let asked = diarist::server::shutdown_signal(&tasks).unwrap();
+    let signal = || {
+        let id = std::process::id().to_string();
+        let sent = std::process::Command::new("kill")
+            .args(["-TERM", &id])
+            .status();
+        assert!(sent.unwrap().success());
+    };
+    signal();
+    soon("the first signal", asked).await;
+    assert!(!tasks.token().is_cancelled());
+    signal();
+    soon("the second signal", tasks.token().cancelled()).await;
+}

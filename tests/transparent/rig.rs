@@ -11,6 +11,7 @@ use diarist::server::{Drained, Server, Settings};
 use diarist::tasks::Tasks;
 use diarist::telemetry;
 use diarist::upstream::{Timeouts, Upstream};
+use rustls::RootCertStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub settings: Settings,
     pub limits: Limits,
     pub timeouts: Timeouts,
+    /// The only ones to trust; the platform's otherwise.
+    pub roots: Option<RootCertStore>,
 }
 
 pub struct Rig {
@@ -38,7 +41,12 @@ impl Rig {
         options.settings.admin = SocketAddr::from(([127, 0, 0, 1], 0));
         adjust(&mut options);
         let tasks = Tasks::new();
-        let upstream = Upstream::new(&url.parse().unwrap(), options.timeouts, &tasks).unwrap();
+        let (url, timeouts) = (url.parse().unwrap(), options.timeouts);
+        let upstream = match options.roots {
+            Some(roots) => Upstream::trusting(roots, &url, timeouts, &tasks),
+            None => Upstream::new(&url, timeouts, &tasks),
+        }
+        .unwrap();
         let proxy = Arc::new(Proxy::new(upstream, options.limits, tasks.clone()));
         let metrics = telemetry::install_recorder().unwrap();
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));

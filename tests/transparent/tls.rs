@@ -1,0 +1,267 @@
+//! Upstreams behind TLS, which speak HTTP/2 where both sides can.
+//!
+//! The certificates beside `tests/support` are made for these tests: a root nobody else trusts, and
+//! an upstream's certificate for 127.0.0.1, both good for a century.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::raw_upstream::soon;
+use crate::rig::{Options, Rig, first_line};
+
+const ROOT: &[u8] = include_bytes!("../support/tls/root.pem");
+const LEAF: &[u8] = include_bytes!("../support/tls/leaf.pem");
+const KEY: &[u8] = include_bytes!("../support/tls/leaf.key");
+
+type Answer = Response<Channel<Bytes, std::io::Error>>;
+
+/// A request the upstream got, and the means to answer it.
+struct Asked {
+    request: Request<Incoming>,
+    connection: usize,
+    answer: tokio::sync::oneshot::Sender<Answer>,
+}
+
+impl Asked {
+    /// Begins an answer; its body is what is sent into the channel.
+    fn begin(self, head: http::response::Builder) -> Sender<Bytes, std::io::Error> {
+        let (sender, body) = Channel::new(1);
+        assert!(
+            self.answer.send(head.body(body).unwrap()).is_ok(),
+            "nobody waits any more"
+        );
+        sender
+    }
+}
+
+/// An upstream that offers these protocols and hands every request to the test.
+async fn serve(protocols: &[&[u8]]) -> (SocketAddr, mpsc::Receiver<Asked>) {
+    let certificate = CertificateDer::from_pem_slice(LEAF).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (ask, asked) = mpsc::channel(8);
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (acceptor, ask) = (acceptor.clone(), ask.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let service = service_fn(|request| {
+                    let (answer, answered) = tokio::sync::oneshot::channel();
+                    let asking = ask.clone();
+                    async move {
+                        let asked = Asked {
+                            request,
+                            connection,
+                            answer,
+                        };
+                        asking.send(asked).await.unwrap();
+                        Ok::<_, Infallible>(answered.await.unwrap())
+                    }
+                });
+                let http = auto::Builder::new(TokioExecutor::new());
+                let _ = http
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    (addr, asked)
+}
+
+fn trusting_the_test_root(options: &mut Options) {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(ROOT).unwrap())
+        .unwrap();
+    options.roots = Some(roots);
+}
+
+async fn rig(protocols: &[&[u8]]) -> (Rig, mpsc::Receiver<Asked>) {
+    let (addr, asked) = serve(protocols).await;
+    (
+        Rig::start(&format!("https://{addr}/v1"), trusting_the_test_root),
+        asked,
+    )
+}
+
+type Adjust = fn(&mut Options);
+
+const GET: &str = "GET /v1/x?y HTTP/1.1\r\nhost: a\r\nx-a: 1\r\nx-diarist-thread: t\r\n\r\n";
+
+#[tokio::test]
+async fn the_protocol_is_the_best_that_both_sides_speak() {
+    for (offered, spoken) in [
+        (&[&b"h2"[..], b"http/1.1"][..], Version::HTTP_2),
+        (&[b"http/1.1"], Version::HTTP_11),
+        (&[], Version::HTTP_11),
+    ] {
+        let (rig, mut upstream) = rig(offered).await;
+        let mut client = rig.client().await;
+        client.send(GET).await;
+        let asked = soon("the request", upstream.recv()).await.unwrap();
+        assert_eq!(asked.request.version(), spoken);
+        assert_eq!(asked.request.uri().path_and_query().unwrap(), "/v1/x?y");
+        let mut names: Vec<_> = asked
+            .request
+            .headers()
+            .keys()
+            .map(http::HeaderName::as_str)
+            .collect();
+        names.retain(|name| *name != "host");
+        assert_eq!(names, ["x-a"]);
+        let mut body = asked.begin(Response::builder().status(418).header("x-b", "2"));
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 418 I'm a teapot\r\n"), "{head}");
+        assert!(head.contains("x-b: 2\r\n"), "{head}");
+        for piece in ["one", "two"] {
+            body.send_data(Bytes::from(piece)).await.unwrap();
+            client.until(&format!("3\r\n{piece}\r\n")).await;
+        }
+        drop(body);
+        client.until("0\r\n\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn a_hang_up_takes_back_one_of_the_streams_that_share_a_connection() {
+    let (rig, mut upstream) = rig(&[b"h2"]).await;
+    let (mut first, mut second) = (rig.client().await, rig.client().await);
+    first.send(GET).await;
+    let one = soon("the first request", upstream.recv()).await.unwrap();
+    second.send(GET).await;
+    let other = soon("the second request", upstream.recv()).await.unwrap();
+    assert_eq!(one.connection, other.connection);
+    let mut cut = one.begin(Response::builder());
+    let mut whole = other.begin(Response::builder().header("content-length", "2"));
+    cut.send_data(Bytes::from("data: ")).await.unwrap();
+    first.until("data: \r\n").await;
+    drop(first);
+    let told = timeout(Duration::from_secs(2), async {
+        while cut.send_data(Bytes::from("x")).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(told.await.is_ok(), "the upstream was not told");
+    whole.send_data(Bytes::from("ok")).await.unwrap();
+    second.until("\r\n\r\nok").await;
+}
+
+#[tokio::test]
+async fn a_stream_the_upstream_resets_never_ends_cleanly() {
+    let (rig, mut upstream) = rig(&[b"h2"]).await;
+    let mut client = rig.client().await;
+    client.send(GET).await;
+    let asked = soon("the request", upstream.recv()).await.unwrap();
+    let mut body = asked.begin(Response::builder());
+    body.send_data(Bytes::from("abc")).await.unwrap();
+    client.until("3\r\nabc\r\n").await;
+    body.abort(std::io::Error::other("on purpose"));
+    assert_eq!(client.rest().await.0, b"");
+}
+
+#[tokio::test]
+async fn a_client_that_waits_to_be_told_is_told_at_once_where_interim_answers_are_not_reported() {
+    let (rig, mut upstream) = rig(&[b"h2"]).await;
+    let mut client = rig.client().await;
+    client
+        .send("POST /v1/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n")
+        .await;
+    assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
+    client.send("body").await;
+    let asked = soon("the request", upstream.recv()).await.unwrap();
+    assert_eq!(
+        asked
+            .request
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes(),
+        "body"
+    );
+}
+
+#[tokio::test]
+async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
+    let (rig, mut upstream) = rig(&[b"h2", b"http/1.1"]).await;
+    let mut client = rig.client().await;
+    client
+        .send("GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        .await;
+    let mut asked = soon("the request", upstream.recv()).await.unwrap();
+    assert_eq!(asked.request.version(), Version::HTTP_11);
+    let upgraded = hyper::upgrade::on(&mut asked.request);
+    drop(
+        asked.begin(
+            Response::builder()
+                .status(StatusCode::SWITCHING_PROTOCOLS)
+                .header("connection", "upgrade")
+                .header("upgrade", "websocket"),
+        ),
+    );
+    assert_eq!(
+        first_line(&client.head().await),
+        "HTTP/1.1 101 Switching Protocols"
+    );
+    let mut side = TokioIo::new(soon("the switch", upgraded).await.unwrap());
+    client.send("ping").await;
+    let mut seen = [0; 4];
+    soon("ping", side.read_exact(&mut seen)).await.unwrap();
+    side.write_all(b"pong").await.unwrap();
+    side.flush().await.unwrap();
+    client.until("pong").await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_does_not_fit_is_an_upstream_that_cannot_be_reached() {
+    let (addr, _upstream) = serve(&[b"h2"]).await;
+    let wrong_name = format!("https://localhost:{}/v1", addr.port());
+    let right_name = format!("https://{addr}/v1");
+    let untrusting: Adjust = |options| options.roots = Some(RootCertStore::empty());
+    for (url, adjust) in [
+        (wrong_name, trusting_the_test_root as Adjust),
+        (right_name, untrusting),
+    ] {
+        let rig = Rig::start(&url, adjust);
+        let mut client = rig.client().await;
+        client.send(GET).await;
+        assert_eq!(
+            first_line(&client.head().await),
+            "HTTP/1.1 502 Bad Gateway",
+            "{url}"
+        );
+        client.until("upstream_unreachable").await;
+    }
+}
