@@ -7,14 +7,27 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Condition;
 use crate::admin::{Admin, Readiness};
-use crate::config::Config;
-use crate::proxy::{Limits, Proxy};
+use crate::audit::{Audit, AuditError};
+use crate::config::{self, Config};
+use crate::jobs::{self, Jobs};
+use crate::llm::{self, Llm};
+use crate::memory::{Policy, render};
+use crate::proxy::manners::Manners;
+use crate::proxy::{Limits, Memory, Proxy};
 use crate::server::{BindError, Drained, Server, Settings};
+use crate::store::recall::Recall;
+use crate::store::{Reopening, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
+use crate::tokens::O200k;
 use crate::upstream::{SetupError, Timeouts, Upstream};
+use crate::wire::Placement;
 
 /// The whole process, both ports taken, nothing served yet.
 #[derive(Debug)]
@@ -22,6 +35,8 @@ pub struct App {
     server: Server,
     proxy: Arc<Proxy>,
     admin: Arc<Admin>,
+    store: Arc<Reopening>,
+    audit: Option<Audit>,
     tasks: Tasks,
 }
 
@@ -34,24 +49,63 @@ pub enum StartError {
     Upstream(#[from] SetupError),
     #[error(transparent)]
     Metrics(#[from] RecorderError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error("the model client cannot be set up")]
+    Llm(#[from] reqwest::Error),
 }
 
 impl App {
-    /// Builds everything. Has to be called on a tokio runtime.
+    /// Builds everything. A database that cannot be opened is said and tried again; requests pass
+    /// without it.
     ///
     /// # Errors
     ///
-    /// A port that is taken, root certificates that cannot be read: what no retry would mend.
-    pub fn build(config: &Config) -> Result<Self, StartError> {
+    /// A port that is taken, an audit file or root certificates that cannot be read: what no retry
+    /// would mend.
+    pub async fn build(config: &Config) -> Result<Self, StartError> {
         let tasks = Tasks::new();
         // Ports first: that one is taken is the likeliest reason not to start, and the quickest to tell.
         let server = Server::bind(server_settings(config))?;
         let metrics = telemetry::install_recorder()?;
         let upstream = Upstream::new(&config.upstream.base_url, timeouts(config), &tasks)?;
+        let audit = audit(config, &tasks)?;
+        let llm = Arc::new(Llm::new()?);
+        let admin = Arc::new(Admin::new(Readiness::new(), metrics));
+        let store = Arc::new(Reopening::new(&config.database.to_string()));
+        open(&store, config, admin.readiness()).await;
+        tasks.spawn(
+            "store watch",
+            watch(Arc::clone(&store), admin.readiness().clone(), tasks.token()),
+        );
+        let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
+        let jobs = Jobs::start(
+            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::clone(&recall),
+            tokenizer(&tasks),
+            llm,
+            memory_settings(config),
+            &tasks,
+        );
+        let memory = Memory {
+            enabled: config.memory.enabled,
+            anonymous: config.server.listen.ip().is_loopback(),
+            recall,
+            jobs,
+            manners: Manners::new(
+                placement(config),
+                config.upstream.base_url.host_str().unwrap_or_default(),
+            ),
+            audit: audit.clone(),
+            unfinished: Arc::default(),
+        };
+        let proxy = Proxy::new(upstream, limits(config), tasks.clone()).remembering(memory);
         Ok(Self {
             server,
-            proxy: Arc::new(Proxy::new(upstream, limits(config), tasks.clone())),
-            admin: Arc::new(Admin::new(Readiness::new(), metrics)),
+            proxy: Arc::new(proxy),
+            admin,
+            store,
+            audit,
             tasks,
         })
     }
@@ -80,9 +134,32 @@ impl App {
         &self.tasks
     }
 
+    /// Waits until memory has nothing left to do; see [`Memory::quiet`].
+    pub fn quiet(
+        &self,
+    ) -> impl Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync + use<>
+    {
+        let proxy = Arc::clone(&self.proxy);
+        move |within| {
+            let proxy = Arc::clone(&proxy);
+            Box::pin(async move {
+                match proxy.memory() {
+                    Some(memory) => memory.quiet(within).await,
+                    None => true,
+                }
+            })
+        }
+    }
+
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
-        let flush = std::future::ready(());
+        let (store, audit) = (self.store, self.audit);
+        let flush = async move {
+            if let Some(audit) = audit {
+                audit.flush().await;
+            }
+            store.close().await;
+        };
         self.server
             .run(self.proxy, self.admin, self.tasks, shutdown, flush)
             .await
@@ -118,5 +195,116 @@ fn limits(config: &Config) -> Limits {
         max_body_bytes: server.max_body_bytes,
         request_idle: server.idle_timeout,
         response_idle: server.idle_timeout,
+    }
+}
+
+/// How long the start waits for the database. It opens in milliseconds; one that is locked or gone
+/// must not keep requests from passing.
+const OPENING: Duration = Duration::from_secs(1);
+
+/// How often the database is asked how it is.
+const WATCH: Duration = Duration::from_secs(5);
+
+async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness) {
+    if !config.memory.enabled {
+        return;
+    }
+    let problem = match tokio::time::timeout(OPENING, store.ready()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it did not open within {OPENING:?}"),
+    };
+    tracing::error!(
+        database = %config.database,
+        "the database cannot be used: {problem}. Requests pass without memory until it can"
+    );
+    readiness.set("store", Condition::Degraded(problem));
+}
+
+/// Reports how the store is, and how much lies in its queue.
+async fn watch(store: Arc<Reopening>, readiness: Readiness, stop: CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(WATCH))
+        .await
+        .is_some()
+    {
+        match store.open_jobs().await {
+            Ok(jobs) => {
+                metrics::gauge!(telemetry::OPEN_JOBS).set(jobs as f64);
+                readiness.set("store", Condition::Up);
+            }
+            Err(error) => readiness.set("store", Condition::Degraded(error.to_string())),
+        }
+    }
+}
+
+/// The tokenizer; its tables are loaded on a thread that may take its time.
+fn tokenizer(tasks: &Tasks) -> Arc<O200k> {
+    tasks.spawn("tokenizer", async {
+        // A failure to load shows when the first text is counted, and is guarded there.
+        let _ = tokio::task::spawn_blocking(O200k::warm).await;
+    });
+    Arc::new(O200k::new())
+}
+
+fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {
+    Ok(match &config.audit {
+        config::Audit::Off => None,
+        config::Audit::Stdout => Some(Audit::stdout(tasks)),
+        config::Audit::File(path) => Some(Audit::file(path, tasks)?),
+    })
+}
+
+fn placement(config: &Config) -> Option<Placement> {
+    match config.upstream.placement {
+        config::Placement::Auto | config::Placement::SystemMessage => {
+            Some(Placement::SystemMessage)
+        }
+        config::Placement::AppendToSystem => Some(Placement::AppendToSystem),
+        config::Placement::Segments => Some(Placement::Segments),
+        config::Placement::Off => None,
+    }
+}
+
+fn memory_settings(config: &Config) -> jobs::Settings {
+    let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
+    jobs::Settings {
+        policy: Policy {
+            message_tokens: observation.message_tokens,
+            buffer_tokens: observation.buffer_tokens,
+            retention_floor: observation.retention_floor,
+            block_after: observation.block_after_tokens,
+            observation_tokens: reflection.observation_tokens,
+            reflect_from: reflection.reflect_from_tokens,
+            block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION)
+                + render::reminder_tokens(),
+        },
+        observation: jobs::Phase {
+            max_output_tokens: observation.max_output_tokens,
+            instruction: observation.instruction.clone(),
+            ..phase(&observation.phase)
+        },
+        reflection: phase(&reflection.phase),
+        concurrency: MODEL_CALLS,
+    }
+}
+
+/// Model calls of memory at the same time. They share rate limits with the conversations.
+const MODEL_CALLS: usize = 4;
+
+fn phase(phase: &config::Phase) -> jobs::Phase {
+    jobs::Phase {
+        endpoint: phase
+            .endpoint
+            .as_ref()
+            .map(|endpoint| llm::Endpoint::Configured {
+                base_url: endpoint.base_url.clone(),
+                api_key: endpoint.api_key.clone(),
+            }),
+        model: phase.model.clone(),
+        temperature: Some(phase.temperature as f32),
+        max_output_tokens: None,
+        deadline: phase.timeout,
+        instruction: None,
     }
 }

@@ -1,1 +1,226 @@
 //! Work off the request path: recording exchanges, observing, reflecting, preparing snapshots.
+//!
+//! ```text
+//! proxy --Exchange--> intake --> recorder --jobs--> store --claim--> worker --call--> llm
+//!                                   ^                                  |
+//!                                   +------------- part, release ------+
+//! ```
+//! The *recorder* is one task and the only one that decides ([`crate::memory::advance`]); the
+//! *workers* only carry out what lies in the store's queue, so work survives a crash and is done
+//! once. Nothing here is ever waited for by a request (INV-FREE): the intake is bounded, and what
+//! does not fit is dropped, since the client will send the same history again.
+
+mod intake;
+mod observer;
+mod payload;
+mod recorder;
+mod reflector;
+mod routes;
+mod track;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+pub use intake::{Exchange, Intake};
+pub use routes::Routes;
+
+use crate::llm::{CallSettings, Endpoint, Llm};
+use crate::memory::Policy;
+use crate::store::Store;
+use crate::store::recall::Recall;
+use crate::tasks::Tasks;
+use crate::tokens::TokenCounter;
+
+/// How one phase calls its model.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Where to; `None` borrows the conversation's own way to the upstream.
+    pub endpoint: Option<Endpoint>,
+    /// Which model; `None` takes the conversation's own.
+    pub model: Option<String>,
+    /// Sampling temperature; dropped for a model that refuses it.
+    pub temperature: Option<f32>,
+    /// Bound on the answer, in tokens.
+    pub max_output_tokens: Option<u32>,
+    /// How long one call may take.
+    pub deadline: Duration,
+    /// The operator's addition to the prompt.
+    pub instruction: Option<String>,
+}
+
+impl Phase {
+    fn settings(&self, conversation_model: &str) -> CallSettings {
+        CallSettings {
+            model: self
+                .model
+                .clone()
+                .unwrap_or_else(|| conversation_model.to_owned()),
+            temperature: self.temperature,
+            max_output_tokens: self.max_output_tokens,
+            deadline: self.deadline,
+        }
+    }
+}
+
+/// How memory is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Thresholds.
+    pub policy: Policy,
+    /// The Observer.
+    pub observation: Phase,
+    /// The Reflector.
+    pub reflection: Phase,
+    /// Model calls at the same time.
+    pub concurrency: usize,
+}
+
+/// What the parts of this room share.
+#[derive(Clone)]
+pub(crate) struct Shop {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) recall: Arc<Recall>,
+    pub(crate) counter: Arc<dyn TokenCounter>,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) llm: Arc<Llm>,
+    pub(crate) settings: Arc<Settings>,
+    /// Outcomes of jobs that the recorder has not yet looked at.
+    pub(crate) untold: Arc<AtomicUsize>,
+}
+
+/// The running room.
+#[derive(Clone)]
+pub struct Jobs {
+    intake: Intake,
+    shop: Shop,
+}
+
+impl std::fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Jobs")
+            .field("settings", &self.shop.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Jobs {
+    /// Starts recorder and workers; they end when `tasks` is told to.
+    pub fn start(
+        store: Arc<dyn Store>,
+        recall: Arc<Recall>,
+        counter: Arc<dyn TokenCounter>,
+        llm: Arc<Llm>,
+        settings: Settings,
+        tasks: &Tasks,
+    ) -> Self {
+        let shop = Shop {
+            store,
+            recall,
+            counter,
+            routes: Arc::default(),
+            llm,
+            settings: Arc::new(settings),
+            untold: Arc::default(),
+        };
+        let (intake, exchanges) = intake::queue();
+        let wake = Arc::new(tokio::sync::Notify::new());
+        let (events, outcomes) = tokio::sync::mpsc::unbounded_channel();
+        tasks.spawn(
+            "recorder",
+            recorder::run(
+                shop.clone(),
+                exchanges,
+                outcomes,
+                Arc::clone(&wake),
+                tasks.token(),
+            ),
+        );
+        tasks.spawn(
+            "workers",
+            worker::run(shop.clone(), events, wake, tasks.clone()),
+        );
+        Self { intake, shop }
+    }
+
+    /// Where finished exchanges go.
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// Waits until nothing is left to be done: everything handed over is recorded, no job waits or
+    /// runs, and what follows from them is prepared. For replay and tests, which want to know what
+    /// memory does when it is given the time. `false` where `within` was not enough.
+    pub async fn quiet(&self, within: Duration) -> bool {
+        let quiet = async {
+            while !self.is_quiet().await {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(within, quiet).await.is_ok()
+    }
+
+    async fn is_quiet(&self) -> bool {
+        let idle = || self.intake.is_idle() && self.shop.untold.load(Ordering::SeqCst) == 0;
+        // Asked before and after: a job may have ended, and made work, while the store was asked.
+        idle()
+            && self
+                .shop
+                .store
+                .open_jobs()
+                .await
+                .is_ok_and(|jobs| jobs == 0)
+            && idle()
+    }
+
+    /// The thresholds in force.
+    pub fn policy(&self) -> &Policy {
+        &self.shop.settings.policy
+    }
+
+    /// Whether a phase borrows the conversation's way, so that the proxy must offer it.
+    pub fn borrows(&self) -> bool {
+        self.shop.settings.observation.endpoint.is_none()
+            || self.shop.settings.reflection.endpoint.is_none()
+    }
+
+    /// The ways to the upstream this process holds.
+    pub fn routes(&self) -> &Routes {
+        &self.shop.routes
+    }
+
+    /// Applies everything observed of `history` to it at once, since the provider refused it as too
+    /// long. No model is called. `None` where nothing more is observed than was sent.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn overflow(
+        &self,
+        scope: &crate::history::Scope,
+        history: &crate::history::History,
+    ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
+        recorder::overflow(&self.shop, scope, history).await
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+/// Tokens of `text`, counted off the runtime.
+pub(crate) async fn count(shop: &Shop, text: &str) -> u32 {
+    let counter = Arc::clone(&shop.counter);
+    let text = text.to_owned();
+    let bytes = text.len();
+    tokio::task::spawn_blocking(move || counter.count(&text))
+        .await
+        // The counter guards itself; should its thread die all the same, four bytes make a token.
+        .unwrap_or_else(|_| u32::try_from(bytes / 4).unwrap_or(u32::MAX))
+}
+
+/// A code nobody in the conversation can know, for one fence.
+pub(crate) fn nonce() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}

@@ -20,6 +20,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 
+pub use crate::memory::prompt::Prompt;
 use crate::wire::usage::Usage;
 pub use backoff::{backoff, retry_after};
 pub use breaker::Breaker;
@@ -36,23 +37,6 @@ const POOL_IDLE: Duration = Duration::from_secs(30);
 const MAX_ANSWER: usize = 8 * 1024 * 1024;
 /// Models whose refusals are remembered. Clients choose the names, so it must have an end.
 const MAX_REMEMBERED: usize = 1024;
-
-/// What a model is asked.
-#[derive(Clone)]
-pub struct Prompt {
-    pub system: String,
-    pub user: String,
-}
-
-impl std::fmt::Debug for Prompt {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Prompts hold conversations.
-        f.debug_struct("Prompt")
-            .field("system_bytes", &self.system.len())
-            .field("user_bytes", &self.user.len())
-            .finish()
-    }
-}
 
 /// How a model is asked.
 #[derive(Clone, Debug)]

@@ -6,11 +6,18 @@
 
 pub mod abort;
 pub mod body;
+mod choose;
 pub mod decode;
 mod error;
 mod flow;
 pub mod forward;
 pub mod headers;
+pub mod identify;
+mod ladder;
+mod lend;
+mod line;
+pub mod manners;
+mod remember;
 pub mod respond;
 pub mod sse;
 pub mod tee;
@@ -27,6 +34,7 @@ use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
+pub use self::remember::Memory;
 use self::watch::Watch;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
@@ -62,12 +70,15 @@ pub struct Proxy {
     limits: Limits,
     places: Arc<Semaphore>,
     tasks: Tasks,
+    memory: Option<Arc<Memory>>,
 }
 
 impl Proxy {
+    /// A proxy that passes everything on; [`Proxy::remembering`] gives it memory.
     #[must_use]
     pub fn new(upstream: Upstream, limits: Limits, tasks: Tasks) -> Self {
         Self {
+            memory: None,
             upstream,
             limits,
             places: Arc::new(Semaphore::new(
@@ -75,6 +86,20 @@ impl Proxy {
             )),
             tasks,
         }
+    }
+
+    /// With memory for chat completions.
+    #[must_use]
+    pub fn remembering(self, memory: Memory) -> Self {
+        Self {
+            memory: Some(Arc::new(memory)),
+            ..self
+        }
+    }
+
+    /// What memory requests share, if there is memory.
+    pub fn memory(&self) -> Option<&Arc<Memory>> {
+        self.memory.as_ref()
     }
 
     /// Answers one request. Dropping the future is a client's hang-up: it takes back whatever was

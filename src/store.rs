@@ -4,6 +4,7 @@
 //! WHERE (INV-OWN). Rows are immutable but for `confirmed` of a link and the life of a job.
 //! Called by `proxy` (find, snapshot), by `jobs` (the rest) and by the command line (threads).
 
+pub mod recall;
 mod reopening;
 mod rows;
 mod sql;
@@ -15,6 +16,7 @@ pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 
 use crate::history::{Link, Scope};
+use crate::memory::advance::Work;
 use crate::memory::{
     Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
     Span,
@@ -71,8 +73,8 @@ pub struct Known {
     pub parts: Vec<PartMeta>,
     /// Snapshots whose `to` lies in the chain, by `to_count`, then id.
     pub snapshots: Vec<SnapshotMeta>,
-    /// Spans for which a job is waiting or running, and those given up (`Abandoned`).
-    pub jobs: Vec<(JobKind, Span, JobState)>,
+    /// Jobs whose span lies in the chain.
+    pub jobs: Vec<Work>,
 }
 
 /// One accepted request, as it is recorded.
@@ -102,47 +104,11 @@ pub struct Record {
     pub at_ms: i64,
 }
 
-/// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JobKind {
-    /// Write a chunk.
-    Observe,
-    /// Condense parts.
-    Reflect,
-}
-
-impl JobKind {
-    /// The stable name in the store.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Observe => "observe",
-            Self::Reflect => "reflect",
-        }
-    }
-
-    /// What it leaves behind.
-    pub fn part(self) -> PartKind {
-        match self {
-            Self::Observe => PartKind::Chunk,
-            Self::Reflect => PartKind::Reflection,
-        }
-    }
-}
-
-/// Where a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JobState {
-    /// Waiting for a worker, or leased by one.
-    Open,
-    /// Tried as often as allowed without a usable result; not offered again for this span.
-    Abandoned,
-}
-
 /// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.
 #[derive(Clone, Debug)]
 pub struct NewJob {
     /// What to do.
-    pub kind: JobKind,
+    pub kind: PartKind,
     /// The range.
     pub span: Span,
     /// Tokens of the messages in the range.
@@ -292,11 +258,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The texts of `parts`, in the order given; missing ones are left out.
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Result<Vec<Part>, StoreError>;
 
+    /// The chunk whose range ends at `to`.
+    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Result<Option<Part>, StoreError>;
+
     /// Puts a job into the queue unless its span has one, or has a part already, or its last link
     /// is not recorded (then it was forgotten). Returns whether it is new.
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Result<bool, StoreError>;
 
-    /// Leases the next due job until `now_ms + lease_ms`. Expired leases count as free.
+    /// Leases the next due job until `now_ms + lease_ms`. Expired leases count as free. A chunk
+    /// waits for the job of the range before it, since its Observer is shown what that one wrote.
     async fn claim(
         &self,
         filter: &ClaimFilter,

@@ -31,6 +31,25 @@ pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
+/// Memory requests. Label: `rung` (see `proxy::choose::Rung`).
+pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
+/// Accepted requests written down.
+pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
+/// Accepted requests that found no room with the recorder.
+pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
+/// Bytes of messages that went through the tokenizer.
+pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
+/// Snapshots prepared. Label: `cause`.
+pub const SNAPSHOTS: &str = "diarist_snapshots_total";
+/// Jobs that a worker ended. Labels: `kind`, `outcome`.
+pub const JOBS: &str = "diarist_jobs_total";
+/// Jobs waiting or running.
+pub const OPEN_JOBS: &str = "diarist_jobs_open";
+/// Tokens that memory's own model calls cost. Labels: `kind`, `direction` (`in`, `cached`, `out`).
+pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
+/// Calls of the store that failed.
+pub const STORE_FAILURES: &str = "diarist_store_failures_total";
+
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Seconds. Two decades below a second for the proxy itself, up to ten minutes for slow models.
@@ -95,6 +114,29 @@ fn describe() {
         "Connections turned away because the limit was reached"
     );
     describe_gauge!(TUNNELS, "Open tunnels");
+    describe_memory();
+}
+
+fn describe_memory() {
+    describe_counter!(
+        MEMORY_REQUESTS,
+        "Requests for memory, by rung of the ladder"
+    );
+    describe_counter!(EXCHANGES_RECORDED, "Accepted requests written down");
+    describe_counter!(
+        EXCHANGES_DROPPED,
+        "Accepted requests the recorder had no room for"
+    );
+    describe_counter!(
+        TOKENIZED_BYTES,
+        Unit::Bytes,
+        "Bytes of messages that were tokenised"
+    );
+    describe_counter!(SNAPSHOTS, "Snapshots prepared, by cause");
+    describe_counter!(JOBS, "Jobs ended, by kind and outcome");
+    describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
+    describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
+    describe_counter!(STORE_FAILURES, "Calls of the store that failed");
 }
 
 #[cfg(test)]

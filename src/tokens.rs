@@ -14,6 +14,9 @@ pub use o200k::O200k;
 pub trait TokenCounter: Send + Sync {
     /// How many tokens `text` has, as plain text: names of special tokens are ordinary words.
     fn count(&self, text: &str) -> u32;
+
+    /// Bytes that went through a tokenizer so far, over all threads.
+    fn counted(&self) -> u64;
 }
 
 /// Tokens by size alone.
@@ -27,6 +30,10 @@ impl TokenCounter for Estimate {
     fn count(&self, text: &str) -> u32 {
         let tenths = (text.len() as u64).saturating_mul(10);
         u32::try_from(tenths.div_ceil(37)).unwrap_or(u32::MAX)
+    }
+
+    fn counted(&self) -> u64 {
+        0
     }
 }
 

@@ -106,7 +106,7 @@ CREATE TABLE jobs (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant         BLOB    NOT NULL,
     resource       BLOB    NOT NULL,
-    kind           TEXT    NOT NULL CHECK (kind IN ('observe', 'reflect')),
+    kind           TEXT    NOT NULL CHECK (kind IN ('chunk', 'reflection')),
     from_link      BLOB    NOT NULL,
     from_count     INTEGER NOT NULL,
     to_link        BLOB    NOT NULL,

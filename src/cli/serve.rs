@@ -42,7 +42,7 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
 }
 
 async fn serve(config: &Config) -> anyhow::Result<()> {
-    let app = App::build(config)?;
+    let app = App::build(config).await?;
     let shutdown = shutdown_signal(app.tasks()).context("signals cannot be listened for")?;
     tracing::info!(
         listen = %app.data_addr()?,

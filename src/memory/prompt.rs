@@ -6,12 +6,22 @@
 //! `render` use the same escape for what is stored and sent.
 
 /// What one call of the Observer or the Reflector sends: one system and one user message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// What is asked. The same for every call of one configuration, so providers cache it.
     pub system: String,
     /// What it is asked about.
     pub user: String,
+}
+
+impl std::fmt::Debug for Prompt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Prompts hold conversations.
+        f.debug_struct("Prompt")
+            .field("system_bytes", &self.system.len())
+            .field("user_bytes", &self.user.len())
+            .finish()
+    }
 }
 
 /// Tag names (or beginnings of them) that mean something to us. Everything else in angle brackets

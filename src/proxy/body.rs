@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{Empty, Full};
+use http_body_util::{Empty, Full, StreamBody};
 use hyper::body::Incoming;
 
 pub(super) use self::gate::Gated;
@@ -104,6 +104,37 @@ where
     Ok(read.freeze())
 }
 
+/// Reads about `limit` bytes of a body, or all of it. What came and what is still to come; put
+/// together again by [`after`], they are the body as it was.
+pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
+    let mut read = BytesMut::new();
+    while read.len() < limit {
+        match body.frame().await {
+            None => return (read.freeze(), None),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => read.extend_from_slice(&data),
+                Err(trailers) => {
+                    let rest = futures_util::stream::iter([Ok(trailers)]);
+                    return (read.freeze(), Some(StreamBody::new(rest).boxed_unsync()));
+                }
+            },
+            Some(Err(error)) => {
+                let rest = futures_util::stream::iter([Err(error)]);
+                return (read.freeze(), Some(StreamBody::new(rest).boxed_unsync()));
+            }
+        }
+    }
+    (read.freeze(), Some(body))
+}
+
+/// `read`, followed by what is left of its body.
+pub(super) fn after(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
+    let Some(rest) = rest else { return full(read) };
+    let first = futures_util::stream::iter([Ok(Frame::data(read))]);
+    let rest = http_body_util::BodyStream::new(rest);
+    StreamBody::new(futures_util::StreamExt::chain(first, rest)).boxed_unsync()
+}
+
 /// What the failure of a request's body means.
 pub(super) fn broken(error: BoxError) -> ProxyError {
     if error.is::<Stalled>() {
@@ -189,7 +220,6 @@ impl<T: Unpin> Body for Held<T> {
 #[cfg(test)]
 mod tests {
     use futures_util::stream;
-    use http_body_util::StreamBody;
 
     use super::*;
 

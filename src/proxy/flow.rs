@@ -1,5 +1,7 @@
 //! One request, read from top to bottom.
 
+use std::sync::Arc;
+
 use http::request::Parts;
 use http::{Method, Request, Response, Version};
 use http_body::Body as _;
@@ -8,9 +10,12 @@ use hyper::body::Incoming;
 
 use super::abort::Abort;
 use super::body::{Idle, OutBody, ProxyBody};
-use super::{Proxy, ProxyError, forward, headers, upgrade};
+use super::{Memory, Proxy, ProxyError, forward, headers, remember, upgrade};
 
-/// route → forward → stream back.
+/// The path of a memory request on the data port, whatever path the upstream's base URL has.
+const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
+
+/// route → forward → stream back; a memory request goes its own way in [`remember`].
 ///
 /// # Errors
 /// Whatever keeps the upstream's answer from being the client's.
@@ -20,7 +25,8 @@ pub(super) async fn handle(
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let (parts, body) = request.into_parts();
     let abort = Abort::for_client(&parts);
-    match route(&parts, &body)? {
+    match route(proxy, &parts, &body)? {
+        Route::Remember(memory) => remember::handle(proxy, memory, parts, body, abort).await,
         Route::Tunnel => upgrade::tunnel(proxy, parts).await,
         Route::Pass => {
             let body = OutBody::Stream(Idle::new(body, proxy.limits.request_idle));
@@ -31,19 +37,27 @@ pub(super) async fn handle(
 }
 
 /// What a request is.
-enum Route {
+enum Route<'a> {
+    /// A chat completion, which may have memory.
+    Remember(&'a Arc<Memory>),
     /// Becomes a byte tunnel if the upstream agrees.
     Tunnel,
     /// Passes untouched.
     Pass,
 }
 
-fn route(parts: &Parts, body: &Incoming) -> Result<Route, ProxyError> {
+fn route<'a>(proxy: &'a Proxy, parts: &Parts, body: &Incoming) -> Result<Route<'a>, ProxyError> {
     if parts.method == Method::CONNECT {
         return Err(ProxyError::Connect);
     }
     if upgrade::is_asked_for(parts) && body.is_end_stream() {
         return Ok(Route::Tunnel);
+    }
+    if let Some(memory) = &proxy.memory
+        && parts.method == Method::POST
+        && parts.uri.path() == CHAT_COMPLETIONS
+    {
+        return Ok(Route::Remember(memory));
     }
     Ok(Route::Pass)
 }

@@ -43,6 +43,11 @@ pub fn error(error: &ProxyError) -> Response<ProxyBody> {
     response
 }
 
+/// The status that [`error`] answers with.
+pub(super) fn status(error: &ProxyError) -> StatusCode {
+    tell(error).status
+}
+
 fn tell(error: &ProxyError) -> Told {
     use StatusCode as S;
     let (status, code, message) = match error {

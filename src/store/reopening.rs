@@ -190,6 +190,10 @@ impl Store for Reopening {
         forward!(self, parts(scope, parts))
     }
 
+    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
+        forward!(self, chunk_ending(scope, to))
+    }
+
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<bool> {
         forward!(self, offer(scope, job, at_ms))
     }

@@ -13,7 +13,8 @@ use crate::memory::{
     Span,
 };
 
-use super::{Job, JobKind, JobState, NewJob, StoreError};
+use super::{Job, NewJob, StoreError};
+use crate::memory::advance::{Work, WorkState};
 
 type Read<T> = Result<T, StoreError>;
 
@@ -136,13 +137,16 @@ pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
 }
 
 /// The columns of `JOBS_OF_CHAIN`.
-pub(super) fn job_state(row: &SqliteRow) -> Read<(JobKind, Span, JobState)> {
+pub(super) fn work(row: &SqliteRow) -> Read<Work> {
+    let waits_after_a_try = get::<bool>(row, 6)?;
     let state = match get(row, 5)? {
-        "open" => JobState::Open,
-        "abandoned" => JobState::Abandoned,
+        "open" if waits_after_a_try => WorkState::Retrying,
+        "open" => WorkState::Fresh,
+        "abandoned" => WorkState::Abandoned,
         _ => return Err(corrupt("an unknown state of a job")),
     };
-    Ok((job_kind(get(row, 0)?)?, span(row, 1)?, state))
+    let (kind, span) = (part_kind(get(row, 0)?)?, span(row, 1)?);
+    Ok(Work { kind, span, state })
 }
 
 /// The columns of `CLAIM`.
@@ -151,7 +155,7 @@ pub(super) fn job(row: &SqliteRow) -> Read<Job> {
         id: int(row, 0)?,
         scope: scope(row, 1)?,
         work: NewJob {
-            kind: job_kind(get(row, 3)?)?,
+            kind: part_kind(get(row, 3)?)?,
             span: span(row, 4)?,
             message_tokens: int(row, 8)?,
             payload: get(row, 9)?,
@@ -184,13 +188,6 @@ fn part_kind(name: &str) -> Read<PartKind> {
         .into_iter()
         .find(|kind| kind.name() == name)
         .ok_or_else(|| corrupt("an unknown kind of part"))
-}
-
-fn job_kind(name: &str) -> Read<JobKind> {
-    [JobKind::Observe, JobKind::Reflect]
-        .into_iter()
-        .find(|kind| kind.name() == name)
-        .ok_or_else(|| corrupt("an unknown kind of job"))
 }
 
 /// Links as the JSON array of hexadecimal strings the statements take.

@@ -50,7 +50,8 @@ WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
 
 /// Jobs that end in a chain (`$3`: links).
 pub(super) const JOBS_OF_CHAIN: &str = "
-SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state
+SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state,
+       j.attempts > 0 AND j.leased = 0
 FROM json_each($3) AS p CROSS JOIN jobs AS j
 WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
 
@@ -60,6 +61,14 @@ SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens,
        t.text, t.current_task, t.suggested_response, t.sources, t.model
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
+
+/// The chunk whose range ends at a link (`$3`); of several the longest, as `advance` takes it.
+pub(super) const CHUNK_ENDING: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.text, t.current_task, t.suggested_response, t.sources, t.model
+FROM parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = 'chunk'
+ORDER BY t.from_count, t.id LIMIT 1";
 
 // === Recording ===
 
@@ -131,8 +140,12 @@ UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence 
 WHERE id = (
     SELECT j.id FROM jobs AS j
     WHERE j.state = 'open' AND j.due_ms <= $4
-      AND ((j.kind = 'observe' AND $1) OR (j.kind = 'reflect' AND $2)
+      AND ((j.kind = 'chunk' AND $1) OR (j.kind = 'reflection' AND $2)
            OR j.tenant IN (SELECT unhex(p.value) FROM json_each($3) AS p))
+      AND NOT (j.kind = 'chunk' AND EXISTS (
+          SELECT 1 FROM jobs AS e
+          WHERE e.tenant = j.tenant AND e.resource = j.resource AND e.kind = 'chunk'
+            AND e.to_link = j.from_link AND e.state = 'open'))
     ORDER BY (SELECT count(*) FROM jobs AS b
               WHERE b.tenant = j.tenant AND b.state = 'open' AND b.leased = 1 AND b.due_ms > $4),
              j.due_ms, j.id

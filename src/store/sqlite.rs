@@ -266,6 +266,14 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
+        let scope = scope.clone();
+        self.read("store chunk", move |conn| {
+            Box::pin(read::chunk_ending(conn, scope, to))
+        })
+        .await
+    }
+
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<bool> {
         let (scope, job) = (scope.clone(), job.clone());
         self.write("store offer", move |conn| {

@@ -26,17 +26,16 @@ impl O200k {
     pub fn warm() {
         tiktoken_rs::o200k_base_singleton();
     }
-
-    /// How many bytes of text this counter has tokenised.
-    pub fn counted(&self) -> u64 {
-        self.counted.load(Ordering::Relaxed)
-    }
 }
 
 impl TokenCounter for O200k {
     fn count(&self, text: &str) -> u32 {
         self.counted.fetch_add(text.len() as u64, Ordering::Relaxed);
         pieces(text).map(count_piece).fold(0, u32::saturating_add)
+    }
+
+    fn counted(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
     }
 }
 

@@ -4,7 +4,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use diarist::store::{JobKind, SqliteStore, Store};
+use diarist::memory::PartKind;
+use diarist::memory::advance::Work;
+use diarist::store::{SqliteStore, Store};
 use sqlx::{Connection as _, SqliteConnection};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -28,7 +30,7 @@ async fn a_process_that_works_until_it_is_killed() {
             store.record(&talk.scope, &record).await.expect("recorded");
         }
         println!("recorded {}", talk.len());
-        let job = talk.job(JobKind::Observe, talk.len() - 2, talk.len());
+        let job = talk.job(PartKind::Chunk, talk.len() - 2, talk.len());
         store.offer(&talk.scope, &job, 0).await.expect("offered");
         // Whatever a killed process had leased is due again: its lease is over by now.
         now += 2 * LEASE;
@@ -146,7 +148,7 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
         assert_eq!(made.eligible_from, *eligible_from);
     }
     // A span has a job or a part, never both, and no job is out of reach.
-    for (_, span, _) in &known.jobs {
+    for Work { span, .. } in &known.jobs {
         assert!(!known.parts.iter().any(|part| part.span == *span));
     }
     let open = store.open_jobs().await.expect("counted");

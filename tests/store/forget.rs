@@ -1,6 +1,7 @@
 //! Forgetting deletes, spares what others use, and nothing comes back.
 
-use diarist::store::{JobKind, Release, SqliteStore, Store, StoreError};
+use diarist::memory::PartKind;
+use diarist::store::{Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -18,7 +19,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .await
         .expect("committed");
     store
-        .offer(&talk.scope, &talk.job(JobKind::Observe, 2, 4), 0)
+        .offer(&talk.scope, &talk.job(PartKind::Chunk, 2, 4), 0)
         .await
         .expect("offered");
     let running = store
@@ -61,7 +62,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .await
         .expect("refused");
     let late = store
-        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await;
     assert!(!late.expect("refused"));
     let late = store.commit_snapshot(&talk.scope, &snapshot).await;
@@ -143,7 +144,7 @@ async fn words_leave_the_file_with_their_job() {
     let store = disk.open().await;
     let talk = Talk::new(&scope("alice"), "secret", 6);
     talk.recorded(&store).await;
-    let mut job = talk.job(JobKind::Observe, 0, 4);
+    let mut job = talk.job(PartKind::Chunk, 0, 4);
     job.payload = format!("{WORDS} ").repeat(2_000);
     store.offer(&talk.scope, &job, 0).await.expect("offered");
     store.close().await;

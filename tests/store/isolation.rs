@@ -1,7 +1,8 @@
 //! Memory made under one owner is never seen, used or changed under another (INV-OWN).
 
 use diarist::history::{Link, Scope};
-use diarist::store::{JobKind, Release, SqliteStore, Store, StoreError};
+use diarist::memory::PartKind;
+use diarist::store::{Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
 
@@ -41,7 +42,7 @@ async fn equal_links_of_two_owners_stay_apart() {
             .await;
         let snapshot = snapshot.expect("committed");
         store
-            .offer(&mine.scope, &mine.job(JobKind::Observe, 2, 4), 0)
+            .offer(&mine.scope, &mine.job(PartKind::Chunk, 2, 4), 0)
             .await
             .expect("offered");
 
@@ -71,7 +72,7 @@ async fn equal_links_of_two_owners_stay_apart() {
         assert_eq!(found.used, Some(raw()));
         assert!(
             store
-                .offer(them, &yours.job(JobKind::Observe, 0, 2), 0)
+                .offer(them, &yours.job(PartKind::Chunk, 0, 2), 0)
                 .await
                 .expect("offered")
         );

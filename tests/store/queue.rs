@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use diarist::store::{ClaimFilter, JobKind, JobState, Release, SqliteStore, Store};
+use diarist::memory::PartKind;
+use diarist::memory::advance::{Work, WorkState};
+use diarist::store::{ClaimFilter, Release, SqliteStore, Store};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -17,7 +19,7 @@ async fn recorded(length: usize) -> (SqliteStore, Talk) {
 #[tokio::test]
 async fn a_span_has_one_job_and_then_one_part() {
     let (store, talk) = recorded(6).await;
-    let job = talk.job(JobKind::Observe, 0, 4);
+    let job = talk.job(PartKind::Chunk, 0, 4);
     let offer = async || store.offer(&talk.scope, &job, 0).await.expect("offered");
     assert!(offer().await);
     assert!(!offer().await, "one is waiting");
@@ -49,7 +51,7 @@ async fn a_span_has_one_job_and_then_one_part() {
         store.commit_part(&held, &part, 2).await.expect("refused"),
         None
     );
-    let other_kind = talk.job(JobKind::Reflect, 0, 4);
+    let other_kind = talk.job(PartKind::Reflection, 0, 4);
     assert!(
         store
             .offer(&talk.scope, &other_kind, 0)
@@ -62,7 +64,7 @@ async fn a_span_has_one_job_and_then_one_part() {
 async fn only_recorded_history_is_observed() {
     let (store, talk) = recorded(3).await;
     let longer = talk.grown("never sent", 2);
-    let job = longer.job(JobKind::Observe, 0, 5);
+    let job = longer.job(PartKind::Chunk, 0, 5);
     assert!(!store.offer(&talk.scope, &job, 0).await.expect("refused"));
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
 }
@@ -71,7 +73,7 @@ async fn only_recorded_history_is_observed() {
 async fn a_worker_whose_lease_ran_out_stores_nothing() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let slow = store
@@ -129,7 +131,7 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
 async fn a_lease_that_ran_out_unclaimed_still_commits() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let job = store
@@ -151,7 +153,7 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
 async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(JobKind::Observe, 0, 4), 0)
+        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let claim = async |now| store.claim(&ANYBODY, now, LEASE).await.expect("claimed");
@@ -178,9 +180,13 @@ async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
     let known = store.known(&talk.scope, &talk.links).await.expect("known");
     assert_eq!(
         known.jobs,
-        [(JobKind::Observe, talk.span(0, 4), JobState::Abandoned)]
+        [Work {
+            kind: PartKind::Chunk,
+            span: talk.span(0, 4),
+            state: WorkState::Abandoned
+        }]
     );
-    let again = talk.job(JobKind::Observe, 0, 4);
+    let again = talk.job(PartKind::Chunk, 0, 4);
     assert!(!store.offer(&talk.scope, &again, 0).await.expect("refused"));
 }
 
@@ -189,11 +195,11 @@ async fn workers_claim_what_they_can_pay_for() {
     let (store, talk) = recorded(6).await;
     let owner = talk.scope.clone();
     store
-        .offer(&owner, &talk.job(JobKind::Observe, 0, 4), 0)
+        .offer(&owner, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     store
-        .offer(&owner, &talk.job(JobKind::Reflect, 0, 4), 1)
+        .offer(&owner, &talk.job(PartKind::Reflection, 0, 4), 1)
         .await
         .expect("offered");
     let filter = |observe_any, reflect_any, held: &[[u8; 32]]| ClaimFilter {
@@ -212,13 +218,10 @@ async fn workers_claim_what_they_can_pay_for() {
     let stranger = scope("bob").tenant;
     assert_eq!(claim(filter(false, false, &[])).await, None);
     assert_eq!(claim(filter(false, false, &[stranger])).await, None);
-    assert_eq!(
-        claim(filter(true, false, &[])).await,
-        Some(JobKind::Observe)
-    );
+    assert_eq!(claim(filter(true, false, &[])).await, Some(PartKind::Chunk));
     assert_eq!(
         claim(filter(false, true, &[stranger])).await,
-        Some(JobKind::Reflect)
+        Some(PartKind::Reflection)
     );
     assert!(
         claim(filter(false, false, &[stranger, owner.tenant]))
@@ -234,14 +237,15 @@ async fn a_busy_tenant_does_not_keep_others_waiting() {
     let quiet = Talk::new(&scope("quiet"), "jobs", 8);
     busy.recorded(&store).await;
     quiet.recorded(&store).await;
-    for to in [2, 4, 6] {
+    // Ranges that do not follow one another: those would wait for each other.
+    for (from, to) in [(0, 2), (3, 4), (5, 6)] {
         store
-            .offer(&busy.scope, &busy.job(JobKind::Observe, to - 2, to), 0)
+            .offer(&busy.scope, &busy.job(PartKind::Chunk, from, to), 0)
             .await
             .expect("ok");
     }
     store
-        .offer(&quiet.scope, &quiet.job(JobKind::Observe, 0, 2), 5)
+        .offer(&quiet.scope, &quiet.job(PartKind::Chunk, 0, 2), 5)
         .await
         .expect("offered");
     let mut order = Vec::new();
@@ -249,6 +253,40 @@ async fn a_busy_tenant_does_not_keep_others_waiting() {
         order.push((job.scope == quiet.scope, job.work.span.to_count));
     }
     assert_eq!(order, [(false, 2), (true, 2), (false, 4), (false, 6)]);
+}
+
+#[tokio::test]
+async fn a_range_waits_for_the_range_before_it() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("one"), "jobs", 8);
+    talk.recorded(&store).await;
+    for to in [4, 2] {
+        let job = talk.job(PartKind::Chunk, to - 2, to);
+        store.offer(&talk.scope, &job, 0).await.expect("offered");
+    }
+    let first = store
+        .claim(&ANYBODY, 10, LEASE)
+        .await
+        .expect("asked")
+        .expect("a job");
+    assert_eq!(first.work.span.to_count, 2);
+    assert!(
+        store
+            .claim(&ANYBODY, 10, LEASE)
+            .await
+            .expect("asked")
+            .is_none()
+    );
+    store
+        .release(&first, Release::Abandon)
+        .await
+        .expect("given up");
+    let second = store
+        .claim(&ANYBODY, 10, LEASE)
+        .await
+        .expect("asked")
+        .expect("a job");
+    assert_eq!(second.work.span.to_count, 4);
 }
 
 /// Two processes (two stores on one file), many workers: each job is leased once.
@@ -260,7 +298,7 @@ async fn each_job_goes_to_one_worker() {
     let talk = Talk::new(&scope("alice"), "jobs", JOBS);
     talk.recorded(&*stores[0]).await;
     for to in 1..=JOBS {
-        let job = talk.job(JobKind::Observe, to - 1, to);
+        let job = talk.job(PartKind::Chunk, to - 1, to);
         assert!(
             stores[to % 2]
                 .offer(&talk.scope, &job, 0)

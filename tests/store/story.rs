@@ -1,8 +1,9 @@
 //! One conversation from its first request to its first snapshot, over the trait. Any backend has
 //! to tell the same story.
 
+use diarist::memory::advance::{Work, WorkState};
 use diarist::memory::{Cause, PartKind, SnapshotId};
-use diarist::store::{JobKind, JobState, SqliteStore, Store, Used};
+use diarist::store::{SqliteStore, Store, Used};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -140,13 +141,17 @@ async fn second_half(store: &dyn Store) {
     // A second chunk, then a reflection over both.
     let second = longer.observed(store, 2, 4).await;
     let first = known.parts[0].id;
-    let mut reflect = longer.job(JobKind::Reflect, 0, 4);
+    let mut reflect = longer.job(PartKind::Reflection, 0, 4);
     reflect.parts = vec![first, second];
     assert!(store.offer(&owner, &reflect, 0).await.expect("offered"));
     let known = store.known(&owner, &longer.links).await.expect("known");
     assert_eq!(
         known.jobs,
-        [(JobKind::Reflect, longer.span(0, 4), JobState::Open)]
+        [Work {
+            kind: PartKind::Reflection,
+            span: longer.span(0, 4),
+            state: WorkState::Fresh
+        }]
     );
     assert_eq!(store.open_jobs().await.expect("counted"), 1);
     let job = store

@@ -2,7 +2,7 @@
 
 use diarist::history::{Encoder, Link, Role, Scope};
 use diarist::memory::{Cause, NewPart, Node, PartId, PartKind, Span};
-use diarist::store::{ClaimFilter, JobKind, NewJob, NewSnapshot, Record, SqliteStore, Store, Used};
+use diarist::store::{ClaimFilter, NewJob, NewSnapshot, Record, SqliteStore, Store, Used};
 
 pub const LEASE: i64 = 60_000;
 
@@ -144,7 +144,7 @@ impl Talk {
         store.record(&self.scope, &record).await.expect("recorded")
     }
 
-    pub fn job(&self, kind: JobKind, from: usize, to: usize) -> NewJob {
+    pub fn job(&self, kind: PartKind, from: usize, to: usize) -> NewJob {
         NewJob {
             kind,
             span: self.span(from, to),
@@ -173,7 +173,7 @@ impl Talk {
 
     /// Offers, claims and commits the chunk of a range.
     pub async fn observed(&self, store: &dyn Store, from: usize, to: usize) -> PartId {
-        let job = self.job(JobKind::Observe, from, to);
+        let job = self.job(PartKind::Chunk, from, to);
         assert!(store.offer(&self.scope, &job, 0).await.expect("offered"));
         let job = store
             .claim(&ANYBODY, 1, LEASE)

@@ -150,6 +150,6 @@ INSERT INTO nodes SELECT zeroblob(32), x'', CAST(format('%032d', i) AS BLOB),
     CAST(format('%032d', i - 1) AS BLOB), i, 'user', 1, 1, 0, 1, 1, 1, 1, 1 + i % 5 FROM n";
 const FILL_JOBS: &str = "
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 50)
-INSERT INTO jobs SELECT i, zeroblob(32), x'', 'observe', zeroblob(32), 0,
+INSERT INTO jobs SELECT i, zeroblob(32), x'', 'chunk', zeroblob(32), 0,
     CAST(format('%032d', i) AS BLOB), i, 'open', i, 0, 0, 0, 0, 1, '[]', 'm', zeroblob(32), 1, ''
 FROM n";

@@ -51,7 +51,7 @@ pub(super) async fn offer(
         .bind(job.tip.as_bytes().as_slice())
         .bind(count(job.tip_count))
         .bind(job.payload)
-        .bind(job.kind.part().name())
+        .bind(job.kind.name())
         .execute(conn)
         .await?;
     Ok(done.rows_affected() == 1)

@@ -95,7 +95,7 @@ pub(super) async fn known(
     }
     known.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
     for row in rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &chain).await? {
-        known.jobs.push(rows::job_state(&row)?);
+        known.jobs.push(rows::work(&row)?);
     }
     Ok(known)
 }
@@ -129,6 +129,21 @@ pub(super) async fn parts(
         .iter()
         .filter_map(|id| found.get(id).cloned())
         .collect())
+}
+
+pub(super) async fn chunk_ending(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    to: Link,
+) -> Answer<Option<Part>> {
+    query(sql::CHUNK_ENDING)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(to.as_bytes().as_slice())
+        .fetch_optional(conn)
+        .await?
+        .map(|row| rows::part(&row))
+        .transpose()
 }
 
 /// Reads a page of the file: a connection alone would answer without one.

@@ -62,6 +62,12 @@ impl Parsed {
         splice
     }
 
+    /// How many messages of our own, and raw ones at another place, `insert` puts into the request.
+    pub fn inserted(&self, insert: &Insert<'_>) -> usize {
+        let block = usize::from(self.append(insert).is_none());
+        block + usize::from(insert.pin.is_some()) + usize::from(self.needs_reminder(insert))
+    }
+
     fn fits(&self, insert: &Insert<'_>) -> bool {
         insert.cut <= self.messages().len() && insert.pin.is_none_or(|pin| pin < insert.cut)
     }

@@ -1,0 +1,77 @@
+//! The door from the request path: bounded, never waited for.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::history::{History, Scope};
+use crate::store::Used;
+use crate::wire::chat::Parsed;
+
+/// Exchanges waiting at most. The recorder needs about a millisecond for each.
+const SLOTS: usize = 1_024;
+
+/// Bodies waiting at most, in KiB (64 MiB in all).
+const KIB: u32 = 64 * 1_024;
+
+/// One accepted and finished request.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Whose it is.
+    pub scope: Scope,
+    /// The conversation's key, where the client names one.
+    pub thread_key: Option<String>,
+    /// The request as received.
+    pub parsed: Arc<Parsed>,
+    /// Its chain.
+    pub history: Arc<History>,
+    /// What it was sent with.
+    pub used: Used,
+    /// The model it asked for.
+    pub model: String,
+    /// When it came, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+pub(super) type Waiting = (Exchange, OwnedSemaphorePermit);
+
+/// The sending side.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    slots: mpsc::Sender<Waiting>,
+    bytes: Arc<Semaphore>,
+}
+
+pub(super) fn queue() -> (Intake, mpsc::Receiver<Waiting>) {
+    let (slots, exchanges) = mpsc::channel(SLOTS);
+    (
+        Intake {
+            slots,
+            bytes: Arc::new(Semaphore::new(KIB as usize)),
+        },
+        exchanges,
+    )
+}
+
+impl Intake {
+    /// Whether everything handed over was recorded.
+    pub(super) fn is_idle(&self) -> bool {
+        self.bytes.available_permits() == KIB as usize
+    }
+
+    /// Hands an exchange over. `false` where it was dropped: the room is full or closing. Nothing
+    /// is lost by that, the next request carries the same history.
+    pub fn offer(&self, exchange: Exchange) -> bool {
+        let size = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
+            .unwrap_or(KIB)
+            .min(KIB);
+        let offered = Arc::clone(&self.bytes)
+            .try_acquire_many_owned(size)
+            .ok()
+            .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
+        if !offered {
+            metrics::counter!(crate::telemetry::EXCHANGES_DROPPED).increment(1);
+        }
+        offered
+    }
+}

@@ -1,0 +1,392 @@
+//! The recorder: one task that writes down what was said and decides what follows from it.
+//!
+//! It is the only writer of chains and snapshots, so decisions are made one after the other on one
+//! view. It never calls a model and is never waited for by a request.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::intake::{Exchange, Waiting};
+use super::payload::{self, Payload};
+use super::track::{Settled, Track, Tracks};
+use super::{Shop, now_ms};
+use crate::history::{History, Link, Scope};
+use crate::memory::advance::{
+    Path, Plan, Step, Work, WorkState, advance, overflow as plan_overflow,
+};
+use crate::memory::{Node, PartKind, Snapshot, Span, measure, record, render};
+use crate::store::{NewJob, NewSnapshot, Record, StoreError};
+use crate::telemetry;
+
+/// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
+/// is taken up in bounded steps.
+const OFFERS: usize = 64;
+
+/// A shared beginning this short may be chance ("hi", "hello"): a fork that shares no more starts a
+/// lineage of its own.
+const CHANCE: usize = 2;
+
+/// What a worker tells the recorder.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) scope: Scope,
+    pub(super) kind: PartKind,
+    pub(super) span: Span,
+    pub(super) settled: Settled,
+}
+
+/// Runs until `stop`, then records what is still waiting.
+pub(super) async fn run(
+    shop: Shop,
+    mut exchanges: mpsc::Receiver<Waiting>,
+    mut outcomes: mpsc::UnboundedReceiver<Outcome>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+) {
+    let mut recorder = Recorder {
+        shop,
+        tracks: Tracks::default(),
+        wake,
+    };
+    loop {
+        tokio::select! {
+            biased;
+            Some(outcome) = outcomes.recv() => {
+                recorder.outcome(outcome).await;
+                recorder.shop.untold.fetch_sub(1, Ordering::SeqCst);
+            }
+            Some((exchange, _room)) = exchanges.recv() => recorder.exchange(exchange).await,
+            () = stop.cancelled() => break,
+            else => break,
+        }
+    }
+    exchanges.close();
+    while let Some((exchange, _room)) = exchanges.recv().await {
+        recorder.exchange(exchange).await;
+    }
+}
+
+struct Recorder {
+    shop: Shop,
+    tracks: Tracks,
+    wake: Arc<Notify>,
+}
+
+impl Recorder {
+    async fn exchange(&mut self, exchange: Exchange) {
+        match self.record(&exchange).await {
+            Ok(track) => {
+                let track = self.perform(track, Some(&exchange)).await;
+                self.tracks.put(track);
+            }
+            // The track is dropped with the failure: the next request reads the truth again.
+            Err(error) => failed("an exchange could not be recorded", &error),
+        }
+    }
+
+    async fn outcome(&mut self, outcome: Outcome) {
+        for mut track in self.tracks.take_holding(&outcome.scope, &outcome.span) {
+            track.settle(outcome.kind, &outcome.span, &outcome.settled);
+            let track = self.perform(track, None).await;
+            self.tracks.put(track);
+        }
+    }
+
+    /// Writes the exchange down: its new messages, which of the old ones it confirms, and what it
+    /// was sent with.
+    async fn record(&mut self, exchange: &Exchange) -> Result<Track, StoreError> {
+        let (scope, history) = (&exchange.scope, &exchange.history);
+        let Some(tip) = history.tip() else {
+            return Err(StoreError::Corrupt(
+                "an exchange without messages".to_owned(),
+            ));
+        };
+        let mut track = match self.tracks.take(scope, history) {
+            Some(track) => track,
+            None => load(&self.shop, scope, history).await?,
+        };
+        let parent = track
+            .nodes
+            .last()
+            .map_or_else(|| Link::root(scope), |node| node.link);
+        let new_nodes = self.weigh(exchange, &track).await;
+        let confirm = record::confirm(&mut track.nodes, history.len());
+        let record = Record {
+            thread_key: exchange.thread_key.clone(),
+            lineage: track.lineage,
+            parent,
+            confirmed: track.nodes.iter().take_while(|node| node.confirmed).count(),
+            confirm,
+            tip,
+            count: history.len(),
+            used: exchange.used.clone(),
+            model: exchange.model.clone(),
+            at_ms: exchange.at_ms,
+            new_nodes,
+        };
+        track.model.clone_from(&exchange.model);
+        track.lineage = Some(self.shop.store.record(scope, &record).await?);
+        metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
+        if !record.new_nodes.is_empty() {
+            track.nodes.extend(record.new_nodes);
+            self.shop.recall.complete(scope, tip, &track.snapshots);
+        }
+        Ok(track)
+    }
+
+    /// The messages that are new in `exchange`, counted.
+    async fn weigh(&self, exchange: &Exchange, track: &Track) -> Vec<Node> {
+        let known = track.nodes.len();
+        let history = Arc::clone(&exchange.history);
+        let parsed = Arc::clone(&exchange.parsed);
+        let counter = Arc::clone(&self.shop.counter);
+        // Large text is never counted on a worker of the runtime.
+        let counted = tokio::task::spawn_blocking(move || {
+            let before = counter.counted();
+            let tokens: Vec<u32> = (known..history.len())
+                .map(|index| {
+                    parsed
+                        .spoken(index)
+                        .map_or(0, |said| measure::message(&said, &*counter))
+                })
+                .collect();
+            (tokens, counter.counted() - before)
+        })
+        .await;
+        let (tokens, bytes) = counted.unwrap_or_default();
+        metrics::counter!(telemetry::TOKENIZED_BYTES).increment(bytes);
+        record::added(&exchange.history, known, &tokens, exchange.at_ms)
+    }
+
+    /// Does what follows for `track`, until nothing more does.
+    async fn perform(&mut self, mut track: Track, exchange: Option<&Exchange>) -> Track {
+        // Each round can make one more snapshot or reflection due, hardly ever a third.
+        for _ in 0..4 {
+            let steps = advance(&track.path(), &self.shop.settings.policy);
+            let mut changed = false;
+            let mut ranges = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Observe {
+                        span,
+                        message_tokens,
+                    } => ranges.push((span, message_tokens)),
+                    Step::Reflect {
+                        sources,
+                        span,
+                        message_tokens,
+                        ..
+                    } => {
+                        changed |= self
+                            .reflect(&mut track, sources, span, message_tokens)
+                            .await;
+                    }
+                    Step::Snapshot(plan) => changed |= self.snapshot(&mut track, plan).await,
+                }
+            }
+            // The words of a range are only at hand while its request is.
+            if let Some(exchange) = exchange.filter(|_| !ranges.is_empty()) {
+                self.observe(&mut track, ranges, exchange).await;
+            }
+            if !changed {
+                break;
+            }
+        }
+        track
+    }
+
+    async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
+        let ranges: Vec<_> = ranges.into_iter().take(OFFERS).collect();
+        let spans: Vec<Span> = ranges.iter().map(|(span, _)| *span).collect();
+        let nodes = track.nodes.clone();
+        let parsed = Arc::clone(&exchange.parsed);
+        let written = tokio::task::spawn_blocking(move || {
+            spans
+                .iter()
+                .map(|span| payload::of(&parsed, &nodes, span))
+                .collect::<Vec<Payload>>()
+        })
+        .await
+        .unwrap_or_default();
+        for ((span, message_tokens), payload) in ranges.into_iter().zip(written) {
+            let job = NewJob {
+                kind: PartKind::Chunk,
+                span,
+                message_tokens,
+                payload: payload.to_json(),
+                parts: Vec::new(),
+                model: exchange.model.clone(),
+                tip: track.nodes.last().map_or(span.to, |node| node.link),
+                tip_count: track.nodes.len(),
+            };
+            self.offer(track, &job).await;
+        }
+    }
+
+    async fn reflect(
+        &self,
+        track: &mut Track,
+        parts: Vec<crate::memory::PartId>,
+        span: Span,
+        message_tokens: u32,
+    ) -> bool {
+        let job = NewJob {
+            kind: PartKind::Reflection,
+            span,
+            message_tokens,
+            payload: String::new(),
+            parts,
+            model: track.model.clone(),
+            tip: track.nodes.last().map_or(span.to, |node| node.link),
+            tip_count: track.nodes.len(),
+        };
+        self.offer(track, &job).await;
+        false
+    }
+
+    async fn offer(&self, track: &mut Track, job: &NewJob) {
+        match self.shop.store.offer(&track.scope, job, now_ms()).await {
+            Ok(_) => {
+                track.work.push(Work {
+                    kind: job.kind,
+                    span: job.span,
+                    state: WorkState::Fresh,
+                });
+                self.wake.notify_one();
+            }
+            Err(error) => failed("a job could not be queued", &error),
+        }
+    }
+
+    async fn snapshot(&self, track: &mut Track, plan: Plan) -> bool {
+        let (Some(tip), tip_count) = (track.nodes.last(), track.nodes.len()) else {
+            return false;
+        };
+        match prepare(&self.shop, &track.scope, plan, (tip.link, tip_count), false).await {
+            Ok(Some(snapshot)) => {
+                let new = track
+                    .snapshots
+                    .iter()
+                    .all(|known| known.id != snapshot.meta.id);
+                if new {
+                    track.snapshots.push(snapshot.meta.clone());
+                }
+                new
+            }
+            Ok(None) => false,
+            Err(error) => {
+                failed("a snapshot could not be prepared", &error);
+                false
+            }
+        }
+    }
+}
+
+/// Applies everything observed to a history that was refused as too long.
+pub(super) async fn overflow(
+    shop: &Shop,
+    scope: &Scope,
+    history: &History,
+) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let Some(tip) = history.tip() else {
+        return Ok(None);
+    };
+    let track = load(shop, scope, history).await?;
+    // The newest messages were never accepted, so they are not recorded; what is observed lies
+    // before them, and only their roles matter here.
+    let nodes: Vec<Node> = history
+        .turns()
+        .iter()
+        .enumerate()
+        .map(|(index, turn)| {
+            track.nodes.get(index).copied().unwrap_or(Node {
+                link: turn.link,
+                count: index + 1,
+                role: turn.message.role,
+                tokens: 0,
+                closed: history.cuts().closed(index + 1),
+                turn_end: false,
+                born: history.len(),
+                confirmed: false,
+                seen_ms: 0,
+                live: true,
+            })
+        })
+        .collect();
+    let path = Path {
+        nodes: &nodes,
+        ..track.path()
+    };
+    match plan_overflow(&path, &shop.settings.policy) {
+        Some(plan) => prepare(shop, scope, plan, (tip, history.len()), true).await,
+        None => Ok(None),
+    }
+}
+
+async fn load(shop: &Shop, scope: &Scope, history: &History) -> Result<Track, StoreError> {
+    let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+    let known = shop.store.known(scope, &chain).await?;
+    let by_chance = known.branches && known.nodes.len() <= CHANCE;
+    let mut track = Track::of(scope, known);
+    if by_chance {
+        track.lineage = None;
+    }
+    Ok(track)
+}
+
+/// Renders and commits a snapshot, and tells the request path of it.
+async fn prepare(
+    shop: &Shop,
+    scope: &Scope,
+    plan: Plan,
+    (tip, tip_count): (Link, usize),
+    at_once: bool,
+) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let parts = shop.store.parts(scope, &plan.parts).await?;
+    if parts.len() != plan.parts.len() {
+        // One was deleted meanwhile: what it covered would be lost (INV-COVER).
+        return Ok(None);
+    }
+    let hints = parts
+        .last()
+        .filter(|last| last.body.span.to == plan.to)
+        .map(|last| render::Hints {
+            current_task: last.body.current_task.as_deref(),
+            suggested_response: last.body.suggested_response.as_deref(),
+        })
+        .filter(|hints| hints.current_task.is_some() || hints.suggested_response.is_some());
+    let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+    let snapshot = NewSnapshot {
+        to: plan.to,
+        to_count: plan.to_count,
+        pin: plan.pin,
+        parts: plan.parts,
+        tokens: plan.tokens,
+        cause: plan.cause,
+        segments: render::segments(render::PREAMBLE_VERSION, &texts, hints),
+        tip,
+        tip_count,
+        at_once,
+        at_ms: now_ms(),
+    };
+    let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
+    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
+    tracing::info!(
+        tenant = %scope.tenant_label(),
+        snapshot = committed.meta.id.0,
+        covers = committed.meta.to_count,
+        eligible_from = committed.meta.eligible_from,
+        observation_tokens = committed.meta.tokens,
+        cause = snapshot.cause.name(),
+        "prepared a snapshot"
+    );
+    Ok(Some(shop.recall.insert(scope, committed)))
+}
+
+fn failed(what: &'static str, error: &StoreError) {
+    metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+    tracing::warn!(error = %error, "{what}; requests pass, and the next one tries again");
+}

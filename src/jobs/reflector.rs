@@ -1,0 +1,77 @@
+//! One reflection: the log so far in, a smaller log out, or nothing.
+
+use super::worker::Failure;
+use super::{Phase, Shop, now_ms};
+use crate::llm::{CallError, Endpoint};
+use crate::memory::reflect::{self, Attempts, Outcome, ReflectInput, START_LEVEL, Source, Verdict};
+use crate::memory::{NewPart, PartKind, dates};
+use crate::store::Job;
+
+/// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
+/// the target; the smallest valid answer is kept, whichever came last, and only if it is smaller
+/// than the log it replaces.
+pub(super) async fn reflect(
+    shop: &Shop,
+    phase: &Phase,
+    endpoint: &Endpoint,
+    job: &Job,
+) -> Result<NewPart, Failure> {
+    let parts = shop
+        .store
+        .parts(&job.scope, &job.work.parts)
+        .await
+        .map_err(|error| Failure::store(&error))?;
+    if parts.len() != job.work.parts.len() {
+        return Err(Failure::Hopeless);
+    }
+    let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+    let source = Source::of(&texts);
+    let input: u32 = parts.iter().map(|part| part.body.tokens).sum();
+    let today = dates::day(now_ms(), &jiff::tz::TimeZone::UTC);
+    let settings = phase.settings(&job.work.model);
+    let mut attempts = Attempts::new(input, reflect::target(input));
+    let mut failure = None;
+    for level in reflect::levels(START_LEVEL) {
+        let prompt = reflect::prompt(&ReflectInput {
+            observations: &source.observations,
+            level,
+            nonce: &super::nonce(),
+            now_date: &today,
+            instruction: phase.instruction.as_deref(),
+        });
+        match shop.llm.call(endpoint, &settings, &prompt).await {
+            Ok(reply) => {
+                let Outcome::Observed { text, .. } =
+                    reflect::read(&reply.text, &source.observations)
+                else {
+                    continue;
+                };
+                let text = source.restore(&text);
+                let tokens = super::count(shop, &text).await;
+                if attempts.offer(text, tokens) == Verdict::GoodEnough {
+                    break;
+                }
+            }
+            Err(CallError::Refused { .. }) => {}
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+    }
+    match (attempts.into_best(), failure) {
+        (Some((text, tokens)), _) => Ok(NewPart {
+            kind: PartKind::Reflection,
+            span: job.work.span,
+            text,
+            tokens,
+            message_tokens: job.work.message_tokens,
+            current_task: None,
+            suggested_response: None,
+            sources: job.work.parts.clone(),
+            model: settings.model,
+        }),
+        (None, Some(error)) => Err(Failure::Call(error)),
+        (None, None) => Err(Failure::Hopeless),
+    }
+}

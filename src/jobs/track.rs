@@ -1,0 +1,158 @@
+//! What the recorder knows of the chains it is following, so that one more turn costs only what is
+//! new in it. A cache of the store and of nothing else: dropping a track loses nothing.
+
+use std::collections::HashMap;
+
+use crate::history::{History, Link, Scope};
+use crate::memory::advance::{Path, Work, WorkState};
+use crate::memory::{Node, PartKind, PartMeta, SnapshotMeta, Span};
+use crate::store::Known;
+
+/// Messages held over all tracks; about 100 bytes each.
+const NODES: usize = 400_000;
+
+/// One chain up to the tip of its last recorded request.
+#[derive(Debug)]
+pub(super) struct Track {
+    pub(super) scope: Scope,
+    pub(super) lineage: Option<i64>,
+    /// What its last request asked for.
+    pub(super) model: String,
+    pub(super) nodes: Vec<Node>,
+    pub(super) parts: Vec<PartMeta>,
+    pub(super) snapshots: Vec<SnapshotMeta>,
+    pub(super) work: Vec<Work>,
+}
+
+impl Track {
+    pub(super) fn of(scope: &Scope, known: Known) -> Self {
+        Self {
+            scope: scope.clone(),
+            lineage: known.lineage,
+            model: String::new(),
+            nodes: known.nodes,
+            parts: known.parts,
+            snapshots: known.snapshots,
+            work: known.jobs,
+        }
+    }
+
+    pub(super) fn path(&self) -> Path<'_> {
+        Path {
+            root: Link::root(&self.scope),
+            nodes: &self.nodes,
+            parts: &self.parts,
+            snapshots: &self.snapshots,
+            work: &self.work,
+        }
+    }
+
+    /// Whether `span` lies on this chain.
+    pub(super) fn holds(&self, scope: &Scope, span: &Span) -> bool {
+        let ends = |count: usize, link: &Link| {
+            count
+                .checked_sub(1)
+                .and_then(|at| self.nodes.get(at))
+                .is_some_and(|n| n.link == *link)
+        };
+        self.scope == *scope
+            && ends(span.to_count, &span.to)
+            && (span.from_count == 0 || ends(span.from_count, &span.from))
+    }
+
+    /// A part was written, or its job changed.
+    pub(super) fn settle(&mut self, kind: PartKind, span: &Span, how: &Settled) {
+        self.work
+            .retain(|work| work.kind != kind || work.span != *span);
+        match how {
+            Settled::Written(part) if self.parts.iter().all(|known| known.id != part.id) => {
+                self.parts.push(part.clone());
+            }
+            Settled::Waiting(state) => {
+                self.work.push(Work {
+                    kind,
+                    span: *span,
+                    state: *state,
+                });
+            }
+            Settled::Written(_) | Settled::Gone => {}
+        }
+    }
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// With a part.
+    Written(PartMeta),
+    /// Not yet, or never for this range.
+    Waiting(WorkState),
+    /// Somebody else did it, or it was deleted.
+    Gone,
+}
+
+/// The tracks at hand, by the tip of their last request.
+#[derive(Debug, Default)]
+pub(super) struct Tracks {
+    held: HashMap<([u8; 32], Link), (u64, Track)>,
+    nodes: usize,
+    clock: u64,
+}
+
+impl Tracks {
+    /// Takes the track whose chain `history` continues or repeats.
+    pub(super) fn take(&mut self, scope: &Scope, history: &History) -> Option<Track> {
+        let tip = history
+            .turns()
+            .iter()
+            .rev()
+            .map(|turn| (scope.tenant, turn.link))
+            .find(|key| self.held.contains_key(key))?;
+        let (_, track) = self.held.remove(&tip)?;
+        self.nodes -= track.nodes.len();
+        Some(track)
+    }
+
+    /// Puts a track back under its tip.
+    pub(super) fn put(&mut self, track: Track) {
+        let Some(tip) = track.nodes.last().map(|node| node.link) else {
+            return;
+        };
+        self.clock += 1;
+        self.nodes += track.nodes.len();
+        if let Some((_, old)) = self
+            .held
+            .insert((track.scope.tenant, tip), (self.clock, track))
+        {
+            self.nodes -= old.nodes.len();
+        }
+        while self.nodes > NODES && self.held.len() > 1 {
+            let oldest = self
+                .held
+                .iter()
+                .min_by_key(|(_, (used, _))| *used)
+                .map(|(key, _)| *key);
+            let Some((_, gone)) = oldest.and_then(|key| self.held.remove(&key)) else {
+                break;
+            };
+            self.nodes -= gone.nodes.len();
+        }
+    }
+
+    /// Takes every track on which `span` lies.
+    pub(super) fn take_holding(&mut self, scope: &Scope, span: &Span) -> Vec<Track> {
+        let keys: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, (_, track))| track.holds(scope, span))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.iter()
+            .filter_map(|key| self.held.remove(key))
+            .map(|(_, track)| {
+                self.nodes -= track.nodes.len();
+                track
+            })
+            .collect()
+    }
+}

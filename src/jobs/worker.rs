@@ -1,0 +1,216 @@
+//! Workers: claim a job, call a model, commit what it wrote.
+//!
+//! A worker decides nothing about memory. It holds a lease for the time of its calls; should it die,
+//! the lease runs out and another worker starts the same job again (INV-DUR).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use super::recorder::Outcome;
+use super::track::Settled;
+use super::{Phase, Shop, now_ms, observer, reflector};
+use crate::llm::{CallError, Endpoint, backoff};
+use crate::memory::advance::WorkState;
+use crate::memory::{NewPart, PartKind, PartMeta};
+use crate::store::{ClaimFilter, Job, Release, StoreError};
+use crate::tasks::Tasks;
+use crate::telemetry;
+
+/// How often the queue is looked at when nobody woke the workers: for retries that became due and
+/// for leases of workers that died.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What a lease lasts beyond the calls it is for.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Calls a job makes at most under one lease (a reflection tries up to four levels).
+const CALLS: u32 = 4;
+
+/// How a job ended without a part.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Nothing usable came back; asking once more may help.
+    Empty,
+    /// The model could not be called.
+    Call(CallError),
+    /// This range is not worth another try.
+    Hopeless,
+}
+
+impl Failure {
+    /// What was needed could not be read; the same job works when the store does.
+    pub(super) fn store(error: &StoreError) -> Self {
+        Self::Call(CallError::Transient {
+            retry_after: None,
+            message: format!("the log cannot be read: {error}"),
+        })
+    }
+}
+
+/// Runs until the tasks are told to stop. Calls under way are then abandoned: their jobs come again.
+pub(super) async fn run(
+    shop: Shop,
+    events: mpsc::UnboundedSender<Outcome>,
+    wake: Arc<Notify>,
+    tasks: Tasks,
+) {
+    let stop = tasks.token();
+    let room = Arc::new(Semaphore::new(shop.settings.concurrency.max(1)));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = wake.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        while let Ok(place) = Arc::clone(&room).try_acquire_owned() {
+            let Some(job) = claim(&shop).await else { break };
+            let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
+            let stop = stop.clone();
+            tasks.spawn("job", async move {
+                tokio::select! {
+                    () = work(&shop, &job, &events) => {}
+                    () = stop.cancelled() => {}
+                }
+                drop(place);
+                // There is room again, and what waited for this part may be due.
+                wake.notify_one();
+            });
+        }
+    }
+}
+
+async fn claim(shop: &Shop) -> Option<Job> {
+    let settings = &shop.settings;
+    let filter = ClaimFilter {
+        observe_any: settings.observation.endpoint.is_some(),
+        reflect_any: settings.reflection.endpoint.is_some(),
+        held: shop.routes.usable(),
+    };
+    let deadline = settings
+        .observation
+        .deadline
+        .max(settings.reflection.deadline);
+    let lease = deadline * CALLS + GRACE;
+    let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX / 4);
+    match shop.store.claim(&filter, now_ms(), lease_ms).await {
+        Ok(job) => job,
+        Err(error) => {
+            metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+            tracing::debug!(error = %error, "no job could be claimed");
+            None
+        }
+    }
+}
+
+async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
+    let phase = phase(shop, job.work.kind);
+    let Some(endpoint) = endpoint(shop, phase, job) else {
+        // The credential went away between claim and call.
+        shop.untold.fetch_add(1, Ordering::SeqCst);
+        return release(shop, job, Release::RetryAt(now_ms() + 1_000), events).await;
+    };
+    let result = match job.work.kind {
+        PartKind::Chunk => observer::observe(shop, phase, &endpoint, job).await,
+        PartKind::Reflection => reflector::reflect(shop, phase, &endpoint, job).await,
+    };
+    let outcome = match &result {
+        Ok(_) => "written",
+        Err(Failure::Empty) => "empty",
+        Err(Failure::Hopeless) => "given_up",
+        Err(Failure::Call(_)) => "failed",
+    };
+    metrics::counter!(telemetry::JOBS, "kind" => job.work.kind.name(), "outcome" => outcome)
+        .increment(1);
+    shop.untold.fetch_add(1, Ordering::SeqCst);
+    match result {
+        Ok(part) => commit(shop, job, part, events).await,
+        Err(Failure::Empty) => {
+            release(shop, job, Release::EmptyRetryAt(now_ms()), events).await;
+        }
+        Err(Failure::Hopeless) => release(shop, job, Release::Abandon, events).await,
+        Err(Failure::Call(error)) => {
+            if matches!(error, CallError::Unauthorised { .. }) && phase.endpoint.is_none() {
+                shop.routes.withdraw(&job.scope.tenant);
+            }
+            let wait = backoff(job.attempts, error.retry_after());
+            tracing::warn!(
+                kind = job.work.kind.name(),
+                attempts = job.attempts,
+                retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                error = %error,
+                "a model call of memory failed; requests are not affected"
+            );
+            let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX / 4);
+            release(shop, job, Release::RetryAt(now_ms() + wait_ms), events).await;
+        }
+    }
+}
+
+fn phase(shop: &Shop, kind: PartKind) -> &Phase {
+    match kind {
+        PartKind::Chunk => &shop.settings.observation,
+        PartKind::Reflection => &shop.settings.reflection,
+    }
+}
+
+fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
+    phase
+        .endpoint
+        .clone()
+        .or_else(|| shop.routes.of(&job.scope.tenant).map(Endpoint::Borrowed))
+}
+
+async fn commit(shop: &Shop, job: &Job, part: NewPart, events: &mpsc::UnboundedSender<Outcome>) {
+    let settled = match shop.store.commit_part(job, &part, now_ms()).await {
+        Ok(Some(id)) => {
+            tracing::info!(
+                tenant = %job.scope.tenant_label(),
+                kind = part.kind.name(),
+                messages = part.span.to_count - part.span.from_count,
+                message_tokens = part.message_tokens,
+                tokens = part.tokens,
+                model = %part.model,
+                "wrote a part of the log"
+            );
+            Settled::Written(PartMeta {
+                id,
+                kind: part.kind,
+                span: part.span,
+                tokens: part.tokens,
+                message_tokens: part.message_tokens,
+            })
+        }
+        Ok(None) => Settled::Gone,
+        Err(error) => {
+            metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+            tracing::warn!(error = %error, "a part could not be stored; its job comes again");
+            Settled::Waiting(WorkState::Retrying)
+        }
+    };
+    tell(events, job, settled);
+}
+
+async fn release(shop: &Shop, job: &Job, how: Release, events: &mpsc::UnboundedSender<Outcome>) {
+    if let Err(error) = shop.store.release(job, how).await {
+        metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+        tracing::warn!(error = %error, "a job could not be given back; its lease will run out");
+    }
+    let state = match how {
+        Release::Abandon => WorkState::Abandoned,
+        Release::RetryAt(_) | Release::EmptyRetryAt(_) => WorkState::Retrying,
+    };
+    tell(events, job, Settled::Waiting(state));
+}
+
+fn tell(events: &mpsc::UnboundedSender<Outcome>, job: &Job, settled: Settled) {
+    // The recorder only goes away when the process does.
+    let _ = events.send(Outcome {
+        scope: job.scope.clone(),
+        kind: job.work.kind,
+        span: job.work.span,
+        settled,
+    });
+}

@@ -1,0 +1,243 @@
+//! What goes out for one request: which snapshot, where its block stands, spliced into the body.
+//!
+//! Only chooses among what exists. The order of preference is INV-OPEN's: what the store says, what
+//! this process knows, the client's own bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::remember::{Asked, Memory};
+use crate::memory::select::{Before, Selection, Why, select};
+use crate::memory::{Snapshot, render};
+use crate::store::Used;
+use crate::store::recall::{Lookup, Origin};
+use crate::wire::{Insert, Placement, Splice};
+
+/// Which rung of INV-OPEN a request stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rung {
+    /// Nothing went wrong.
+    Whole,
+    /// The store failed; what this process knows served.
+    Process,
+    /// The store failed and this process knows nothing that fits; the original went out.
+    Original,
+    /// The changed request was refused; the original went out after it.
+    Refused,
+    /// The request was refused as too long; everything observed was applied and it went out again.
+    Observed,
+}
+
+impl Rung {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Process => "process",
+            Self::Original => "original",
+            Self::Refused => "refused",
+            Self::Observed => "observed",
+        }
+    }
+}
+
+/// What goes out.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub(super) frames: Vec<Bytes>,
+    pub(super) bytes: usize,
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    pub(super) placement: Option<Placement>,
+    pub(super) asks_usage: bool,
+    pub(super) messages: Option<usize>,
+    pub(super) why: &'static str,
+    pub(super) rung: Rung,
+}
+
+impl Choice {
+    /// The client's bytes as they came.
+    pub(super) fn verbatim(body: Bytes) -> Self {
+        Self {
+            bytes: body.len(),
+            frames: vec![body],
+            snapshot: None,
+            placement: None,
+            asks_usage: false,
+            messages: None,
+            why: "verbatim",
+            rung: Rung::Whole,
+        }
+    }
+
+    /// Whether anything but the client's bytes goes out.
+    pub(super) fn is_changed(&self) -> bool {
+        self.snapshot.is_some() || self.asks_usage
+    }
+
+    /// As the store keeps it.
+    pub(super) fn used(&self) -> Used {
+        Used {
+            snapshot: self.snapshot.as_ref().map(|snapshot| snapshot.meta.id),
+            placement: self
+                .placement
+                .map_or_else(String::new, |p| p.name().to_owned()),
+        }
+    }
+
+    /// The request with `snapshot`'s block at `placement`, and usage asked for if `asks_usage`.
+    pub(super) fn of(
+        asked: &Asked,
+        snapshot: Option<(Arc<Snapshot>, Placement)>,
+        asks_usage: bool,
+        why: &'static str,
+        rung: Rung,
+    ) -> Self {
+        let splice = match &snapshot {
+            None => asked.parsed.splice(None, asks_usage),
+            Some((snapshot, placement)) => {
+                let insert = Insert {
+                    cut: snapshot.meta.to_count,
+                    pin: snapshot.meta.pin,
+                    segments: &snapshot.segments,
+                    placement: *placement,
+                    reminder: render::REMINDER,
+                };
+                asked.parsed.splice(Some(&insert), asks_usage)
+            }
+        };
+        let messages = messages_sent(asked, snapshot.as_ref().map(|(s, p)| (&**s, *p)));
+        let (snapshot, placement) = snapshot.map_or((None, None), |(s, p)| (Some(s), Some(p)));
+        Self::from_splice(
+            asked, &splice, snapshot, placement, asks_usage, messages, why, rung,
+        )
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the fields of the value it builds"
+    )]
+    fn from_splice(
+        asked: &Asked,
+        splice: &Splice,
+        snapshot: Option<Arc<Snapshot>>,
+        placement: Option<Placement>,
+        asks_usage: bool,
+        messages: usize,
+        why: &'static str,
+        rung: Rung,
+    ) -> Self {
+        Self {
+            frames: splice.frames(asked.parsed.body()),
+            bytes: splice.len(),
+            snapshot,
+            placement,
+            asks_usage,
+            messages: Some(messages),
+            why,
+            rung,
+        }
+    }
+}
+
+/// Chooses for `asked`, and settles the choice so that a repetition goes out alike (INV-SAME).
+pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
+    let scope = &asked.identity.scope;
+    let lookup = memory.recall.look(scope, &asked.history).await;
+    let asks_usage = asked.parsed.stream()
+        && asked.parsed.usage_asked().is_none()
+        && memory.manners.may_ask_usage();
+    let (selection, snapshot, rung) = pick(memory, asked, &lookup).await;
+    let placed = snapshot.and_then(|snapshot| {
+        let pinned = lookup
+            .before
+            .as_ref()
+            .and_then(|used| Placement::from_name(&used.placement));
+        let placement = pinned.or_else(|| memory.manners.placement(&asked.model))?;
+        Some((snapshot, placement))
+    });
+    let why = match (&selection.snapshot, &placed) {
+        (Some(_), None) => "no_placement",
+        _ => selection.why.name(),
+    };
+    let choice = Choice::of(asked, placed, asks_usage, why, rung);
+    settle(memory, asked, choice).await
+}
+
+/// The snapshot and its text, or the next best of which both are at hand.
+async fn pick(
+    memory: &Memory,
+    asked: &Asked,
+    lookup: &Lookup,
+) -> (Selection, Option<Arc<Snapshot>>, Rung) {
+    let scope = &asked.identity.scope;
+    let mut rung = if lookup.origin == Origin::Failed {
+        Rung::Process
+    } else {
+        Rung::Whole
+    };
+    let mut selection = select(&asked.history, &lookup.candidates, lookup.before());
+    let mut text = match &selection.snapshot {
+        Some(meta) => memory.recall.text(scope, meta.id).await,
+        None => None,
+    };
+    if selection.snapshot.is_some() && text.is_none() {
+        rung = Rung::Process;
+        let at_hand = memory.recall.at_hand(scope, &lookup.candidates);
+        selection = select(&asked.history, &at_hand, Before::Unseen);
+        if let Some(meta) = &selection.snapshot {
+            text = memory.recall.text(scope, meta.id).await;
+        }
+    }
+    if rung == Rung::Process && text.is_none() {
+        rung = Rung::Original;
+    }
+    (selection, text, rung)
+}
+
+/// Two equal requests at one moment: the first to settle decides for both.
+async fn settle(memory: &Memory, asked: &Asked, mine: Choice) -> Choice {
+    let (Some(tip), scope) = (asked.history.tip(), &asked.identity.scope) else {
+        return mine;
+    };
+    // What only a failing store kept from memory must not be held against its repetition.
+    if mine.rung == Rung::Original {
+        return mine;
+    }
+    let used = memory.recall.settle(scope, tip, mine.used());
+    if used == mine.used() {
+        return mine;
+    }
+    let snapshot = match used.snapshot {
+        None => None,
+        Some(id) => match (
+            memory.recall.text(scope, id).await,
+            Placement::from_name(&used.placement),
+        ) {
+            (Some(snapshot), Some(placement)) => Some((snapshot, placement)),
+            _ => return mine,
+        },
+    };
+    Choice::of(
+        asked,
+        snapshot,
+        mine.asks_usage,
+        Why::Repeated.name(),
+        mine.rung,
+    )
+}
+
+/// How many messages the outgoing body holds.
+fn messages_sent(asked: &Asked, snapshot: Option<(&Snapshot, Placement)>) -> usize {
+    let received = asked.parsed.message_count();
+    let Some((snapshot, placement)) = snapshot else {
+        return received;
+    };
+    received - snapshot.meta.to_count
+        + asked.parsed.inserted(&Insert {
+            cut: snapshot.meta.to_count,
+            pin: snapshot.meta.pin,
+            segments: &snapshot.segments,
+            placement,
+            reminder: render::REMINDER,
+        })
+}

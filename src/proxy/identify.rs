@@ -1,0 +1,262 @@
+//! Who is talking, and whether memory may serve them.
+//!
+//! Decides from headers alone; the body is never looked at here. A key groups requests, it does not
+//! admit: what memory a request gets is decided by its content (see `memory::select`).
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
+
+use crate::history::Scope;
+
+/// Headers that carry a credential. All that are present count, whole: two credentials that share a
+/// beginning are two tenants.
+const CREDENTIALS: [HeaderName; 4] = [
+    AUTHORIZATION,
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+];
+
+/// Headers that name a conversation, our own first.
+const THREADS: [HeaderName; 4] = [
+    HeaderName::from_static("x-diarist-thread"),
+    HeaderName::from_static("x-thread-id"),
+    HeaderName::from_static("x-conversation-id"),
+    HeaderName::from_static("x-session-id"),
+];
+
+/// A user of the application: a second wall within a tenant.
+const RESOURCE: HeaderName = HeaderName::from_static("x-diarist-resource");
+
+/// Turns memory off for one request.
+const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");
+
+/// Headers that sign or digest the body: one changed byte would make the request invalid.
+const SIGNATURES: [HeaderName; 7] = [
+    HeaderName::from_static("signature"),
+    HeaderName::from_static("signature-input"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("x-amz-content-sha256"),
+];
+
+/// Schemes of `Authorization` that sign the request, in lower case.
+const SIGNING_SCHEMES: [&str; 3] = ["aws4-hmac-sha256", "signature", "hmac"];
+
+/// The longest key or resource taken, in bytes; OpenRouter allows as many for its session ids.
+const LONGEST: usize = 256;
+
+/// Who a request belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The owner.
+    pub scope: Scope,
+    /// The key that groups requests into a thread.
+    pub thread_key: Option<String>,
+}
+
+/// Why memory stays out of a request. The name stands in audit and response header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Off {
+    /// `[memory] enabled = false`.
+    Disabled,
+    /// The client said `x-diarist-memory: off`.
+    Asked,
+    /// No credential, on a listener others can reach: one tenant for strangers would be none.
+    Anonymous,
+    /// Headers sign or digest the body.
+    Signed,
+    /// The body is compressed.
+    Encoded,
+    /// `x-diarist-resource` is there but cannot be used; leaving it out would remove a wall.
+    BadResource,
+}
+
+impl Off {
+    /// The name in audit and header.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Asked => "asked",
+            Self::Anonymous => "anonymous",
+            Self::Signed => "signed_body",
+            Self::Encoded => "encoded_body",
+            Self::BadResource => "bad_resource",
+        }
+    }
+}
+
+/// Reads identity from `headers`. `anonymous` says whether a request without a credential may have
+/// memory (only on a loopback listener).
+///
+/// # Errors
+/// Why the request gets no memory.
+pub fn identify(headers: &HeaderMap, anonymous: bool) -> Result<Identity, Off> {
+    if headers
+        .get_all(MEMORY)
+        .iter()
+        .any(|value| value.as_bytes().eq_ignore_ascii_case(b"off"))
+    {
+        return Err(Off::Asked);
+    }
+    if is_signed(headers) {
+        return Err(Off::Signed);
+    }
+    if is_encoded(headers) {
+        return Err(Off::Encoded);
+    }
+    let credential = credential(headers);
+    if credential.is_empty() && !anonymous {
+        return Err(Off::Anonymous);
+    }
+    let resource = match headers.get(RESOURCE) {
+        None => None,
+        Some(value) => Some(usable(value.as_bytes()).ok_or(Off::BadResource)?),
+    };
+    let thread_key = THREADS
+        .iter()
+        .filter_map(|name| headers.get(name))
+        .find_map(|value| usable(value.as_bytes()))
+        .map(str::to_owned);
+    Ok(Identity {
+        scope: Scope::of(&credential, resource.map(str::as_bytes)),
+        thread_key,
+    })
+}
+
+/// Every presented credential, each with its header and length, so that none runs into another.
+fn credential(headers: &HeaderMap) -> Vec<u8> {
+    let mut all = Vec::new();
+    for name in &CREDENTIALS {
+        for value in headers.get_all(name) {
+            all.extend_from_slice(name.as_str().as_bytes());
+            all.extend_from_slice(&(value.len() as u64).to_be_bytes());
+            all.extend_from_slice(value.as_bytes());
+        }
+    }
+    all
+}
+
+fn is_signed(headers: &HeaderMap) -> bool {
+    let scheme = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .map(|value| {
+            value
+                .split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+        });
+    SIGNATURES.iter().any(|name| headers.contains_key(name))
+        || scheme.is_some_and(|scheme| SIGNING_SCHEMES.contains(&scheme.as_str()))
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().any(|value| {
+        let value = value.as_bytes().trim_ascii();
+        !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
+    })
+}
+
+/// A value that can be shown and stored: visible ASCII without spaces, not too long.
+fn usable(value: &[u8]) -> Option<&str> {
+    let value = value.trim_ascii();
+    let fits =
+        !value.is_empty() && value.len() <= LONGEST && value.iter().all(u8::is_ascii_graphic);
+    fits.then(|| std::str::from_utf8(value).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_str(value).expect("a value"),
+                )
+            })
+            .collect()
+    }
+
+    fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, Off> {
+        identify(&headers(pairs), false)
+    }
+
+    #[test]
+    fn the_whole_credential_is_the_tenant() {
+        let long = "Bearer sk-0123456789012345678901234567890123456789";
+        let one = who(&[("authorization", &format!("{long}a"))]).expect("an identity");
+        let two = who(&[("authorization", &format!("{long}b"))]).expect("an identity");
+        assert_ne!(one.scope.tenant, two.scope.tenant);
+    }
+
+    #[test]
+    fn the_header_of_a_credential_counts() {
+        let one = who(&[("api-key", "k")]).expect("an identity");
+        let two = who(&[("x-api-key", "k")]).expect("an identity");
+        assert_ne!(one.scope.tenant, two.scope.tenant);
+    }
+
+    #[test]
+    fn own_header_names_the_thread_first_and_bad_values_are_passed_over() {
+        let key = |pairs: &[(&'static str, &str)]| {
+            let mut all = vec![("authorization", "Bearer k")];
+            all.extend_from_slice(pairs);
+            who(&all).expect("an identity").thread_key
+        };
+        assert_eq!(key(&[]), None);
+        assert_eq!(
+            key(&[("x-session-id", "s"), ("x-diarist-thread", "d")]).as_deref(),
+            Some("d")
+        );
+        assert_eq!(
+            key(&[("x-diarist-thread", "a b"), ("x-thread-id", "t")]).as_deref(),
+            Some("t")
+        );
+        assert_eq!(key(&[("x-thread-id", &"x".repeat(257))]), None);
+    }
+
+    #[test]
+    fn a_resource_is_a_wall_that_cannot_be_left_out() {
+        let base = ("authorization", "Bearer k");
+        let none = who(&[base]).expect("an identity").scope;
+        let some = who(&[base, ("x-diarist-resource", "u1")])
+            .expect("an identity")
+            .scope;
+        assert_eq!(none.tenant, some.tenant);
+        assert_ne!(none, some);
+        assert_eq!(
+            who(&[base, ("x-diarist-resource", "")]),
+            Err(Off::BadResource)
+        );
+    }
+
+    #[test]
+    fn memory_stays_out() {
+        let base = ("authorization", "Bearer k");
+        assert_eq!(who(&[base, ("x-diarist-memory", "OFF")]), Err(Off::Asked));
+        assert_eq!(who(&[]), Err(Off::Anonymous));
+        assert!(identify(&HeaderMap::new(), true).is_ok());
+        assert_eq!(
+            who(&[base, ("content-encoding", "gzip")]),
+            Err(Off::Encoded)
+        );
+        assert!(who(&[base, ("content-encoding", "identity")]).is_ok());
+        assert_eq!(
+            who(&[base, ("content-digest", "sha-256=:x:")]),
+            Err(Off::Signed)
+        );
+        assert_eq!(
+            who(&[("authorization", "AWS4-HMAC-SHA256 Credential=x")]),
+            Err(Off::Signed)
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! What a conversation lends its memory: its own way to the upstream, as long as the upstream
+//! accepts it, and not while the client needs its rate limit for itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::remember::{Asked, Memory};
+use super::{Proxy, ProxyBody};
+use crate::llm::BorrowedRoute;
+
+/// How long jobs rest after the client was told it asks too often, where the upstream names no time.
+const AFTER_429: Duration = Duration::from_secs(30);
+
+/// How long jobs rest when less than half of a rate limit is left; limits are per minute, and the
+/// next answer says how much is left then.
+const LOW: Duration = Duration::from_secs(15);
+
+/// `(limit, remaining)` pairs of headers as OpenAI and those who follow it send them.
+const LIMITS: [(&str, &str); 2] = [
+    (
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+    ),
+    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
+];
+
+/// Reads the head of the answer: lends the way on success, and lets jobs rest where they should.
+pub(super) fn after_head(
+    memory: &Memory,
+    parts: &Parts,
+    asked: Option<&Asked>,
+    proxy: &Proxy,
+    response: &Response<ProxyBody>,
+) {
+    let Some(asked) = asked.filter(|_| memory.jobs.borrows()) else {
+        return;
+    };
+    let tenant = asked.identity.scope.tenant;
+    let routes = memory.jobs.routes();
+    if response.status().is_success()
+        && let Some(target) = parts.uri.path_and_query()
+        && let Ok(uri) = proxy.upstream.uri_for(target)
+        && let Ok(url) = url::Url::parse(&uri.to_string())
+    {
+        routes.lend(tenant, Arc::new(BorrowedRoute::new(&url, &parts.headers)));
+    }
+    if let Some(pause) = pause(response.status(), response.headers()) {
+        routes.rest(&tenant, pause);
+    }
+}
+
+fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        return Some(number("retry-after").map_or(AFTER_429, Duration::from_secs));
+    }
+    let low = LIMITS.iter().any(|(limit, remaining)| {
+        matches!((number(limit), number(remaining)), (Some(all), Some(left)) if left < all / 2)
+    });
+    low.then_some(LOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn jobs_rest_when_the_client_needs_its_limit() {
+        let ok = StatusCode::OK;
+        assert_eq!(pause(ok, &headers(&[])), None);
+        let half = [
+            ("x-ratelimit-limit-tokens", "100"),
+            ("x-ratelimit-remaining-tokens", "50"),
+        ];
+        assert_eq!(pause(ok, &headers(&half)), None);
+        let less = [
+            ("x-ratelimit-limit-tokens", "100"),
+            ("x-ratelimit-remaining-tokens", "49"),
+        ];
+        assert_eq!(pause(ok, &headers(&less)), Some(LOW));
+        let told = StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(pause(told, &headers(&[])), Some(AFTER_429));
+        let seven = headers(&[("retry-after", "7")]);
+        assert_eq!(pause(told, &seven), Some(Duration::from_secs(7)));
+    }
+}

@@ -1,0 +1,172 @@
+//! The audit line of one request, filled in as the request goes and written when it is dropped:
+//! a client that hangs up anywhere leaves its line all the same.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::choose::{Choice, Rung};
+use super::identify::Identity;
+use super::tee::{self, Observed};
+use super::{ProxyError, respond};
+use crate::audit::{Audit, AuditRecord, Ended, MemoryState};
+use crate::history::History;
+use crate::telemetry;
+use crate::wire::chat::Parsed;
+
+/// The line under way.
+#[derive(Debug)]
+pub(super) struct Line {
+    audit: Option<Audit>,
+    record: AuditRecord,
+    began: Instant,
+    observations: Option<u32>,
+}
+
+impl Line {
+    pub(super) fn begin(audit: Option<&Audit>) -> Self {
+        let id = uuid::Uuid::now_v7().to_string();
+        let mut record = AuditRecord::new(jiff::Timestamp::now(), id, String::new());
+        // Until something better is known: the client went away.
+        record.ended = Ended::HungUp;
+        Self {
+            audit: audit.cloned(),
+            record,
+            began: Instant::now(),
+            observations: None,
+        }
+    }
+
+    /// When the request came, in milliseconds since 1970.
+    pub(super) fn came_ms(&self) -> i64 {
+        self.record.time.as_millisecond()
+    }
+
+    pub(super) fn received(&mut self, body: &Bytes) {
+        self.record.bytes_received = body.len() as u64;
+    }
+
+    pub(super) fn tenant(&mut self, identity: &Identity) {
+        self.record.tenant = identity.scope.tenant_label();
+        self.record.thread.clone_from(&identity.thread_key);
+    }
+
+    pub(super) fn parsed(&mut self, identity: &Identity, parsed: &Parsed, history: &History) {
+        self.record.model = parsed.model().map(str::to_owned);
+        self.record.stream = parsed.stream();
+        self.record.messages_received = count(parsed.message_count());
+        self.record.memory = MemoryState::Watching;
+        if identity.thread_key.is_none() {
+            self.record.thread = history.turns().first().map(|turn| turn.link.label());
+        }
+    }
+
+    pub(super) fn off(&mut self, reason: &'static str) {
+        self.record.memory = MemoryState::Off;
+        self.record.reason = Some(reason.into());
+    }
+
+    pub(super) fn bypass(&mut self, reason: String) {
+        self.record.memory = MemoryState::Bypass;
+        self.record.reason = Some(reason.into());
+    }
+
+    /// What goes out now; called again where something else goes out after a refusal.
+    pub(super) fn chosen(&mut self, choice: &Choice) {
+        let record = &mut self.record;
+        record.bytes_sent = choice.bytes as u64;
+        record.messages_sent = choice.messages.and_then(count).or(record.messages_received);
+        let meta = choice.snapshot.as_ref().map(|snapshot| &snapshot.meta);
+        record.snapshot = meta.map(|meta| meta.id.0.to_string());
+        record.cut = meta.and_then(|meta| count(meta.to_count));
+        record.pin = meta.and_then(|meta| meta.pin).and_then(count);
+        record.cause = meta.map(|meta| meta.cause.name().into());
+        self.observations = meta.map(|meta| meta.tokens);
+        if choice.messages.is_none() {
+            return;
+        }
+        record.rung = Some(choice.rung.name().into());
+        record.reason = Some(choice.why.into());
+        record.memory = match (meta, choice.rung) {
+            (_, Rung::Original | Rung::Refused) => MemoryState::Bypass,
+            (Some(_), _) => MemoryState::Active,
+            (None, _) => MemoryState::Watching,
+        };
+        if choice.rung == Rung::Original {
+            record.reason = Some("store".into());
+        }
+        metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => choice.rung.name()).increment(1);
+    }
+
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        self.record.status = Some(status.as_u16());
+    }
+
+    pub(super) fn failed(&mut self, error: &ProxyError) {
+        self.record.status = Some(respond::status(error).as_u16());
+        self.record.ended = Ended::UpstreamError;
+    }
+
+    /// The answer has ended.
+    pub(super) fn ended(mut self, observed: &Observed) {
+        self.record.set_usage(observed.usage);
+        self.record.ttfb_ms = observed
+            .first_byte
+            .map(|at| millis(at.saturating_duration_since(self.began)));
+        self.record.ended = match observed.ended {
+            tee::Ended::Complete => Ended::Complete,
+            tee::Ended::HungUp => Ended::HungUp,
+            tee::Ended::UpstreamError => Ended::UpstreamError,
+        };
+    }
+
+    /// What the client is told: who, which conversation, what memory did.
+    pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
+        let mut set = |name: &'static str, value: String| {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        set("x-diarist-request-id", self.record.request_id.clone());
+        if let Some(thread) = &self.record.thread {
+            set("x-diarist-thread", thread.clone());
+        }
+        let state = match self.record.memory {
+            MemoryState::Off => "off",
+            MemoryState::Watching => "watching",
+            MemoryState::Active => "active",
+            MemoryState::Bypass => "bypass",
+        };
+        let explain = matches!(self.record.memory, MemoryState::Off | MemoryState::Bypass);
+        let reason = self.record.reason.as_deref().filter(|_| explain);
+        set(
+            "x-diarist-memory",
+            reason.map_or_else(
+                || state.to_owned(),
+                |reason| format!("{state}; reason={reason}"),
+            ),
+        );
+        if let Some(tokens) = self.observations {
+            set("x-diarist-tokens", format!("observations={tokens}"));
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.record.total_ms = millis(self.began.elapsed());
+        if let Some(audit) = &self.audit {
+            audit.record(self.record.clone());
+        }
+    }
+}
+
+fn count(number: usize) -> Option<u32> {
+    u32::try_from(number).ok()
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,142 @@
+//! What an upstream was found to accept: where the block may stand, and whether usage may be asked.
+//!
+//! Learned from answers, kept in memory, forgotten with the process. One process has one upstream,
+//! so the model is the key.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::wire::Placement;
+
+/// How long a refused placement is not tried again. Long enough that the extra request does not
+/// matter, short enough that an upgraded upstream is found out the same day.
+const STEPPED_DOWN: Duration = Duration::from_secs(60 * 60);
+
+/// Models remembered; clients choose the names, so there must be a bound.
+const MODELS: usize = 1_024;
+
+/// Hosts that document `stream_options.include_usage` for chat completions.
+const REPORT_USAGE: [&str; 9] = [
+    "api.openai.com",
+    "openrouter.ai",
+    "api.deepseek.com",
+    "api.groq.com",
+    "api.x.ai",
+    "api.together.xyz",
+    "api.fireworks.ai",
+    "api.mistral.ai",
+    "generativelanguage.googleapis.com",
+];
+
+#[derive(Debug, Default)]
+struct Learned {
+    refused: HashMap<String, (usize, Instant)>,
+    usage: Option<bool>,
+}
+
+/// What is known of the upstream.
+#[derive(Debug)]
+pub struct Manners {
+    ladder: Vec<Placement>,
+    learned: Mutex<Learned>,
+}
+
+impl Manners {
+    /// Starts from the configured placement (`None` is `off`) and the upstream's host.
+    pub fn new(first: Option<Placement>, host: &str) -> Self {
+        let all = [
+            Placement::Segments,
+            Placement::SystemMessage,
+            Placement::AppendToSystem,
+        ];
+        let start = first.and_then(|first| all.iter().position(|placement| *placement == first));
+        let usage = REPORT_USAGE.contains(&host).then_some(true);
+        Self {
+            ladder: start.map_or_else(Vec::new, |start| all[start..].to_vec()),
+            learned: Mutex::new(Learned {
+                refused: HashMap::new(),
+                usage,
+            }),
+        }
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the block stands for `model` now; `None` where no placement is left.
+    pub fn placement(&self, model: &str) -> Option<Placement> {
+        let steps = match self.learned().refused.get(model) {
+            Some((steps, at)) if at.elapsed() < STEPPED_DOWN => *steps,
+            _ => 0,
+        };
+        self.ladder.get(steps).copied()
+    }
+
+    /// `model` refused a request with the block at `placement` and accepted it without.
+    pub fn refused(&self, model: &str, placement: Placement) {
+        let Some(at) = self.ladder.iter().position(|known| *known == placement) else {
+            return;
+        };
+        let mut learned = self.learned();
+        if learned.refused.len() >= MODELS {
+            learned
+                .refused
+                .retain(|_, (_, at)| at.elapsed() < STEPPED_DOWN);
+        }
+        if learned.refused.len() < MODELS {
+            learned
+                .refused
+                .insert(model.to_owned(), (at + 1, Instant::now()));
+        }
+    }
+
+    /// Whether a stream may be asked for its usage on the client's behalf.
+    pub fn may_ask_usage(&self) -> bool {
+        self.learned().usage == Some(true)
+    }
+
+    /// A client asked for usage itself and was answered.
+    pub fn usage_accepted(&self) {
+        self.learned().usage.get_or_insert(true);
+    }
+
+    /// Our own question was refused: never again.
+    pub fn usage_refused(&self) {
+        self.learned().usage = Some(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_down_one_placement_at_a_time_for_one_model() {
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        assert_eq!(manners.placement("a"), Some(Placement::SystemMessage));
+        manners.refused("a", Placement::SystemMessage);
+        assert_eq!(manners.placement("a"), Some(Placement::AppendToSystem));
+        assert_eq!(manners.placement("b"), Some(Placement::SystemMessage));
+        manners.refused("a", Placement::AppendToSystem);
+        assert_eq!(manners.placement("a"), None);
+    }
+
+    #[test]
+    fn off_stays_off() {
+        assert_eq!(Manners::new(None, "localhost").placement("a"), None);
+    }
+
+    #[test]
+    fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
+        assert!(Manners::new(None, "api.openai.com").may_ask_usage());
+        let manners = Manners::new(None, "localhost");
+        assert!(!manners.may_ask_usage());
+        manners.usage_accepted();
+        assert!(manners.may_ask_usage());
+        manners.usage_refused();
+        manners.usage_accepted();
+        assert!(!manners.may_ask_usage());
+    }
+}

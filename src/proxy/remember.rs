@@ -1,0 +1,232 @@
+//! A memory request, read from top to bottom.
+//!
+//! Whatever memory does or fails to do, the request goes to the upstream and its answer to the
+//! client (INV-OPEN). Nothing here counts tokens, reads a clock to decide, or waits for a model
+//! (INV-FREE).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+use super::abort::Abort;
+use super::body::{self, Idle, ProxyBody};
+use super::choose::{Choice, choose};
+use super::decode::Encoding;
+use super::identify::{Identity, identify};
+use super::ladder;
+use super::line::Line;
+use super::manners::Manners;
+use super::tee::{TeeSpec, tee};
+use super::{Proxy, ProxyError, headers, lend};
+use crate::audit::Audit;
+use crate::history::History;
+use crate::jobs::{Exchange, Jobs};
+use crate::store::recall::Recall;
+use crate::wire::chat::{self, Parsed};
+
+/// What memory requests share.
+#[derive(Debug)]
+pub struct Memory {
+    /// `[memory] enabled`.
+    pub enabled: bool,
+    /// Whether requests without a credential may have memory.
+    pub anonymous: bool,
+    /// What this process knows of the store.
+    pub recall: Arc<Recall>,
+    /// Where finished exchanges go.
+    pub jobs: Jobs,
+    /// What the upstream was found to accept.
+    pub manners: Manners,
+    /// Where the audit lines go, if anywhere.
+    pub audit: Option<Audit>,
+    /// Answers under way.
+    pub unfinished: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    /// Waits until every answer that has ended is handed over and memory has nothing left to do.
+    /// `false` where `within` was not enough. See [`Jobs::quiet`].
+    pub async fn quiet(&self, within: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + within;
+        while self.unfinished.load(Ordering::SeqCst) > 0 {
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        self.jobs
+            .quiet(deadline.saturating_duration_since(tokio::time::Instant::now()))
+            .await
+    }
+}
+
+/// Counts an answer that is under way.
+#[derive(Debug)]
+struct Unfinished(Arc<AtomicUsize>);
+
+impl Unfinished {
+    fn of(memory: &Memory) -> Self {
+        memory.unfinished.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(&memory.unfinished))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a request is, once it was read: its parsed body and its chain.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) identity: Identity,
+    pub(super) parsed: Arc<Parsed>,
+    pub(super) history: Arc<History>,
+    pub(super) model: String,
+}
+
+/// read body → parse → identify → select → splice → forward → stream back, tee.
+///
+/// # Errors
+/// Whatever keeps the upstream's answer from being the client's; never anything of memory.
+pub(super) async fn handle(
+    proxy: &Proxy,
+    memory: &Arc<Memory>,
+    parts: Parts,
+    body: Incoming,
+    abort: Abort,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let mut line = Line::begin(memory.audit.as_ref());
+    let received = Idle::new(body, proxy.limits.request_idle);
+    let received = body::read_bounded(received, proxy.limits.max_body_bytes)
+        .await
+        .inspect_err(|error| line.failed(error))?;
+    line.received(&received);
+    let asked = read(memory, &parts, &received, &mut line);
+    let choice = match &asked {
+        Some(asked) => choose(memory, asked).await,
+        None => Choice::verbatim(received.clone()),
+    };
+    line.chosen(&choice);
+    let sent = ladder::send(proxy, memory, &parts, asked.as_ref(), choice, &mut line)
+        .await
+        .inspect_err(|error| line.failed(error))?;
+    line.answered(sent.response.status());
+    lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
+    Ok(stream_back(proxy, memory, asked, sent, line, abort))
+}
+
+/// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
+fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Option<Asked> {
+    if !memory.enabled {
+        line.off("disabled");
+        return None;
+    }
+    let identity = match identify(&parts.headers, memory.anonymous) {
+        Ok(identity) => identity,
+        Err(off) => {
+            line.off(off.name());
+            return None;
+        }
+    };
+    line.tenant(&identity);
+    let parsed = match chat::parse(received) {
+        Ok(parsed) => parsed,
+        Err(reason) => {
+            line.bypass(reason.to_string());
+            return None;
+        }
+    };
+    let history = parsed.history(&identity.scope);
+    line.parsed(&identity, &parsed, &history);
+    if history.is_empty() {
+        line.off("no_history");
+        return None;
+    }
+    let model = parsed.model().unwrap_or_default().to_owned();
+    Some(Asked {
+        identity,
+        parsed: Arc::new(parsed),
+        history: Arc::new(history),
+        model,
+    })
+}
+
+/// The upstream's answer, tapped. When it has ended, one way or the other, the exchange is audited
+/// and, if it was accepted, recorded.
+fn stream_back(
+    proxy: &Proxy,
+    memory: &Arc<Memory>,
+    asked: Option<Asked>,
+    sent: ladder::Sent,
+    line: Line,
+    abort: Abort,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = sent.response.into_parts();
+    let spec = TeeSpec {
+        streaming: is_event_stream(&parts.headers),
+        encoding: Encoding::of(parts.headers.get(header::CONTENT_ENCODING)),
+        filter_usage: sent.asked_usage,
+    };
+    parts.version = http::Version::HTTP_11;
+    parts.headers = headers::towards_client(parts.headers);
+    line.write_headers(&mut parts.headers);
+    if spec.filter_usage && spec.streaming {
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    let status = parts.status;
+    let (body, observed) = tee(body, spec, &proxy.tasks);
+    let memory = Arc::clone(memory);
+    let used = sent.used;
+    let unfinished = Unfinished::of(&memory);
+    // The drain waits until what was answered is audited and handed over.
+    let hold = proxy.tasks.hold();
+    proxy.tasks.spawn("exchange", async move {
+        let _hold = (hold, unfinished);
+        let Ok(observed) = observed.await else {
+            return;
+        };
+        let at_ms = line.came_ms();
+        let accepted =
+            status.is_success() && observed.saw_done && !observed.refusal && !observed.error;
+        line.ended(&observed);
+        if let (true, Some(asked)) = (accepted, asked) {
+            if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
+                memory.manners.usage_accepted();
+            }
+            memory.jobs.intake().offer(Exchange {
+                scope: asked.identity.scope,
+                thread_key: asked.identity.thread_key,
+                parsed: asked.parsed,
+                history: asked.history,
+                used,
+                model: asked.model,
+                at_ms,
+            });
+        }
+    });
+    let body = body.map_err(move |error| {
+        abort.now();
+        error
+    });
+    Response::from_parts(parts, body.boxed_unsync())
+}
+
+fn is_event_stream(headers: &http::HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("text/event-stream")
+        })
+}

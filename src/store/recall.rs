@@ -1,0 +1,250 @@
+//! What this process remembers of the store, so that a warm conversation asks it nothing.
+//!
+//! Holds which snapshots end at which link, the text of those that were used, and what each request
+//! was sent with. It answers for a chain without a query when it is *complete* for it: a link is
+//! marked `seen` only by the recorder, when the recorder has just written that link for the first
+//! time (nothing can hang below it yet) and has put every snapshot of its chain here. Complete or
+//! nothing: when the memory budget is reached everything is dropped at once, and each conversation
+//! asks the store once more.
+//!
+//! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Store, StoreError, Used};
+use crate::history::{History, Link, Scope};
+use crate::memory::select::Before;
+use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
+
+/// How long a request waits for the store in all before it goes on without it. A cold conversation
+/// needs two indexed reads, a few milliseconds on a healthy disk; a locked one must not be felt.
+pub const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Texts and index entries kept, in bytes.
+const BUDGET: usize = 64 * 1024 * 1024;
+
+/// Roughly what an index entry weighs.
+const ENTRY: usize = 160;
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From this process alone.
+    Warm,
+    /// From the store.
+    Cold,
+    /// The store failed; what this process happens to know.
+    Failed,
+}
+
+/// What is known of one request's chain.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// Snapshots that end on the chain.
+    pub candidates: Vec<SnapshotMeta>,
+    /// What exactly this request was sent with before.
+    pub before: Option<Used>,
+    /// Where this comes from.
+    pub origin: Origin,
+}
+
+impl Lookup {
+    /// As [`crate::memory::select::select`] wants it.
+    pub fn before(&self) -> Before {
+        match &self.before {
+            None => Before::Unseen,
+            Some(Used { snapshot: None, .. }) => Before::Raw,
+            Some(Used {
+                snapshot: Some(id), ..
+            }) => Before::With(*id),
+        }
+    }
+}
+
+/// Links are seeded by their scope; the tenant stands beside them all the same (INV-OWN).
+type Key = ([u8; 32], Link);
+
+#[derive(Debug, Default)]
+struct Known {
+    seen: HashSet<Key>,
+    ends: HashMap<Key, Vec<SnapshotMeta>>,
+    used: HashMap<Key, Used>,
+    texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
+    bytes: usize,
+}
+
+/// The cache in front of a [`Store`].
+#[derive(Debug)]
+pub struct Recall {
+    store: Arc<dyn Store>,
+    known: Mutex<Known>,
+}
+
+impl Recall {
+    /// An empty memory of `store`.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // A panic while holding the lock leaves maps that are still maps.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of `history`. Never longer than [`PATIENCE`], never an error.
+    pub async fn look(&self, scope: &Scope, history: &History) -> Lookup {
+        let (mut lookup, warm) = self.from_memory(scope, history);
+        if warm {
+            return lookup;
+        }
+        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        match bounded(self.store.find(scope, &chain)).await {
+            Ok(found) => {
+                let mut known = self.known();
+                for meta in &found.snapshots {
+                    known.learn(scope, meta);
+                }
+                for meta in found.snapshots {
+                    if lookup
+                        .candidates
+                        .iter()
+                        .all(|candidate| candidate.id != meta.id)
+                    {
+                        lookup.candidates.push(meta);
+                    }
+                }
+                lookup.before = lookup.before.or(found.used);
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, "the store did not answer; using what this process knows");
+                lookup.origin = Origin::Failed;
+            }
+        }
+        lookup
+    }
+
+    fn from_memory(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
+        let known = self.known();
+        let mut candidates = Vec::new();
+        let mut warm = false;
+        for turn in history.turns() {
+            let key = (scope.tenant, turn.link);
+            if let Some(ends) = known.ends.get(&key) {
+                candidates.extend(ends.iter().cloned());
+            }
+            warm |= known.seen.contains(&key);
+        }
+        let before = history
+            .tip()
+            .and_then(|tip| known.used.get(&(scope.tenant, tip)).cloned());
+        let origin = if warm { Origin::Warm } else { Origin::Cold };
+        (
+            Lookup {
+                candidates,
+                before,
+                origin,
+            },
+            warm,
+        )
+    }
+
+    /// The text of a snapshot; `None` where neither this process nor the store can give it in time.
+    pub async fn text(&self, scope: &Scope, id: SnapshotId) -> Option<Arc<Snapshot>> {
+        let known = self.known().texts.get(&(scope.tenant, id)).cloned();
+        if known.is_some() {
+            return known;
+        }
+        match bounded(self.store.snapshot(scope, id)).await {
+            Ok(Some(snapshot)) => Some(self.insert(scope, snapshot)),
+            Ok(None) => None,
+            Err(error) => {
+                tracing::warn!(error = %error, "a snapshot could not be read; using what this process knows");
+                None
+            }
+        }
+    }
+
+    /// Of `candidates` those whose text this process holds: what is left when the store is gone.
+    pub fn at_hand(&self, scope: &Scope, candidates: &[SnapshotMeta]) -> Vec<SnapshotMeta> {
+        let known = self.known();
+        candidates
+            .iter()
+            .filter(|meta| known.texts.contains_key(&(scope.tenant, meta.id)))
+            .cloned()
+            .collect()
+    }
+
+    /// Settles what the request with this tip is sent with. The first to settle wins, so two equal
+    /// requests at the same moment go out alike.
+    pub fn settle(&self, scope: &Scope, tip: Link, mine: Used) -> Used {
+        let mut known = self.known();
+        known.charge(ENTRY);
+        known
+            .used
+            .entry((scope.tenant, tip))
+            .or_insert(mine)
+            .clone()
+    }
+
+    /// Replaces what the request with this tip is sent with: what went out first was refused.
+    pub fn resettle(&self, scope: &Scope, tip: Link, used: Used) {
+        self.known().used.insert((scope.tenant, tip), used);
+    }
+
+    /// A snapshot was prepared or read.
+    pub fn insert(&self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
+        let mut known = self.known();
+        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
+        known.charge(size + ENTRY);
+        known.learn(scope, &snapshot.meta);
+        let snapshot = Arc::new(snapshot);
+        known
+            .texts
+            .insert((scope.tenant, snapshot.meta.id), Arc::clone(&snapshot));
+        snapshot
+    }
+
+    /// The recorder wrote `tip` for the first time and knows every snapshot of its chain.
+    pub fn complete(&self, scope: &Scope, tip: Link, snapshots: &[SnapshotMeta]) {
+        let mut known = self.known();
+        known.charge(ENTRY);
+        for meta in snapshots {
+            known.learn(scope, meta);
+        }
+        known.seen.insert((scope.tenant, tip));
+    }
+
+    /// Drops everything: something was deleted from the store.
+    pub fn clear(&self) {
+        *self.known() = Known::default();
+    }
+}
+
+impl Known {
+    fn learn(&mut self, scope: &Scope, meta: &SnapshotMeta) {
+        let ends = self.ends.entry((scope.tenant, meta.to)).or_default();
+        if ends.iter().all(|known| known.id != meta.id) {
+            ends.push(meta.clone());
+            self.bytes += ENTRY;
+        }
+    }
+
+    /// Books `bytes`; over the budget everything goes (see the head of the file).
+    fn charge(&mut self, bytes: usize) {
+        if self.bytes + bytes > BUDGET {
+            *self = Self::default();
+        }
+        self.bytes += bytes;
+    }
+}
+
+async fn bounded<T>(query: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(PATIENCE, query)
+        .await
+        .unwrap_or_else(|_| Err(StoreError::Busy(format!("no answer within {PATIENCE:?}"))))
+}

@@ -1,0 +1,222 @@
+//! One provider, one Diarist in front of it, one client.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use diarist::app::App;
+use diarist::config;
+use diarist::provider::{Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Far beyond anything but a hang.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Rig {
+    pub provider: Provider,
+    pub folder: tempfile::TempDir,
+    pub client: reqwest::Client,
+    env: BTreeMap<String, String>,
+    running: Option<Running>,
+}
+
+struct Running {
+    base: String,
+    admin: String,
+    quiet: Box<dyn Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<()>,
+}
+
+/// What a client got.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn memory(&self) -> &str {
+        self.headers
+            .get("x-diarist-memory")
+            .map_or("", |v| v.to_str().unwrap())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Rig {
+    /// Thresholds small enough that a test reaches them.
+    pub async fn small() -> Self {
+        Self::with(
+            Options::default(),
+            &[
+                ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+                ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+            ],
+        )
+        .await
+    }
+
+    pub async fn with(options: Options, settings: &[(&str, &str)]) -> Self {
+        let provider = Provider::start(options).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut env: BTreeMap<String, String> = [
+            ("SERVER__LISTEN", "127.0.0.1:0".to_owned()),
+            ("SERVER__ADMIN", "127.0.0.1:0".to_owned()),
+            ("UPSTREAM__BASE_URL", provider.base_url()),
+            (
+                "STORE__URL",
+                format!("sqlite://{}", folder.path().join("diarist.db").display()),
+            ),
+            (
+                "AUDIT__PATH",
+                folder.path().join("audit.jsonl").display().to_string(),
+            ),
+            ("MEMORY__OBSERVATION__MODEL", OBSERVER_MODEL.to_owned()),
+            ("MEMORY__REFLECTION__MODEL", REFLECTOR_MODEL.to_owned()),
+        ]
+        .into_iter()
+        .map(|(key, value)| (format!("DIARIST__{key}"), value))
+        .collect();
+        env.extend(
+            settings
+                .iter()
+                .map(|(k, v)| (format!("DIARIST__{k}"), (*v).to_owned())),
+        );
+        let mut rig = Self {
+            provider,
+            folder,
+            client: reqwest::Client::new(),
+            env,
+            running: None,
+        };
+        rig.start().await;
+        rig
+    }
+
+    pub async fn start(&mut self) {
+        let config = config::load(&config::Flags::default(), &self.env, None).unwrap();
+        let app = App::build(&config).await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = Running {
+            base: format!("http://{}", app.data_addr().unwrap()),
+            admin: format!("http://{}", app.admin_addr().unwrap()),
+            quiet: Box::new(app.quiet()),
+            stop,
+            ended: tokio::spawn(async move {
+                app.run(async { drop(stopped.await) }).await;
+            }),
+        };
+        self.running = Some(running);
+    }
+
+    /// Ends the proxy as SIGTERM would, and starts another on the same database.
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        self.start().await;
+    }
+
+    pub async fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let _ = running.stop.send(());
+            running.ended.await.unwrap();
+        }
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.running().base)
+    }
+
+    pub async fn metrics(&self) -> String {
+        let url = format!("{}/metrics", self.running().admin);
+        self.client
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap()
+    }
+
+    /// Waits until memory has done all it has to do.
+    pub async fn quiet(&self) {
+        assert!(
+            (self.running().quiet)(PATIENCE).await,
+            "memory did not come to rest"
+        );
+    }
+
+    pub async fn send(&self, body: &Value) -> Answer {
+        self.send_as("Bearer sk-test", &[], body).await
+    }
+
+    pub async fn send_as(
+        &self,
+        credential: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let mut request = self
+            .client
+            .post(self.url("/v1/chat/completions"))
+            .header("authorization", credential)
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.send().await.unwrap();
+        Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.bytes().await.unwrap().to_vec(),
+        }
+    }
+
+    /// Plays a conversation turn by turn, giving memory its time after each.
+    pub async fn play(&self, conversation: &Conversation) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for sent in conversation.requests() {
+            let answer = self
+                .send(&conversation.request(sent, "gpt-test", false))
+                .await;
+            assert_eq!(
+                answer.status,
+                200,
+                "{}",
+                String::from_utf8_lossy(&answer.body)
+            );
+            self.quiet().await;
+            answers.push(answer);
+        }
+        answers
+    }
+
+    /// The bodies the provider accepted from the conversation, in order.
+    pub fn forwarded(&self) -> Vec<Value> {
+        self.provider
+            .record_of(Part::Actor)
+            .iter()
+            .filter(|entry| entry.accepted())
+            .filter_map(|entry| entry.json())
+            .collect()
+    }
+}
+
+pub fn chat(messages: &[(&str, &str)]) -> Value {
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|(role, text)| json!({"role": role, "content": text}))
+        .collect();
+    json!({"model": "gpt-test", "messages": messages})
+}
