@@ -313,8 +313,6 @@ async fn answers_that_are_failures() {
         (400, &long, "TooLong"),
         (401, &plain, "Unauthorised"),
         (503, &plain, "Transient"),
-        // Never followed: the credential would go to another host.
-        (307, &plain, "Fatal"),
     ] {
         let body = body.clone();
         let model = Model::start(move |_| answer(status, &body)).await;
@@ -329,6 +327,25 @@ async fn answers_that_are_failures() {
         );
         assert_eq!(model.seen().len(), 1, "{status}: never repeated here");
     }
+}
+
+#[tokio::test]
+async fn a_redirect_takes_no_credential_to_another_host() {
+    let other = Model::start(|_| answer(200, &said("x"))).await;
+    let location = HeaderValue::from_str(&format!("{}/v1/chat/completions", other.base)).unwrap();
+    let model = Model::start(move |_| {
+        let mut moved = answer(307, &json!({}));
+        moved.headers_mut().insert("location", location.clone());
+        moved
+    })
+    .await;
+    let llm = Llm::new().unwrap();
+    let error = llm
+        .call(&model.endpoint(), &settings(), &prompt())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CallError::Fatal { .. }), "{error}");
+    assert_eq!(other.seen().len(), 0);
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ fn give(out: &mut VecDeque<Bytes>, bytes: Bytes) {
 /// has empty `choices` too, but no usage object.
 fn is_usage_report(block: &[u8]) -> bool {
     // Nearly every event fails here, so nearly none is parsed on the client's path.
-    if block.len() > MAX_HELD || memchr::memmem::find(block, b"\"usage\"").is_none() {
+    if block.len() > MAX_HELD || !names_no_choices(block) {
         return false;
     }
     let block = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
@@ -136,6 +136,20 @@ fn is_usage_report(block: &[u8]) -> bool {
     let no_choices =
         matches!(event.get("choices"), Some(Value::Array(choices)) if choices.is_empty());
     no_choices && event.get("usage").is_some_and(Value::is_object) && event.get("error").is_none()
+}
+
+/// Whether `"choices"` is followed by an empty array somewhere. Inside a string its quotes would be
+/// escaped, so only tokens are found.
+fn names_no_choices(block: &[u8]) -> bool {
+    const KEY: &[u8] = b"\"choices\"";
+    memchr::memmem::find_iter(block, KEY).any(|at| {
+        let mut rest = block.get(at + KEY.len()..).unwrap_or_default();
+        [b":", b"[", b"]"].into_iter().all(|token| {
+            let next = rest.trim_ascii_start().strip_prefix(token);
+            rest = next.unwrap_or_default();
+            next.is_some()
+        })
+    })
 }
 
 /// A response body behind an optional filter; without one every frame passes untouched.

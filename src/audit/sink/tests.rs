@@ -62,6 +62,12 @@ fn the_fields_stand_in_their_order() {
 
 #[test]
 fn what_is_not_known_is_left_out_and_a_zero_is_kept() {
+    let line = concat!(
+        r#"{"time":"2026-03-04T05:06:07.089Z","request_id":"r-1","tenant":"t-1","stream":false,"#,
+        r#""bytes_received":0,"bytes_sent":0,"memory":"off","total_ms":0,"ended":"complete"}"#,
+    );
+    assert_eq!(serde_json::to_string(&record("r-1")).unwrap(), line);
+
     let mut record = record("r-1");
     record.set_usage(Some(Usage {
         prompt: Some(4),

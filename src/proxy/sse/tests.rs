@@ -61,6 +61,7 @@ fn byte_order_marks_never_panic() {
     assert_eq!(whole(&marked), expected());
     let pieces: Vec<&[u8]> = marked.chunks(1).collect();
     assert_eq!(read(&pieces).0, expected());
+    assert_eq!(whole("\u{feff}data: a\n\n".as_bytes()), ["a"]);
     // Two marks, and a mark at the start of a later block: a field name nobody knows.
     assert_eq!(
         whole(b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n"),

@@ -80,6 +80,19 @@ fn a_complete_event_is_never_held() {
 }
 
 #[test]
+fn a_report_that_the_stream_breaks_off_behind_goes_too() {
+    for missing in [1, 2] {
+        let stream = [AFTER, &REPORT[..REPORT.len() - missing]].concat();
+        for size in [1, 9, stream.len()] {
+            assert_eq!(filtered(stream.as_bytes().chunks(size)), AFTER.as_bytes());
+        }
+    }
+    // Half a report may be anything.
+    let half = &REPORT[..REPORT.len() - 3];
+    assert_eq!(filtered([half.as_bytes()]), half.as_bytes());
+}
+
+#[test]
 fn whole_events_pass_without_a_copy() {
     let chunk = Bytes::from_static(BEFORE.as_bytes());
     let mut out = VecDeque::new();
@@ -127,6 +140,7 @@ fn only_the_first_report_goes_and_nothing_that_resembles_it() {
         assert_eq!(filtered([kept.as_bytes()]), kept.as_bytes());
     }
     for report in [
+        "data: { \"choices\" : [ ] , \"x\":{\"choices\":[1]}, \"usage\" : { } }\n\n",
         "data:{\"choices\":[],\"usage\":{}}\n\n",
         "event: message\r\ndata: {\"choices\":[],\r\ndata: \"usage\":{}}\r\n\r\n",
     ] {
