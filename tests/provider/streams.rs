@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Ask, Behaviour, Call, LineEnd, Part, Reply, Say, signature_for};
+use diarist::provider::{Ask, Behaviour, Call, Ending, LineEnd, Part, Reply, Say, signature_for};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -19,6 +19,8 @@ async fn a_stream_carries_text_and_usage_only_when_asked() {
         .await
         .unwrap();
     assert_eq!(streamed_text(&plain), text);
+    let record = provider.wait_for(1).await.unwrap();
+    assert!(matches!(record[0].ending, Ending::Complete { .. }));
     assert!(
         chunks(&plain)
             .iter()
