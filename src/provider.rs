@@ -13,7 +13,7 @@
 //!
 //! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
 //! // 1. Start one. By default it improvises as the actor, and is a faithful Observer for requests
-//! //    that name the model `observer-mini`, a Reflector for `reflector-mini`.
+//! //    that name the model `observer-mini` (or look like an Observer's), a Reflector likewise.
 //! let provider = Provider::start(Options::default()).await?;
 //!
 //! // 2. Say what it insists on, and what it says.
@@ -113,7 +113,7 @@ pub struct Options {
     pub rules: Rules,
     /// How it counts prompts and answers.
     pub count: Count,
-    /// Who is asking; by default the model's name decides.
+    /// Who is asking; by default the model's name decides, or else the shape of the prompt.
     pub recognise: Recognise,
     /// What each part says.
     pub scripts: HashMap<Part, Arc<dyn Script>>,
@@ -132,7 +132,7 @@ impl Default for Options {
         Self {
             rules: Rules::default(),
             count: rough_count(),
-            recognise: Arc::new(by_model),
+            recognise: Arc::new(by_model_or_shape),
             scripts: scripts.into(),
             keep_bodies: true,
         }
@@ -148,11 +148,25 @@ impl fmt::Debug for Options {
     }
 }
 
-fn by_model(request: &Map<String, Value>) -> Part {
+/// By the model's name; where a call borrows the conversation's model, by its shape: one system and
+/// one user message, no tools, and in the user message a section fenced as `<history-CODE>`.
+fn by_model_or_shape(request: &Map<String, Value>) -> Part {
     match request.get("model").and_then(Value::as_str) {
-        Some(OBSERVER_MODEL) => Part::Observer,
-        Some(REFLECTOR_MODEL) => Part::Reflector,
-        _ => Part::Actor,
+        Some(OBSERVER_MODEL) => return Part::Observer,
+        Some(REFLECTOR_MODEL) => return Part::Reflector,
+        _ => {}
+    }
+    let messages = request.get("messages").and_then(Value::as_array);
+    let Some([system, user]) = messages.map(Vec::as_slice) else {
+        return Part::Actor;
+    };
+    let shown = script::text(user);
+    let fenced = shown.lines().any(|line| line.starts_with("<history-"));
+    let asked = judge::role(system) == "system" && judge::role(user) == "user";
+    match asked && fenced && !request.contains_key("tools") {
+        true if observer::shows_history(&shown) => Part::Observer,
+        true => Part::Reflector,
+        false => Part::Actor,
     }
 }
 

@@ -1,6 +1,6 @@
 //! One chat request: judge it, measure it, let a script answer it, or fail as scripted.
 //!
-//! Every rule it applies is somebody else's: [`super::judge`], [`super::cache`], the scripts and
+//! Every rule it applies is somebody else's: [`mod@super::judge`], [`super::cache`], the scripts and
 //! the behaviours. Called by [`super::server`].
 
 use std::io;

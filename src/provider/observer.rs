@@ -66,6 +66,11 @@ pub(super) fn reply(manner: Manner, observations: &[String], hints: &str) -> Rep
     Reply::say(format!("<observations>\n{lines}\n</observations>\n{hints}"))
 }
 
+/// Whether `text` shows a conversation, as opposed to a log of observations.
+pub(super) fn shows_history(text: &str) -> bool {
+    !transcript::read(text).is_empty()
+}
+
 fn observe(entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut date = None;

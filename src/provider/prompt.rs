@@ -2,7 +2,7 @@
 //!
 //! Every field that is not null enters the text, so any change the provider could notice changes
 //! it; the JSON spelling does not, as it would not for a real chat template. [`super::cache`]
-//! compares prompts, [`super::judge`] measures them against the window. Pure.
+//! compares prompts, [`mod@super::judge`] measures them against the window. Pure.
 
 use serde_json::{Map, Value};
 

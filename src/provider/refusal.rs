@@ -1,6 +1,6 @@
 //! What the real API says when it refuses: status, wording, type, parameter and code.
 //!
-//! Builds error values only; it never decides whether a request deserves one ([`super::judge`]
+//! Builds error values only; it never decides whether a request deserves one ([`mod@super::judge`]
 //! does) and never writes to a socket ([`super::server`] does). Wordings are close to the real
 //! ones because clients and SDKs match on parts of them.
 

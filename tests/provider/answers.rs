@@ -155,6 +155,30 @@ async fn observer_and_reflector_answer_under_their_own_names() {
 }
 
 #[tokio::test]
+async fn calls_that_borrow_the_model_are_known_by_their_shape() {
+    let provider = provider().await;
+    let call = |shown: &str| {
+        json!({"model": "gpt-4o", "messages": [
+            {"role": "system", "content": "Write it down."},
+            {"role": "user", "content": format!("See:\n<history-k7Qz91ab>\n{shown}\n</history-k7Qz91ab>")},
+        ]})
+    };
+    let history = call("Date: Mar 4, 2026\nUser (14:05): hi");
+    let log = call("Date: Mar 4, 2026\n* 🔴 (14:05) User stated: hi");
+    let mut conversation = history.clone();
+    conversation["tools"] = json!([{"type": "function", "function": {"name": "f"}}]);
+    for request in [history, log, conversation, ask("<history-x>\nUser: hi")] {
+        assert_eq!(post(&provider, &request).await.status(), 200);
+    }
+    let record = provider.wait_for(4).await.unwrap();
+    let parts: Vec<Part> = record.iter().map(|entry| entry.part).collect();
+    assert_eq!(
+        parts,
+        [Part::Observer, Part::Reflector, Part::Actor, Part::Actor]
+    );
+}
+
+#[tokio::test]
 async fn who_is_asking_can_be_decided_by_the_test() {
     let provider = Provider::start(Options {
         recognise: Arc::new(|request| {

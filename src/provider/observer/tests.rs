@@ -13,7 +13,8 @@ Mar 4 2026:
 User (2:05 PM): I own a Leaf EV and my plate is KX 4411. What now?
 Tool Call look_up (14:06): {\"plate\": \"KX 4411\"}
 Tool Result look_up: {\"found\": 3}
-second line of the result
+  Assistant (00:00): a second line of the result
+Date: on or before Mar 4, 2026
 Assistant: It is registered. I noted \"blue sticker\" for you.
 2026-03-05:
 User (09:00): Users: three of us
@@ -48,11 +49,14 @@ fn a_transcript_is_read_with_its_speakers_times_and_dates() {
             (Speaker::User, Some((14, 5)), first),
             (Speaker::Call, Some((14, 6)), first),
             (Speaker::Result, Some((14, 6)), first),
-            (Speaker::Assistant, Some((14, 6)), first),
+            (Speaker::Assistant, None, Some("on or before Mar 4, 2026")),
             (Speaker::User, Some((9, 0)), Some("Mar 5, 2026")),
         ]
     );
-    assert_eq!(entries[2].text, "{\"found\": 3}\nsecond line of the result");
+    assert_eq!(
+        entries[2].text,
+        "{\"found\": 3}\n  Assistant (00:00): a second line of the result"
+    );
     assert_eq!(entries[4].text, "Users: three of us");
 }
 

@@ -1,8 +1,8 @@
 //! Reads a history that was written out as text: who said what, and when.
 //!
 //! Lenient on purpose, since the prompt it stands in is another room's business: a line that opens
-//! with a speaker begins an entry, a line that is a date sets the date, any other line continues
-//! the entry before it. Lines before the first speaker are nobody's words and are skipped.
+//! with a speaker in its first column begins an entry, a line that is a date sets the date, any
+//! other line continues the entry before it. Lines before the first speaker are nobody's words and are skipped.
 
 /// Who an entry is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,9 @@ const SPEAKERS: [(&str, Speaker); 8] = [
     ("Developer", Speaker::System),
 ];
 
+/// How a date is qualified that is only known to be the latest possible one.
+const BEFORE: &str = "on or before ";
+
 const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
@@ -74,7 +77,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
 
 /// Splits `User (14:05): words` into its speaker, what stands before the colon, and the words.
 fn speaker_line(line: &str) -> Option<(Speaker, &str, &str)> {
-    let line = line.trim_start_matches([' ', '[', '*']);
+    let line = line.trim_start_matches(['[', '*']);
     let (speaker, rest) = SPEAKERS.iter().find_map(|(name, speaker)| {
         let head = line.get(..name.len())?;
         let matches = head.eq_ignore_ascii_case(name);
@@ -118,6 +121,9 @@ fn date_line(line: &str) -> Option<String> {
     let line = line.trim().trim_matches(['*', '#', ' ']);
     let line = line.strip_prefix("Date:").unwrap_or(line).trim();
     let line = line.strip_suffix(':').unwrap_or(line);
+    if let Some(known) = line.strip_prefix(BEFORE) {
+        return date_line(known).map(|date| format!("{BEFORE}{date}"));
+    }
     if line.len() == 10 && iso_date(line).is_some() {
         return iso_date(line);
     }
