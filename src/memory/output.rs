@@ -36,7 +36,8 @@ pub enum Outcome {
     Degenerate,
 }
 
-/// Reads `answer`, which was given to `input` (the transcript or the old observations).
+/// Reads `answer`, which was given to `input` (the transcript or the old observations). An answer
+/// that opens with no date is given the first one of `input`.
 pub fn read(answer: &str, input: &str) -> Outcome {
     if is_degenerate(answer, input) {
         return Outcome::Degenerate;
@@ -46,9 +47,16 @@ pub fn read(answer: &str, input: &str) -> Outcome {
         current_task,
         suggested_response,
     } = sections(answer);
-    let text = tidy(&observations);
+    let mut text = tidy(&observations);
     if !text.lines().any(scan::is_list_line) {
         return Outcome::Empty;
+    }
+    // Without a date of its own it would seem to belong to the last day of the chunk before it. The
+    // first line of what it describes is a date header, and always ours.
+    if let Some(date) = input.lines().next().filter(|line| scan::is_date(line))
+        && !text.lines().next().is_some_and(scan::is_date)
+    {
+        text.insert_str(0, &format!("{date}\n"));
     }
     let hint = |text: Option<String>| {
         text.map(|text| head(&tidy(&text), HINT_CHARS).to_owned())

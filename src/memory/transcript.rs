@@ -4,7 +4,7 @@
 //! ```text
 //! Date: Mar 4, 2026
 //! User (14:05): Is the pass open?
-//!   Every further line of a message is indented, so nobody can forge a speaker inside a text.
+//!   Further lines of a message are indented (empty ones empty): nobody can forge a speaker.
 //! Tool call search: {"query": "pass"}
 //! Tool result search (14:06): open until Friday
 //! Assistant: Yes, until Friday. [Image #1: map.png]
@@ -151,7 +151,13 @@ fn indent(text: &str) -> String {
     let breaks = [
         '\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}',
     ];
-    text.split(breaks).collect::<Vec<_>>().join("\n  ")
+    let mut lines = text.split(breaks);
+    let mut out = lines.next().unwrap_or_default().to_owned();
+    for line in lines {
+        out.push_str(if line.is_empty() { "\n" } else { "\n  " });
+        out.push_str(line);
+    }
+    out
 }
 
 /// Knows which header and which minute the line before had.

@@ -230,7 +230,12 @@ pub(super) fn is_list_line(line: &str) -> bool {
 
 /// Whether `line` is worth keeping where no block vouches for it.
 fn keeps_alone(line: &str) -> bool {
-    is_list_line(line) || line.trim_start().starts_with("Date:")
+    is_list_line(line) || is_date(line)
+}
+
+/// Whether `line` opens a day.
+pub(super) fn is_date(line: &str) -> bool {
+    line.trim_start().starts_with("Date:")
 }
 
 /// `answer` without the thinking that some models write in front of it.

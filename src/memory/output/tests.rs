@@ -164,6 +164,24 @@ fn nothing_worth_keeping_is_empty() {
 }
 
 #[test]
+fn an_answer_without_a_date_gets_the_first_of_its_input() {
+    let input = "Date: Mar 4, 2026\nUser (23:59): hi\nDate: Mar 5, 2026\nUser (00:01): ho\n";
+    for (answer, want) in [
+        ("* 🔴 (23:59) hi", "Date: Mar 4, 2026\n* 🔴 (23:59) hi"),
+        (
+            "Date: Mar 5, 2026\n* 🔴 (00:01) ho",
+            "Date: Mar 5, 2026\n* 🔴 (00:01) ho",
+        ),
+    ] {
+        let Outcome::Observed { text, .. } = read(answer, input) else {
+            panic!("{answer}");
+        };
+        assert_eq!(text, want);
+    }
+    assert_eq!(read("No.", input), Outcome::Empty);
+}
+
+#[test]
 fn loops_and_megabytes_are_refused() {
     let input = "User (10:00): hi\n".repeat(300);
     for answer in [
