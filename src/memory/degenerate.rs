@@ -52,8 +52,7 @@ fn repeated(text: &str) -> usize {
         };
         samples += 1;
         let sample = &rest.as_bytes()[..end];
-        let before = &text.as_bytes()[..start + end - 1];
-        if memchr::memmem::find(before, sample).is_some() {
+        if memchr::memmem::find(&text.as_bytes()[..start], sample).is_some() {
             seen += 1;
         }
     }
@@ -130,6 +129,15 @@ mod tests {
             "* 🟢 the same line again and again\n".repeat(60)
         );
         assert!(is_degenerate(&late, &input));
+    }
+
+    #[test]
+    fn one_line_between_others_again_and_again_is_seen() {
+        let nagging: String = (0..100)
+            .map(|n| format!("* 🟢 waiting for the user to answer\n* 🟢 {}\n", n * 7_919))
+            .collect();
+        assert_eq!(repeated(&nagging), 0);
+        assert!(is_degenerate(&nagging, &honest(4_000)));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn read(answer: &str, input: &str) -> Outcome {
     if let Some(date) = input.lines().next().filter(|line| scan::is_date(line))
         && !text.lines().next().is_some_and(scan::is_date)
     {
-        text.insert_str(0, &format!("{date}\n"));
+        text.insert_str(0, &format!("{}\n", date.trim_end()));
     }
     let hint = |text: Option<String>| {
         text.map(|text| head(&tidy(&text), HINT_CHARS).to_owned())

@@ -153,6 +153,7 @@ fn nothing_worth_keeping_is_empty() {
         "<observations>",
         "</observations>",
         "<observations>\nDate: Mar 4, 2026\n</observations>",
+        "Date: Mar 4, 2026\nI can't help with that.",
         "<think>\n- only thoughts",
         "* ",
         "```\n```",
@@ -221,7 +222,7 @@ proptest! {
     fn any_answer_is_read_and_what_is_read_reads_again(
         answer in "(</?observations>|</?current-task>|</?suggested-response>|<think>|</think>|```|\n|\n\\* |\n- |\n1\\. |Date: |[a-z]{0,9}|🔴|漢|\u{0}|\r| ){0,60}"
     ) {
-        if let Outcome::Observed { text, current_task, suggested_response } = read(&answer, &answer) {
+        if let Outcome::Observed { text, current_task, suggested_response } = read(&answer, &"x".repeat(answer.len())) {
             prop_assert!(!text.trim().is_empty());
             for kept in [Some(text.clone()), current_task, suggested_response].into_iter().flatten() {
                 prop_assert_eq!(&escape(&kept), &kept);

@@ -170,6 +170,20 @@ fn a_conversation_reads_like_minutes() {
 }
 
 #[test]
+fn a_new_day_states_its_minute() {
+    let messages = [
+        (START, true, text(Role::User, "a")),
+        (START + 1_440 * MINUTE, true, text(Role::User, "b")),
+    ];
+    assert_snapshot!(shown(&messages), @"
+    Date: Mar 4, 2026
+    User (14:05): a
+    Date: Mar 5, 2026
+    User (14:05): b
+    ");
+}
+
+#[test]
 fn a_call_is_told_once_and_a_reused_id_is_a_new_call() {
     let ask = |day: &str| spoken(Role::Assistant, vec![call("call_0", "read", day)]);
     let messages = at_once(vec![
@@ -216,7 +230,9 @@ fn long_results_keep_both_ends_and_cut_between_characters() {
     assert!(shown.contains("Tool result x (14:05): start漢👍"));
     assert!(shown.contains("[... 40008 characters left out ...]"));
     assert!(shown.ends_with("👍end\n"));
-    assert!(shown.chars().count() < RESULT_CHARS + 200);
+    let frame =
+        "Date: Mar 4, 2026\nTool result x (14:05):   [... 40008 characters left out ...] \n";
+    assert_eq!(shown.chars().count(), RESULT_CHARS + frame.len() - 1);
 }
 
 #[test]
