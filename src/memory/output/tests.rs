@@ -113,11 +113,15 @@ fn several_blocks_are_joined() {
 #[test]
 fn mentions_of_tags_do_not_end_a_section() {
     let line = "* 🟡 User asked what </observations> means and where <current-task> goes";
-    let answer = format!("<observations>\n{line}\n* b</observations>\n* c\n</observations>");
+    let answer =
+        format!("<observations>\n{line}\n* b</observations>\n* c </current-task>\n</observations>");
     let (text, task, _) = observed(&answer);
     assert_eq!(
         text,
-        format!("{}\n* b&lt;/observations>\n* c", escape(line))
+        format!(
+            "{}\n* b&lt;/observations>\n* c &lt;/current-task>",
+            escape(line)
+        )
     );
     assert_eq!(task, None);
 }
