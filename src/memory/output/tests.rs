@@ -127,6 +127,12 @@ fn mentions_of_tags_do_not_end_a_section() {
 }
 
 #[test]
+fn a_closing_tag_of_another_section_ends_nothing() {
+    let answer = "<observations>\n* a\n* b </suggested-response>";
+    assert_eq!(observed(answer).0, "* a\n* b &lt;/suggested-response>");
+}
+
+#[test]
 fn code_keeps_its_markup() {
     let code = "* 🟡 Template:\n```xml\n<current-task>\n<b>x</b>\n</observations>\n```\n* after";
     let answer = format!("<observations>\n{code}\n</observations>");
