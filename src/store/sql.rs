@@ -230,6 +230,19 @@ pub(super) const THREAD: &str = "
 SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
 FROM lineages AS l WHERE l.id = $1";
 
+/// Length and tokens of the longest chain of a lineage (`$3`).
+pub(super) const TOTALS_OF_LINEAGE: &str = "
+WITH RECURSIVE up (link) AS (
+    SELECT * FROM (
+        SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
+        ORDER BY count DESC LIMIT 1)
+    UNION ALL
+    SELECT n.parent FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
+SELECT coalesce(max(n.count), 0), coalesce(sum(n.tokens), 0)
+FROM up CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
+
 /// The longest chain of a lineage (`$3`), from its last message back to its first.
 pub(super) const LONGEST_CHAIN: &str = "
 WITH RECURSIVE up (link) AS (

@@ -15,6 +15,8 @@ mod queue;
 mod read;
 mod record;
 mod snapshots;
+#[cfg(test)]
+mod trouble;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -342,20 +344,28 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self) -> Answer<()> {
-        if let Some(file) = &self.file {
-            file.still_there().await?;
-        }
-        self.hurried("store ping", |conn| Box::pin(read::ping(conn)))
-            .await
+        let file = self.file.clone();
+        self.hurried("store ping", move |conn| {
+            Box::pin(async move {
+                if let Some(file) = file {
+                    file.still_there().await?;
+                }
+                read::ping(conn).await
+            })
+        })
+        .await
     }
 
     async fn close(&self) {
         let left = self.tasks.stop(CLOSE_GRACE).await;
         if left > 0 {
+            // Its connection would be waited for without an end. The system closes it, and the
+            // next start finds the journal.
             tracing::warn!(
                 left,
                 "{left} queries did not end before the store was closed"
             );
+            return;
         }
         self.front.close().await;
         self.back.close().await;

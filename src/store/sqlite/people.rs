@@ -5,7 +5,6 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::Answer;
 use crate::history::Scope;
-use crate::memory::Node;
 use crate::store::rows::{self, get, int};
 use crate::store::{ThreadDetail, ThreadRow, sql};
 
@@ -16,7 +15,7 @@ pub(super) async fn threads(conn: &mut SqliteConnection, limit: u32) -> Answer<V
         .await?;
     let mut threads = Vec::with_capacity(rows.len());
     for row in &rows {
-        threads.push(thread_row(conn, row).await?.0);
+        threads.push(thread_row(conn, row).await?);
     }
     Ok(threads)
 }
@@ -31,7 +30,13 @@ pub(super) async fn thread(
         .await?;
     let Some(row) = row else { return Ok(None) };
     let scope = rows::scope(&row, 1)?;
-    let (row, nodes) = thread_row(conn, &row).await?;
+    let row = thread_row(conn, &row).await?;
+    let mut nodes = of_lineage(conn, sql::LONGEST_CHAIN, &scope, lineage)
+        .await?
+        .iter()
+        .map(rows::node)
+        .collect::<Answer<Vec<_>>>()?;
+    nodes.reverse();
     let parts = of_lineage(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
     let snapshots = of_lineage(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
@@ -45,38 +50,38 @@ pub(super) async fn thread(
     }))
 }
 
-/// The columns of `THREADS`, completed by what must be counted; and the longest chain.
-async fn thread_row(
-    conn: &mut SqliteConnection,
-    row: &SqliteRow,
-) -> Answer<(ThreadRow, Vec<Node>)> {
+/// The columns of `THREADS`, completed by what must be counted.
+async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<ThreadRow> {
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
-    let mut nodes = of_lineage(conn, sql::LONGEST_CHAIN, &scope, lineage)
-        .await?
-        .iter()
-        .map(rows::node)
-        .collect::<Answer<Vec<Node>>>()?;
-    nodes.reverse();
-    let counts = of_lineage(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
-    let (parts, snapshots) = match counts.first() {
-        Some(row) => (int(row, 0)?, int(row, 1)?),
-        None => (0, 0),
-    };
-    let row = ThreadRow {
+    let (messages, message_tokens) = two(conn, sql::TOTALS_OF_LINEAGE, &scope, lineage).await?;
+    let (parts, snapshots) = two(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    Ok(ThreadRow {
         lineage,
         tenant: scope.tenant_label(),
         resource: scope.resource.is_some(),
         key: get(row, 3)?,
         model: get(row, 4)?,
-        messages: nodes.last().map_or(0, |node| node.count),
-        message_tokens: nodes.iter().map(|node| u64::from(node.tokens)).sum(),
+        messages,
+        message_tokens,
         requests: int(row, 5)?,
         parts,
         snapshots,
         first_ms: get(row, 6)?,
         last_ms: get(row, 7)?,
-    };
-    Ok((row, nodes))
+    })
+}
+
+/// Two numbers about a lineage.
+async fn two<A: TryFrom<i64>, B: TryFrom<i64>>(
+    conn: &mut SqliteConnection,
+    statement: &'static str,
+    scope: &Scope,
+    lineage: i64,
+) -> Answer<(A, B)> {
+    match of_lineage(conn, statement, scope, lineage).await?.first() {
+        Some(row) => Ok((int(row, 0)?, int(row, 1)?)),
+        None => Err(rows::corrupt("nothing was counted")),
+    }
 }
 
 async fn of_lineage(
