@@ -113,9 +113,7 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
     let options = options
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
-        .pragma("journal_size_limit", "67108864")
-        // 400 rows an index: what SQLite recommends to keep it quick.
-        .optimize_on_close(true, 400);
+        .pragma("journal_size_limit", "67108864");
     let readers = |patience, most, wait| {
         pool(most, wait).connect_lazy_with(
             SqliteConnectOptions::new()
