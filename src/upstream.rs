@@ -41,6 +41,9 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From sending a request to the response head. Generous: models think before they speak.
     pub head: Duration,
+    /// How long a client that asked for `100 Continue` waits for the upstream's word before its body
+    /// is sent anyway.
+    pub consent: Duration,
     /// How long an unused connection is kept. Below the upstream's own limit (5 s in Node), since a
     /// request sent on a connection that is just being closed cannot always be repeated.
     pub pool_idle: Duration,
@@ -51,6 +54,8 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(10),
             head: Duration::from_mins(10),
+            // As long as curl waits.
+            consent: Duration::from_secs(1),
             pool_idle: Duration::from_secs(4),
         }
     }
@@ -118,6 +123,10 @@ impl Upstream {
     /// Scheme, host and port: for logs and metrics.
     pub fn origin_label(&self) -> &str {
         self.target.origin_label()
+    }
+
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
     }
 
     /// Sends a request whose address came from [`Upstream::uri_for`] and waits for the head of the

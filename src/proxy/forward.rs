@@ -16,10 +16,6 @@ use super::body::{self, Gated, OutBody};
 use super::{ProxyError, headers};
 use crate::upstream::{RequestBody, SendError, Upstream};
 
-/// How long a client that asked for `100 Continue` is kept waiting for the upstream's word before
-/// its body is sent anyway; curl waits as long.
-const CONTINUE_PATIENCE: Duration = Duration::from_secs(1);
-
 /// Sends a request as the client made it, with another body where one is given, and waits for the
 /// head of the response. Dropping the future takes the request back.
 ///
@@ -59,7 +55,7 @@ pub(super) fn prepare(
     let waits = headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
     let mut request = Request::from_parts(parts, body.boxed());
     if waits {
-        let gate = upstream_consent(&mut request);
+        let gate = upstream_consent(&mut request, upstream.timeouts().consent);
         request = request.map(|body| Gated::new(body, gate).boxed_unsync());
     }
     Ok(request)
@@ -101,7 +97,8 @@ fn frame(parts: &mut Parts, body: &OutBody) {
 /// interim responses), or when patience ends.
 fn upstream_consent(
     request: &mut Request<RequestBody>,
-) -> impl Future<Output = ()> + Send + 'static {
+    patience: Duration,
+) -> impl Future<Output = ()> + Send + use<> {
     let said = Arc::new(Notify::new());
     let heard = Arc::clone(&said);
     hyper::ext::on_informational(request, move |response| {
@@ -114,7 +111,7 @@ fn upstream_consent(
         tokio::select! {
             () = heard.notified() => {}
             () = speaks_http2(connection) => {}
-            () = tokio::time::sleep(CONTINUE_PATIENCE) => {}
+            () = tokio::time::sleep(patience) => {}
         }
     }
 }

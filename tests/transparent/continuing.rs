@@ -1,14 +1,27 @@
 //! `Expect: 100-continue`: the upstream's word decides, not ours.
 
+use std::time::Duration;
+
+use crate::raw_upstream::{Peer, RawUpstream};
 use crate::rig::{A_WHILE, Rig, first_line};
 
 const ASK: &str =
     "POST /v1/files HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n";
+/// A proxy that never loses its patience, so that only the upstream's word counts.
+async fn patient() -> (RawUpstream, Rig, Peer) {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.timeouts.consent = Duration::from_hours(1);
+    });
+    let client = rig.client().await;
+    (upstream, rig, client)
+}
+
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 #[tokio::test]
 async fn the_client_is_told_to_go_on_when_the_upstream_says_so() {
-    let (upstream, _rig, mut client) = Rig::plain().await;
+    let (upstream, _rig, mut client) = patient().await;
     client.send(ASK).await;
     let mut peer = upstream.accept().await;
     assert!(peer.head().await.contains("expect: 100-continue\r\n"));
@@ -41,7 +54,11 @@ async fn a_refusal_comes_instead_of_the_word_to_go_on() {
 
 #[tokio::test]
 async fn an_upstream_that_never_says_so_gets_the_body_all_the_same() {
-    let (upstream, _rig, mut client) = Rig::plain().await;
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.timeouts.consent = A_WHILE;
+    });
+    let mut client = rig.client().await;
     client.send(ASK).await;
     let mut peer = upstream.accept().await;
     peer.head().await;

@@ -106,6 +106,7 @@ fn trusting_the_test_root(options: &mut Options) {
         .add(CertificateDer::from_pem_slice(ROOT).unwrap())
         .unwrap();
     options.roots = Some(roots);
+    options.timeouts.consent = Duration::from_hours(1);
 }
 
 async fn rig(protocols: &[&[u8]]) -> (Rig, mpsc::Receiver<Asked>) {
