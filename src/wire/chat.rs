@@ -3,7 +3,8 @@
 //! [`parse`] is strict: whatever is not certainly a good request is [`NotParsed`] and is forwarded
 //! as it came, without memory; the upstream judges it. It never panics, never recurses deeper than
 //! [`serde_json`] allows, and costs time linear in the body. The body is scanned for extents once;
-//! then `serde_json` validates every value at its extent, borrowing what has no escapes.
+//! then every value is validated at its extent, text by [`string`], the rest by `serde_json`, borrowing
+//! what has no escapes.
 //!
 //! Lone surrogates (`\ud800` without its second half) are refused: no two readers agree on them.
 
@@ -12,6 +13,7 @@ mod content;
 mod fields;
 mod meaning;
 mod spoken;
+mod string;
 mod text;
 mod url;
 
@@ -146,7 +148,7 @@ pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
     let mut walk = Walk::object(text, start).ok_or(NotParsed::NotAnObject)?;
     let mut top = TopLevel::default();
     while let Some(key) = walk.key()? {
-        let key: Text<'_> = read(&text[key])?;
+        let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
         top.member(&key, text, &mut walk)?;
     }
     if scan::skip_space(body, walk.at()) != body.len() {
@@ -217,8 +219,10 @@ impl Messages {
             leading_role: "system",
         };
         let mut positions = Positions::default();
-        while let Some(span) = elements.element()? {
-            let fields = Fields::read(&text[span.clone()])?;
+        while elements.next_item()? {
+            let start = elements.at();
+            let (fields, end) = Fields::read(text, start)?;
+            elements.resume(end);
             if fields.role == Role::System && messages.leading == messages.all.len() {
                 messages.leading += 1;
                 messages.leading_role = if &*fields.spelled == "developer" {
@@ -227,7 +231,7 @@ impl Messages {
                     "system"
                 };
             }
-            messages.all.push(positions.message(&fields, span));
+            messages.all.push(positions.message(&fields, start..end));
         }
         if messages.all.is_empty() {
             return Err(NotParsed::MessagesEmpty);
@@ -252,9 +256,9 @@ impl StreamOptions {
             };
         };
         while let Some(key) = walk.key()? {
-            let key: Text<'_> = read(&text[key])?;
+            let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
             let value = walk.value()?;
-            if &*key == "include_usage" {
+            if key == "include_usage" {
                 options.usage_asked = read(&text[value.clone()])?;
                 if options.include_usage.replace(value).is_some() {
                     return Err(NotParsed::DuplicateKey);
@@ -319,7 +323,7 @@ impl Parsed {
         let span = self.messages().get(index)?.span.clone();
         // Both hold for every span that parsing gave out.
         let json = std::str::from_utf8(self.body.get(span)?).ok()?;
-        let fields = Fields::read(json).ok()?;
+        let (fields, _) = Fields::read(json, 0).ok()?;
         Some(spoken::spoken(&fields))
     }
 }

@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Steps to the next item; false (and behind the closing bracket) where there is none.
-    fn next_item(&mut self) -> Result<bool, Fault> {
+    pub(super) fn next_item(&mut self) -> Result<bool, Fault> {
         self.at = skip_space(self.text, self.at);
         match self.text.get(self.at) {
             Some(byte) if *byte == self.close => {
@@ -107,7 +107,10 @@ impl<'a> Walk<'a> {
             Some(_) if !self.started => self.started = true,
             _ => return Err(Fault::Malformed),
         }
-        Ok(true)
+        match self.text.get(self.at) {
+            Some(b',' | b':' | b'}' | b']') | None => Err(Fault::Malformed),
+            Some(_) => Ok(true),
+        }
     }
 }
 

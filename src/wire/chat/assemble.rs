@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::Parsed;
+use super::{Parsed, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
 use crate::wire::{Insert, Placement, Segment, Splice};
@@ -83,7 +83,7 @@ impl Parsed {
             items.push(Segment::Kept(self.messages()[pin].span.clone()));
         }
         if self.needs_reminder(insert) {
-            items.push(inserted(message("user", &string(insert.reminder))));
+            items.push(inserted(message("user", &quoted(insert.reminder))));
         }
         edits.push(self.replace_oldest(insert.cut, items));
     }
@@ -123,7 +123,7 @@ impl Parsed {
         let role = self.head().role();
         match insert.placement {
             Placement::SystemMessage | Placement::AppendToSystem => {
-                message(role, &string(&insert.segments.concat()))
+                message(role, &quoted(&insert.segments.concat()))
             }
             Placement::Segments => {
                 let parts: Vec<String> =
@@ -145,8 +145,8 @@ impl Parsed {
         let text = format!("{BREAK}{}", insert.segments.concat());
         match self.body()[span.start] {
             b'"' => {
-                let quoted = string(&text);
-                Some(Edit::insert(at, quoted[1..quoted.len() - 1].to_owned()))
+                let json = quoted(&text);
+                Some(Edit::insert(at, json[1..json.len() - 1].to_owned()))
             }
             b'[' => {
                 let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
@@ -163,7 +163,7 @@ impl Parsed {
         let mut walk = Walk::object(text, 0)?;
         while let Some(key) = walk.key().ok()? {
             let value = walk.value().ok()?;
-            if super::read::<super::Text<'_>>(&text[key]).is_ok_and(|key| &*key == "content") {
+            if string::decode(&text[key]).is_some_and(|key| key == "content") {
                 return Some(message.start + value.start..message.start + value.end);
             }
         }
@@ -220,10 +220,10 @@ fn message(role: &str, content: &str) -> String {
 }
 
 fn text_part(text: &str) -> String {
-    format!(r#"{{"type":"text","text":{}}}"#, string(text))
+    format!(r#"{{"type":"text","text":{}}}"#, quoted(text))
 }
 
 /// `text` as a JSON string.
-fn string(text: &str) -> String {
+fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -3,16 +3,16 @@
 //! What is certainly no chat message is an error here. What the fields mean is decided by
 //! [`super::meaning`] (fingerprints) and [`super::spoken`] (words), which both read this one form.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
-use super::NotParsed;
 use super::text::{Text, Tree, is_cache_marker};
+use super::{NotParsed, read, string};
 use crate::history::Role;
+use crate::wire::scan::Walk;
 
 /// The fields of a message.
 #[derive(Debug)]
@@ -78,69 +78,16 @@ pub(super) struct Custom<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads one message; `json` is exactly its bytes.
-    pub(super) fn read(json: &'a str) -> Result<Self, NotParsed> {
-        if !json.starts_with('{') {
-            return Err(NotParsed::MessageNotAnObject);
+    /// Reads the message that begins at `at`, and says where it ends.
+    pub(super) fn read(text: &'a str, at: usize) -> Result<(Self, usize), NotParsed> {
+        let mut members = Walk::object(text, at).ok_or(NotParsed::MessageNotAnObject)?;
+        let mut written = Written::default();
+        while let Some(key) = members.key()? {
+            let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
+            written.member(key, &text[members.value()?])?;
         }
-        let written: Written<'a> = serde_json::from_str(json).map_err(|e| NotParsed::of(&e))?;
-        let spelled = written.role.ok_or(NotParsed::UnknownRole)?;
-        let role = match &*spelled {
-            "system" | "developer" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            "tool" | "function" => Role::Tool,
-            _ => return Err(NotParsed::UnknownRole),
-        };
-        let answers = match (&*spelled, &written.tool_call_id, &written.name) {
-            ("tool", Some(id), _) => Some(Answer::Call(id.clone())),
-            ("function", _, Some(name)) => Some(Answer::Function(name.clone())),
-            ("tool" | "function", ..) => return Err(NotParsed::WrongType),
-            _ => None,
-        };
-        let tool_calls = written.tool_calls.unwrap_or_default();
-        let calls_something = !tool_calls.is_empty() || written.function_call.is_some();
-        let malformed = |call: &ToolCall<'_>| call.function.is_none() && call.custom.is_none();
-        if calls_something && role != Role::Assistant || tool_calls.iter().any(malformed) {
-            return Err(NotParsed::WrongType);
-        }
-        let mut others = Vec::new();
-        if role != Role::Assistant {
-            others = unknown(written.others)?;
-            if let Some(stray) = written
-                .tool_call_id
-                .filter(|id| &*spelled != "tool" && !id.is_empty())
-            {
-                others.push((Text("tool_call_id".into()), Tree::Text(stray)));
-            }
-        }
-        Ok(Self {
-            role,
-            spelled,
-            content: written.content,
-            name: written.name.filter(|name| !name.is_empty()),
-            refusal: written.refusal.filter(|refusal| !refusal.is_empty()),
-            tool_calls,
-            function_call: written.function_call,
-            audio: written.audio.unwrap_or(Tree::Null),
-            answers,
-            others,
-        })
+        Ok((written.fields()?, members.at()))
     }
-}
-
-fn unknown<'a>(
-    others: BTreeMap<Text<'a>, &'a RawValue>,
-) -> Result<Vec<(Text<'a>, Tree<'a>)>, NotParsed> {
-    let mut known = Vec::with_capacity(others.len());
-    for (key, raw) in others {
-        let mut value: Tree<'a> = serde_json::from_str(raw.get()).map_err(|e| NotParsed::of(&e))?;
-        value.strip();
-        if !value.is_empty() {
-            known.push((key, value));
-        }
-    }
-    Ok(known)
 }
 
 /// Fields that say nothing: what steers a provider, and what a model thought, which clients drop,
@@ -161,8 +108,10 @@ fn says_nothing(key: &str) -> bool {
         )
 }
 
+/// A message before its role is known.
 #[derive(Default)]
 struct Written<'a> {
+    seen: [bool; KNOWN.len()],
     role: Option<Text<'a>>,
     content: Content<'a>,
     name: Option<Text<'a>>,
@@ -171,7 +120,7 @@ struct Written<'a> {
     function_call: Option<Function<'a>>,
     audio: Option<Tree<'a>>,
     tool_call_id: Option<Text<'a>>,
-    others: BTreeMap<Text<'a>, &'a RawValue>,
+    others: BTreeMap<Text<'a>, &'a str>,
 }
 
 /// Known fields: twice the same one, and no two readers agree on what was said.
@@ -186,83 +135,92 @@ const KNOWN: [&str; 8] = [
     "tool_call_id",
 ];
 
-impl<'de: 'a, 'a> Deserialize<'de> for Written<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = Written<'de>;
+impl<'a> Written<'a> {
+    fn member(&mut self, key: Cow<'a, str>, json: &'a str) -> Result<(), NotParsed> {
+        if let Some(index) = KNOWN.iter().position(|known| *known == key)
+            && std::mem::replace(&mut self.seen[index], true)
+        {
+            return Err(NotParsed::DuplicateKey);
+        }
+        match &*key {
+            "role" => self.role = read(json)?,
+            "content" => self.content = Content::read(json)?,
+            "name" => self.name = read(json)?,
+            "refusal" => self.refusal = read(json)?,
+            "tool_calls" => self.tool_calls = read(json)?,
+            "function_call" => self.function_call = read(json)?,
+            "audio" => self.audio = read(json)?,
+            "tool_call_id" => self.tool_call_id = read(json)?,
+            key if says_nothing(key) => drop(read::<IgnoredAny>(json)?),
+            _ => drop(self.others.insert(Text(key), json)),
+        }
+        Ok(())
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a message")
+    fn fields(self) -> Result<Fields<'a>, NotParsed> {
+        let spelled = self.role.ok_or(NotParsed::UnknownRole)?;
+        let role = match &*spelled {
+            "system" | "developer" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "tool" | "function" => Role::Tool,
+            _ => return Err(NotParsed::UnknownRole),
+        };
+        let answers = match (&*spelled, &self.tool_call_id, &self.name) {
+            ("tool", Some(id), _) => Some(Answer::Call(id.clone())),
+            ("function", _, Some(name)) => Some(Answer::Function(name.clone())),
+            ("tool" | "function", ..) => return Err(NotParsed::WrongType),
+            _ => None,
+        };
+        let tool_calls = self.tool_calls.unwrap_or_default();
+        let calls_something = !tool_calls.is_empty() || self.function_call.is_some();
+        let malformed = |call: &ToolCall<'_>| call.function.is_none() && call.custom.is_none();
+        if calls_something && role != Role::Assistant || tool_calls.iter().any(malformed) {
+            return Err(NotParsed::WrongType);
+        }
+        let mut others = Vec::new();
+        for (key, json) in self.others {
+            if role == Role::Assistant {
+                read::<IgnoredAny>(json)?;
+                continue;
             }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut written = Written::default();
-                let mut seen = [false; KNOWN.len()];
-                while let Some(key) = map.next_key::<Text<'de>>()? {
-                    if let Some(index) = KNOWN.iter().position(|known| **known == *key)
-                        && std::mem::replace(&mut seen[index], true)
-                    {
-                        return Err(A::Error::duplicate_field(KNOWN[index]));
-                    }
-                    match &*key {
-                        "role" => written.role = Some(map.next_value()?),
-                        "content" => written.content = map.next_value()?,
-                        "name" => written.name = map.next_value()?,
-                        "refusal" => written.refusal = map.next_value()?,
-                        "tool_calls" => written.tool_calls = map.next_value()?,
-                        "function_call" => written.function_call = map.next_value()?,
-                        "audio" => written.audio = map.next_value()?,
-                        "tool_call_id" => written.tool_call_id = map.next_value()?,
-                        key if says_nothing(key) => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                        _ => {
-                            let value = map.next_value()?;
-                            written.others.insert(key, value);
-                        }
-                    }
-                }
-                Ok(written)
+            let mut value: Tree<'a> = read(json)?;
+            value.strip();
+            if !value.is_empty() {
+                others.push((key, value));
             }
         }
-        deserializer.deserialize_map(Read)
+        let stray = self.tool_call_id.filter(|id| !id.is_empty());
+        if let (Some(id), "system" | "developer" | "user" | "function") = (stray, &*spelled) {
+            others.push((Text("tool_call_id".into()), Tree::Text(id)));
+        }
+        Ok(Fields {
+            role,
+            spelled,
+            content: self.content,
+            name: self.name.filter(|name| !name.is_empty()),
+            refusal: self.refusal.filter(|refusal| !refusal.is_empty()),
+            tool_calls,
+            function_call: self.function_call,
+            audio: self.audio.unwrap_or(Tree::Null),
+            answers,
+            others,
+        })
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = Content<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("null, a string or a list of parts")
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
-                Ok(Content::Nothing)
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Content::Text(Text(text.into())))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Content::Text(Text(text.to_owned().into())))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut parts = Vec::new();
-                while let Some(part) = seq.next_element::<Tree<'de>>()? {
-                    if !matches!(part, Tree::Map(_)) {
-                        return Err(A::Error::custom("a part is an object"));
-                    }
-                    parts.push(part);
-                }
-                Ok(Content::Parts(parts))
-            }
+impl<'a> Content<'a> {
+    fn read(json: &'a str) -> Result<Self, NotParsed> {
+        if json.starts_with('"') {
+            let text = string::decode(json).ok_or(NotParsed::InvalidJson)?;
+            return Ok(Self::Text(Text(text)));
         }
-        deserializer.deserialize_any(Read)
+        match read(json)? {
+            Tree::Null => Ok(Self::Nothing),
+            Tree::List(parts) if parts.iter().all(|part| matches!(part, Tree::Map(_))) => {
+                Ok(Self::Parts(parts))
+            }
+            _ => Err(NotParsed::WrongType),
+        }
     }
 }

@@ -285,11 +285,11 @@ fn what_is_no_good_request_is_named() {
         (message(r#""foo":"\ud800""#), N::InvalidJson),
         (message(r#""foo":1e999"#), N::InvalidJson),
         (message("\"content\":\"\n\""), N::InvalidJson),
-        (message(&format!(r#""foo":{}"#, nested(127))), N::TooDeep),
+        (message(&format!(r#""foo":{}"#, nested(128))), N::TooDeep),
         (top(&format!(r#""foo":{}"#, nested(100_000))), N::TooDeep),
         (
             format!(r#"{{"messages":{}"#, "[".repeat(100_000)),
-            N::TooDeep,
+            N::MessageNotAnObject,
         ),
         (top(r#""foo":tru"#), N::InvalidJson),
         (top(r#""foo":{]"#), N::InvalidJson),
