@@ -302,7 +302,7 @@ fn phase(phase: &config::Phase) -> jobs::Phase {
                 api_key: endpoint.api_key.clone(),
             }),
         model: phase.model.clone(),
-        temperature: Some(phase.temperature as f32),
+        temperature: Some(phase.temperature),
         max_output_tokens: None,
         deadline: phase.timeout,
         instruction: None,

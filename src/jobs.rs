@@ -41,7 +41,7 @@ pub struct Phase {
     /// Which model; `None` takes the conversation's own.
     pub model: Option<String>,
     /// Sampling temperature; dropped for a model that refuses it.
-    pub temperature: Option<f32>,
+    pub temperature: Option<f64>,
     /// Bound on the answer, in tokens.
     pub max_output_tokens: Option<u32>,
     /// How long one call may take.

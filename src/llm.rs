@@ -42,7 +42,7 @@ const MAX_REMEMBERED: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct CallSettings {
     pub model: String,
-    pub temperature: Option<f32>,
+    pub temperature: Option<f64>,
     /// Most tokens the answer may have; `None` leaves it to the model.
     pub max_output_tokens: Option<u32>,
     /// From the call to the end of the answer, repetitions for refused parameters included.

@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("memory", &["history", "tokens"]),
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),
-    ("llm", &["memory", "telemetry"]),
+    ("llm", &["memory", "wire", "telemetry"]),
     ("store", &["history", "memory", "tasks", "telemetry"]),
     (
         "jobs",

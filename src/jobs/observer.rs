@@ -26,6 +26,10 @@ pub(super) async fn observe(
         // Written by another version: the range is offered again with the next request.
         return Err(Failure::Hopeless);
     };
+    if payload.transcript.trim().is_empty() {
+        // Only system messages, which code copies, or echoes of our own block: nothing to ask.
+        return Ok(chunk(shop, job, &payload, Written::by_code(&payload)).await);
+    }
     let earlier = earlier(shop, job)
         .await
         .map_err(|error| Failure::store(&error))?;
@@ -54,19 +58,22 @@ pub(super) async fn observe(
         Err(CallError::Refused { .. } | CallError::TooLong { .. }) => by_code(job, &payload)?,
         Err(error) => return Err(Failure::Call(error)),
     };
+    Ok(chunk(shop, job, &payload, written).await)
+}
+
+async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> NewPart {
     let text = render::chunk_text(&written.text, &payload.system);
-    let tokens = super::count(shop, &text).await;
-    Ok(NewPart {
+    NewPart {
         kind: PartKind::Chunk,
         span: job.work.span,
-        tokens,
+        tokens: super::count(shop, &text).await,
         text,
         message_tokens: job.work.message_tokens,
         current_task: written.current_task,
         suggested_response: written.suggested_response,
         sources: Vec::new(),
         model: written.model,
-    })
+    }
 }
 
 struct Written {
@@ -82,12 +89,18 @@ fn by_code(job: &Job, payload: &Payload) -> Result<Written, Failure> {
     if job.empty_answers == 0 {
         return Err(Failure::Empty);
     }
-    Ok(Written {
-        text: payload.by_code.clone(),
-        current_task: None,
-        suggested_response: None,
-        model: "code".to_owned(),
-    })
+    Ok(Written::by_code(payload))
+}
+
+impl Written {
+    fn by_code(payload: &Payload) -> Self {
+        Self {
+            text: payload.by_code.clone(),
+            current_task: None,
+            suggested_response: None,
+            model: "code".to_owned(),
+        }
+    }
 }
 
 /// The end of the log before the range: from the same chain, never from the thread.

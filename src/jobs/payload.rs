@@ -9,7 +9,7 @@ use crate::memory::{Node, Span};
 use crate::wire::chat::Parsed;
 
 /// The text of a job row.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Payload {
     /// What the Observer reads.
     pub(super) transcript: String,

@@ -11,7 +11,7 @@ use crate::llm::BorrowedRoute;
 
 /// How long after its last request a conversation's credential is held. Long enough for the jobs of
 /// its last turn and their retries.
-const HELD: Duration = Duration::from_secs(30 * 60);
+const HELD: Duration = Duration::from_mins(30);
 
 /// Tenants held at most; the longest unused goes first.
 const TENANTS: usize = 10_000;

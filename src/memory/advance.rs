@@ -403,7 +403,9 @@ fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
         .chunks
         .iter()
         .find(|chunk| chunk.span.to_count == to_count)?;
-    plan(view, policy, last.span, Cause::Reflection)
+    // A reflection that reaches further than what is sent waits for the next activation; to send the
+    // same parts again without a pin that has had its day would cost the cache and gain nothing.
+    plan(view, policy, last.span, Cause::Reflection).filter(|plan| plan.parts != current.parts)
 }
 
 /// A snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
@@ -458,13 +460,7 @@ fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
         from_count: 0,
         ..last.span
     };
-    // Given up for exactly this log: only a longer one is worth another try.
-    let given_up = view
-        .path
-        .work
-        .iter()
-        .any(|work| work.kind == PartKind::Reflection && work.span.to == span.to);
-    (tokens >= policy.reflect_from && fresh && !given_up).then(|| Step::Reflect {
+    (tokens >= policy.reflect_from && fresh && worth_trying(view, tokens)).then(|| Step::Reflect {
         sources: log.iter().map(|part| part.id).collect(),
         span,
         tokens,
@@ -472,6 +468,22 @@ fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
             .iter()
             .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
     })
+}
+
+/// A log that no model could make smaller is tried again once it has grown by a quarter: to try with
+/// every new chunk would cost four calls each time (a rival ran 17 generations in two days).
+fn worth_trying(view: &View<'_>, tokens: u32) -> bool {
+    let given_up = view
+        .path
+        .work
+        .iter()
+        .filter(|work| work.kind == PartKind::Reflection)
+        .map(|work| work.span.to_count)
+        .max();
+    let Some(log) = given_up.and_then(|to_count| view.log(to_count)) else {
+        return true;
+    };
+    u64::from(tokens) * 4 >= u64::from(text_tokens(&log)) * 5
 }
 
 #[cfg(test)]

@@ -39,13 +39,31 @@ pub struct Hints<'a> {
 pub fn segments<T: AsRef<str>>(version: u32, parts: &[T], hints: Option<Hints<'_>>) -> Vec<String> {
     let mut segments = Vec::with_capacity(parts.len() + 2);
     segments.push(preamble(version));
-    segments.extend(
-        parts
-            .iter()
-            .map(|part| format!("{}\n", verbatim::escape_around(part.as_ref()).trim_end())),
-    );
+    let mut day = None;
+    for part in parts {
+        let text = verbatim::escape_around(part.as_ref());
+        segments.push(format!("{}\n", continued(&text, day.as_deref()).trim_end()));
+        day = last_day(&text).or(day);
+    }
     segments.extend(hints.and_then(|hints| closing(&hints)));
     segments
+}
+
+/// `text` without its date header where the part before ended under the same one: a long day is not
+/// said again with every chunk. Looks only backwards, so an append changes nothing before it.
+fn continued<'a>(text: &'a str, day: Option<&str>) -> &'a str {
+    match text.split_once('\n') {
+        Some((first, rest)) if day == Some(first.trim_end()) => rest,
+        _ => text,
+    }
+}
+
+fn last_day(text: &str) -> Option<String> {
+    let (observed, _) = verbatim::split(text);
+    let mut lines = observed.lines().rev();
+    lines
+        .find(|line| line.starts_with("Date:"))
+        .map(|line| line.trim_end().to_owned())
 }
 
 /// The text of a chunk: what was observed, and the system messages of its range (place, words) word
@@ -114,6 +132,20 @@ fn closing(hints: &Hints<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_day_is_named_once() {
+        let parts = [
+            "Date: Mar 4, 2026\n* one",
+            "Date: Mar 4, 2026\n* two\nDate: Mar 5, 2026\n* three",
+            "Date: Mar 5, 2026\n* four",
+            "Date: Mar 4, 2026\n* earlier",
+        ];
+        let segments = segments(PREAMBLE_VERSION, &parts, None);
+        assert_eq!(segments[2], "* two\nDate: Mar 5, 2026\n* three\n");
+        assert_eq!(segments[3], "* four\n");
+        assert_eq!(segments[4], "Date: Mar 4, 2026\n* earlier\n");
+    }
     use insta::assert_snapshot;
     use proptest::prelude::*;
 

@@ -69,7 +69,15 @@ fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
             !goes
         });
     }
-    write(&dates, &blocks, left > target)
+    // What is high or done stays, but no longer in full: a little shorter until it fits.
+    if left <= target {
+        return write(&dates, &blocks, usize::MAX);
+    }
+    [96, 72, 56, 44]
+        .into_iter()
+        .map(|width| write(&dates, &blocks, width))
+        .find(|lines| lines.iter().map(|line| line.len() + 1).sum::<usize>() <= target)
+        .unwrap_or_else(|| write(&dates, &blocks, 36))
 }
 
 fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
@@ -80,7 +88,9 @@ fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
         let text = line.trim_start();
         let marker = text.starts_with("* ") || text.starts_with("- ");
         if text.starts_with("Date:") {
-            dates.push(text);
+            if dates.last() != Some(&text) {
+                dates.push(text);
+            }
         } else if marker && text.len() == line.len() {
             blocks.push(Block {
                 group: dates.len() - 1,
@@ -106,8 +116,8 @@ fn priority(line: &str) -> Priority {
     }
 }
 
-/// `tight` shortens what remains: heads of observations only, and not all of a long one.
-fn write(dates: &[&str], blocks: &[Block<'_>], tight: bool) -> Vec<String> {
+/// A finite `width` leaves of each observation its head, and of a long one not all.
+fn write(dates: &[&str], blocks: &[Block<'_>], width: usize) -> Vec<String> {
     let mut out = Vec::new();
     let mut group = 0;
     for block in blocks {
@@ -115,10 +125,10 @@ fn write(dates: &[&str], blocks: &[Block<'_>], tight: bool) -> Vec<String> {
             group = block.group;
             out.push(dates[group].to_owned());
         }
-        if tight {
-            out.extend(block.lines.first().map(|line| shorten(line, 96)));
-        } else {
+        if width == usize::MAX {
             out.extend(block.lines.iter().map(|line| (*line).to_owned()));
+        } else {
+            out.extend(block.lines.first().map(|line| shorten(line, width)));
         }
     }
     out

@@ -42,12 +42,11 @@ pub(super) async fn send(
     };
     let (first, kind) = examine(first).await;
     let again = match kind {
-        None => None,
         Some(RefusalKind::TooLong) => shortened(memory, asked, &choice).await,
         Some(_) if choice.is_changed() => {
             Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
         }
-        Some(_) => None,
+        _ => None,
     };
     let Some(again) = again else {
         return Ok(choice.sent(first));

@@ -11,7 +11,7 @@ use crate::wire::Placement;
 
 /// How long a refused placement is not tried again. Long enough that the extra request does not
 /// matter, short enough that an upgraded upstream is found out the same day.
-const STEPPED_DOWN: Duration = Duration::from_secs(60 * 60);
+const STEPPED_DOWN: Duration = Duration::from_hours(1);
 
 /// Models remembered; clients choose the names, so there must be a bound.
 const MODELS: usize = 1_024;

@@ -98,7 +98,7 @@ impl Recall {
 
     /// What is known of `history`. Never longer than [`PATIENCE`], never an error.
     pub async fn look(&self, scope: &Scope, history: &History) -> Lookup {
-        let (mut lookup, warm) = self.from_memory(scope, history);
+        let (mut lookup, warm) = self.remembered(scope, history);
         if warm {
             return lookup;
         }
@@ -128,7 +128,7 @@ impl Recall {
         lookup
     }
 
-    fn from_memory(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
+    fn remembered(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
         let known = self.known();
         let mut candidates = Vec::new();
         let mut warm = false;

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Far beyond anything but a hang.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub struct Rig {
     pub provider: Provider,
@@ -99,6 +99,10 @@ impl Rig {
         rig
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the app waits for its tasks; it cannot be one"
+    )]
     pub async fn start(&mut self) {
         let config = config::load(&config::Flags::default(), &self.env, None).unwrap();
         let app = App::build(&config).await.unwrap();

@@ -391,7 +391,7 @@ fn reflection_starts_at_half_and_is_used_at_the_budget() {
 }
 
 #[test]
-fn a_reflection_given_up_is_tried_again_only_for_a_longer_log() {
+fn a_reflection_given_up_is_tried_again_only_when_the_log_has_grown() {
     let mut chain = Chain::chat(&[3_000; 13]);
     chain.part(PartKind::Chunk, 0, 2, 12_000);
     chain.part(PartKind::Chunk, 2, 4, 12_000);
@@ -408,8 +408,10 @@ fn a_reflection_given_up_is_tried_again_only_for_a_longer_log() {
         state: WorkState::Abandoned,
     });
     assert!(!wants(&chain));
-    chain.part(PartKind::Chunk, 4, 6, 1_000);
-    assert!(wants(&chain));
+    chain.part(PartKind::Chunk, 4, 6, 5_000);
+    assert!(!wants(&chain), "21 % more");
+    chain.part(PartKind::Chunk, 6, 8, 1_000);
+    assert!(wants(&chain), "25 % more");
 }
 
 #[test]
@@ -423,4 +425,40 @@ fn another_branch_waits_for_nobody() {
     chain.snapshot(&plan);
     chain.snapshots[0].eligible_from = 101;
     assert_eq!(chain.plan(), Some(plan));
+}
+
+#[test]
+fn a_reflection_that_reaches_further_than_what_is_sent_changes_nothing_yet() {
+    let mut chain = Chain::default();
+    chain.push(Role::User, 200, true, false);
+    for _ in 0..20 {
+        chain.push(Role::Assistant, 100, false, false);
+        chain.push(Role::Tool, 2_000, true, false);
+    }
+    for (from, to) in observed(&chain.advance()) {
+        chain.part(PartKind::Chunk, from, to, 14_000 / 4);
+    }
+    let mut plan = chain.plan().expect("over the threshold");
+    assert_eq!(plan.pin, Some(0));
+    // What is sent is over its budget, and the only reflection covers more than that.
+    plan.tokens = 41_000;
+    let parts = chain.parts.len();
+    for part in &mut chain.parts {
+        part.tokens = 41_000 / u32::try_from(parts - 1).expect("small") + 1;
+    }
+    let end = chain.parts[parts - 1].span.to_count;
+    plan.parts.truncate(parts - 1);
+    let last = &chain.parts[parts - 2].span;
+    (plan.to, plan.to_count) = (last.to, last.to_count);
+    chain.snapshot(&plan);
+    chain.part(PartKind::Reflection, 0, end, 9_000);
+    // A new question comes: the pin is no longer needed.
+    chain.push(Role::Assistant, 10, true, true);
+    chain.push(Role::User, 10, true, false);
+    chain.snapshots[0].eligible_from = chain.nodes.len();
+    assert!(
+        chain
+            .plan()
+            .is_none_or(|plan| plan.cause != Cause::Reflection)
+    );
 }
