@@ -98,7 +98,7 @@ struct Totals {
     turns: usize,
     /// Of the Observer's and the Reflector's calls: in and out.
     memory_tokens: [u64; 2],
-    /// The whole conversation's, without its head.
+    /// Of the conversation before its last request, without its head.
     raw_tokens: usize,
 }
 
@@ -125,12 +125,23 @@ impl Play<'_> {
     fn body(&self, sent: usize) -> Value {
         let mut body = self.conversation.request(sent, "gpt-test", false);
         match self.mode {
-            "json_object" => body["response_format"] = serde_json::json!({"type": "json_object"}),
+            "json_object" => ask_for_json(&mut body),
             "signature" => sign(&mut body),
             _ => {}
         }
         body
     }
+}
+
+/// The word stands in the first user message only: when that is covered, the block must hold it.
+fn ask_for_json(body: &mut Value) {
+    body["response_format"] = serde_json::json!({"type": "json_object"});
+    let messages = body["messages"].as_array_mut().unwrap();
+    let asked = messages
+        .iter_mut()
+        .find(|message| message["role"] == "user")
+        .unwrap();
+    asked["content"] = format!("Answer in JSON. {}", asked["content"]).into();
 }
 
 /// A client of a model that signs its calls sends the signatures back.
@@ -244,11 +255,11 @@ async fn play(play: &Play<'_>, rig: &Rig, direct: &Provider) -> Totals {
         totals.memory_tokens[0] += entry.measured.map_or(0, |m| u64::from(m.prompt_tokens));
         totals.memory_tokens[1] += u64::from(entry.completion_tokens.unwrap_or_default());
     }
-    let said = play
-        .conversation
-        .messages
-        .iter()
-        .skip_while(|m| is_system(&m.to_string()));
+    // What the last request brought is newest and stays raw, whatever its size.
+    let requests: Vec<usize> = play.conversation.requests().collect();
+    let settled = requests.iter().rev().nth(1).copied().unwrap_or(0);
+    let said = play.conversation.messages[..settled].iter();
+    let said = said.skip_while(|m| is_system(&m.to_string()));
     totals.raw_tokens = said.map(|m| m.to_string().len() / 4).sum();
     totals
 }
