@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -74,10 +74,6 @@ impl App {
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
         let store = Arc::new(Reopening::new(&config.database.to_string()));
         open(&store, config, admin.readiness()).await;
-        tasks.spawn(
-            "store watch",
-            watch(Arc::clone(&store), admin.readiness().clone(), tasks.token()),
-        );
         let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
@@ -100,9 +96,17 @@ impl App {
             unfinished: Arc::default(),
         };
         let proxy = Proxy::new(upstream, limits(config), tasks.clone()).remembering(memory);
+        let proxy = Arc::new(proxy);
+        if config.memory.enabled {
+            let (store, readiness) = (Arc::clone(&store), admin.readiness().clone());
+            tasks.spawn(
+                "watch",
+                watch(store, Arc::clone(&proxy), readiness, tasks.token()),
+            );
+        }
         Ok(Self {
             server,
-            proxy: Arc::new(proxy),
+            proxy,
             admin,
             store,
             audit,
@@ -221,20 +225,39 @@ async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness) {
     readiness.set("store", Condition::Degraded(problem));
 }
 
-/// Reports how the store is, and how much lies in its queue.
-async fn watch(store: Arc<Reopening>, readiness: Readiness, stop: CancellationToken) {
+/// Looks after what the request path must not: says when the store goes and comes back, how much
+/// lies in its queue, and lets refused placements be tried again.
+async fn watch(
+    store: Arc<Reopening>,
+    proxy: Arc<Proxy>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) {
+    let mut well = true;
     while stop
         .run_until_cancelled(tokio::time::sleep(WATCH))
         .await
         .is_some()
     {
-        match store.open_jobs().await {
+        if let Some(memory) = proxy.memory() {
+            memory.manners.forgive(Instant::now());
+        }
+        let asked = store.open_jobs().await;
+        match &asked {
             Ok(jobs) => {
-                metrics::gauge!(telemetry::OPEN_JOBS).set(jobs as f64);
+                metrics::gauge!(telemetry::OPEN_JOBS).set(*jobs as f64);
                 readiness.set("store", Condition::Up);
             }
             Err(error) => readiness.set("store", Condition::Degraded(error.to_string())),
         }
+        match (&asked, well) {
+            (Err(error), true) => {
+                tracing::error!(error = %error, "the store is gone; requests pass with what this process knows");
+            }
+            (Ok(_), false) => tracing::info!("the store is back"),
+            _ => {}
+        }
+        well = asked.is_ok();
     }
 }
 

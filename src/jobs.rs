@@ -10,6 +10,7 @@
 //! once. Nothing here is ever waited for by a request (INV-FREE): the intake is bounded, and what
 //! does not fit is dropped, since the client will send the same history again.
 
+mod ask;
 mod intake;
 mod observer;
 mod payload;
@@ -26,7 +27,7 @@ use std::time::Duration;
 pub use intake::{Exchange, Intake};
 pub use routes::Routes;
 
-use crate::llm::{CallSettings, Endpoint, Llm};
+use crate::llm::{Breaker, CallSettings, Endpoint, Llm};
 use crate::memory::Policy;
 use crate::store::Store;
 use crate::store::recall::Recall;
@@ -85,6 +86,7 @@ pub(crate) struct Shop {
     pub(crate) counter: Arc<dyn TokenCounter>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) llm: Arc<Llm>,
+    pub(crate) breaker: Arc<Breaker>,
     pub(crate) settings: Arc<Settings>,
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
@@ -121,6 +123,7 @@ impl Jobs {
             counter,
             routes: Arc::default(),
             llm,
+            breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
             settings: Arc::new(settings),
             untold: Arc::default(),
         };

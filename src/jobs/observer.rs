@@ -1,5 +1,6 @@
 //! One observation: the end of the log and new history in, a chunk out.
 
+use super::ask::ask;
 use super::payload::Payload;
 use super::worker::Failure;
 use super::{Phase, Shop, now_ms};
@@ -40,8 +41,7 @@ pub(super) async fn observe(
         now_date: &dates::day(now_ms(), &jiff::tz::TimeZone::UTC),
         instruction: phase.instruction.as_deref(),
     });
-    let settings = phase.settings(&job.work.model);
-    let written = match shop.llm.call(endpoint, &settings, &prompt).await {
+    let written = match ask(shop, phase, endpoint, job, &prompt).await {
         Ok(reply) => match observe::read(&reply.text, &payload.transcript) {
             Outcome::Observed {
                 text,
@@ -51,7 +51,7 @@ pub(super) async fn observe(
                 text,
                 current_task,
                 suggested_response,
-                model: settings.model,
+                model: phase.settings(&job.work.model).model,
             },
             Outcome::Empty | Outcome::Degenerate => by_code(job, &payload)?,
         },

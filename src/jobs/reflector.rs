@@ -1,5 +1,6 @@
 //! One reflection: the log so far in, a smaller log out, or nothing.
 
+use super::ask::ask;
 use super::worker::Failure;
 use super::{Phase, Shop, now_ms};
 use crate::llm::{CallError, Endpoint};
@@ -28,7 +29,6 @@ pub(super) async fn reflect(
     let source = Source::of(&texts);
     let input: u32 = parts.iter().map(|part| part.body.tokens).sum();
     let today = dates::day(now_ms(), &jiff::tz::TimeZone::UTC);
-    let settings = phase.settings(&job.work.model);
     let mut attempts = Attempts::new(input, reflect::target(input));
     let mut failure = None;
     for level in reflect::levels(START_LEVEL) {
@@ -39,7 +39,7 @@ pub(super) async fn reflect(
             now_date: &today,
             instruction: phase.instruction.as_deref(),
         });
-        match shop.llm.call(endpoint, &settings, &prompt).await {
+        match ask(shop, phase, endpoint, job, &prompt).await {
             Ok(reply) => {
                 let Outcome::Observed { text, .. } =
                     reflect::read(&reply.text, &source.observations)
@@ -69,7 +69,7 @@ pub(super) async fn reflect(
             current_task: None,
             suggested_response: None,
             sources: job.work.parts.clone(),
-            model: settings.model,
+            model: phase.settings(&job.work.model).model,
         }),
         (None, Some(error)) => Err(Failure::Call(error)),
         (None, None) => Err(Failure::Hopeless),

@@ -67,10 +67,11 @@ impl Manners {
 
     /// Where the block stands for `model` now; `None` where no placement is left.
     pub fn placement(&self, model: &str) -> Option<Placement> {
-        let steps = match self.learned().refused.get(model) {
-            Some((steps, at)) if at.elapsed() < STEPPED_DOWN => *steps,
-            _ => 0,
-        };
+        let steps = self
+            .learned()
+            .refused
+            .get(model)
+            .map_or(0, |(steps, _)| *steps);
         self.ladder.get(steps).copied()
     }
 
@@ -80,16 +81,18 @@ impl Manners {
             return;
         };
         let mut learned = self.learned();
-        if learned.refused.len() >= MODELS {
-            learned
-                .refused
-                .retain(|_, (_, at)| at.elapsed() < STEPPED_DOWN);
-        }
         if learned.refused.len() < MODELS {
             learned
                 .refused
                 .insert(model.to_owned(), (at + 1, Instant::now()));
         }
+    }
+
+    /// Forgets refusals that are old enough at `now` to be tried again. Called from time to time by
+    /// a task of `app`, since no request may decide by the clock (INV-FREE).
+    pub fn forgive(&self, now: Instant) {
+        let still_young = |at: &Instant| now.saturating_duration_since(*at) < STEPPED_DOWN;
+        self.learned().refused.retain(|_, (_, at)| still_young(at));
     }
 
     /// Whether a stream may be asked for its usage on the client's behalf.
@@ -121,6 +124,16 @@ mod tests {
         assert_eq!(manners.placement("b"), Some(Placement::SystemMessage));
         manners.refused("a", Placement::AppendToSystem);
         assert_eq!(manners.placement("a"), None);
+    }
+
+    #[test]
+    fn a_refusal_is_forgiven_after_an_hour() {
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        manners.refused("a", Placement::SystemMessage);
+        manners.forgive(Instant::now() + STEPPED_DOWN / 2);
+        assert_eq!(manners.placement("a"), Some(Placement::AppendToSystem));
+        manners.forgive(Instant::now() + STEPPED_DOWN * 2);
+        assert_eq!(manners.placement("a"), Some(Placement::SystemMessage));
     }
 
     #[test]

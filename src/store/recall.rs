@@ -121,7 +121,7 @@ impl Recall {
                 lookup.before = lookup.before.or(found.used);
             }
             Err(error) => {
-                tracing::warn!(error = %error, "the store did not answer; using what this process knows");
+                tracing::debug!(error = %error, "the store did not answer; using what this process knows");
                 lookup.origin = Origin::Failed;
             }
         }
@@ -163,7 +163,7 @@ impl Recall {
             Ok(Some(snapshot)) => Some(self.insert(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {
-                tracing::warn!(error = %error, "a snapshot could not be read; using what this process knows");
+                tracing::debug!(error = %error, "a snapshot could not be read; using what this process knows");
                 None
             }
         }
