@@ -2,7 +2,8 @@
 //! past its lease (INV-DUR).
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use diarist::memory::PartKind;
 use diarist::memory::advance::Work;
@@ -19,6 +20,7 @@ const TURNS: usize = 400;
 #[ignore = "the other half of `whatever_was_acknowledged_survives`, which runs it as a process"]
 async fn a_process_that_works_until_it_is_killed() {
     let url = std::env::var(DATABASE).expect("run by the other half");
+    println!("starting");
     let store = SqliteStore::open(&url).await.expect("a store");
     let whole = Talk::new(&scope("alice"), "crash", 2 * TURNS);
     let mut now = 0;
@@ -64,15 +66,19 @@ struct Acknowledged {
     snapshots: Vec<(i64, usize)>,
 }
 
-/// Runs the other half and kills it after so many lines; reads what it could still say.
-fn killed_after(lines: usize, url: &str, seen: &mut Acknowledged) {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
+fn started(url: &str) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "crash::a_process_that_works_until_it_is_killed"])
         .args(["--ignored", "--nocapture"])
         .env(DATABASE, url)
         .stdout(Stdio::piped())
         .spawn()
-        .expect("started");
+        .expect("started")
+}
+
+/// Runs the other half and kills it after so many lines; reads what it could still say.
+fn killed_after(lines: usize, url: &str, seen: &mut Acknowledged) {
+    let mut child = started(url);
     let output = child.stdout.take().expect("its output");
     let mut heard = 0;
     for line in BufReader::new(output).lines() {
@@ -109,9 +115,75 @@ async fn whatever_was_acknowledged_survives() {
     }
 }
 
-async fn check(disk: &Disk, seen: &Acknowledged) {
-    let file = disk.file();
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+/// The folder, the file, the schema and the journal mode are made one after the other.
+#[tokio::test]
+async fn a_process_killed_while_it_starts_leaves_a_database_that_opens() {
+    for round in 0..12 {
+        let disk = Disk::new();
+        let mut child = started(&disk.url());
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let mut lines = output.lines().map(|line| line.expect("text"));
+        assert!(lines.any(|line| line == "starting"));
+        // Not a synchronisation: it spreads the kills over the few milliseconds a start takes.
+        std::thread::sleep(Duration::from_millis(3 * round));
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let store = disk.open().await;
+        let talk = Talk::new(&scope("bob"), "after the crash", 3);
+        talk.recorded(&store).await;
+        store.close().await;
+        intact(&disk).await;
+    }
+}
+
+/// After a power failure the journal may end anywhere, or in zeros. What is left is a prefix of
+/// what was written, whole requests only.
+#[tokio::test]
+async fn a_torn_journal_costs_its_tail_only() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let mut lineage = None;
+    let talk = Talk::new(&scope("alice"), "torn", 40);
+    for length in (2..=40).step_by(2) {
+        let record = talk.first(length).record(lineage, length - 2);
+        lineage = Some(store.record(&talk.scope, &record).await.expect("recorded"));
+    }
+    let journal = |disk: &Disk| disk.file().with_extension("db-wal");
+    let file = std::fs::read(disk.file()).expect("the file");
+    let whole = std::fs::read(journal(&disk)).expect("the journal");
+    let mut lengths = std::collections::BTreeSet::new();
+    for round in 0..=20 {
+        let kept = whole.len() * round / 20;
+        for zeros in [0, whole.len() - kept] {
+            let copy = Disk::new();
+            std::fs::create_dir_all(copy.file().parent().expect("a folder")).expect("made");
+            std::fs::write(copy.file(), &file).expect("written");
+            let mut torn = whole[..kept].to_vec();
+            torn.resize(kept + zeros, 0);
+            std::fs::write(journal(&copy), torn).expect("written");
+            let store = copy.open().await;
+            let known = store.known(&talk.scope, &talk.links).await.expect("known");
+            let length = known.nodes.len();
+            assert_eq!(length % 2, 0, "a request is there whole or not at all");
+            if length > 0 {
+                let found = store.find(&talk.scope, &talk.first(length).links).await;
+                assert!(found.expect("found").used.is_some());
+            }
+            lengths.insert(length);
+            store.close().await;
+            intact(&copy).await;
+        }
+    }
+    assert_eq!(
+        lengths.last(),
+        Some(&40),
+        "nothing is lost of a whole journal"
+    );
+    assert!(lengths.len() > 5, "{lengths:?}");
+}
+
+async fn intact(disk: &Disk) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(disk.file());
     let mut conn = SqliteConnection::connect_with(&options)
         .await
         .expect("a connection");
@@ -125,7 +197,10 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
         .await;
     assert!(dangling.expect("checked").is_empty());
     conn.close().await.expect("closed");
+}
 
+async fn check(disk: &Disk, seen: &Acknowledged) {
+    intact(disk).await;
     let store = disk.open().await;
     let talk = Talk::new(&scope("alice"), "crash", 2 * TURNS);
     let known = store.known(&talk.scope, &talk.links).await.expect("known");

@@ -279,6 +279,25 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     assert!(store.ping().await.is_err(), "closed is closed");
 }
 
+/// Attempts are rare, so that a database that stays away costs nothing.
+#[tokio::test]
+async fn an_attempt_to_open_is_made_once_per_interval() {
+    let disk = Disk::new();
+    made(&disk).await;
+    let good = std::fs::read(disk.file()).expect("read");
+    std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
+    let store = Reopening::every(&disk.url(), Duration::from_hours(1));
+    store.ready().await.expect_err("not a database");
+    std::fs::write(disk.file(), good).expect("written");
+    for _ in 0..100 {
+        assert!(store.ping().await.is_err());
+        tokio::task::yield_now().await;
+    }
+    store.ready().await.expect("asked for, it is tried at once");
+    store.ping().await.expect("answers");
+    store.close().await;
+}
+
 #[tokio::test]
 async fn a_database_that_is_deleted_while_in_use() {
     let disk = Disk::new();

@@ -136,46 +136,45 @@ async fn what_another_lineage_stands_on_stays() {
     assert!(store.threads(10).await.expect("listed").is_empty());
 }
 
-/// The words of a job are overwritten on the disk, not just unlinked.
+/// The words of a job are overwritten on the disk, not just unlinked; so are those of a span that
+/// was given up.
 #[tokio::test]
 async fn words_leave_the_file_with_their_job() {
     const WORDS: &str = "the-password-is-swordfish";
-    let disk = Disk::new();
-    let store = disk.open().await;
-    let talk = Talk::new(&scope("alice"), "secret", 6);
-    talk.recorded(&store).await;
-    let mut job = talk.job(PartKind::Chunk, 0, 4);
-    job.payload = format!("{WORDS} ").repeat(2_000);
-    store.offer(&talk.scope, &job, 0).await.expect("offered");
-    store.close().await;
-    let holds = || {
-        let bytes = std::fs::read(disk.file()).expect("the file");
-        bytes
-            .windows(WORDS.len())
-            .any(|window| window == WORDS.as_bytes())
-    };
-    assert!(holds(), "a job survives a restart");
+    for given_up in [false, true] {
+        let disk = Disk::new();
+        let store = disk.open().await;
+        let talk = Talk::new(&scope("alice"), "secret", 6);
+        talk.recorded(&store).await;
+        let mut job = talk.job(PartKind::Chunk, 0, 4);
+        job.payload = format!("{WORDS} ").repeat(2_000);
+        store.offer(&talk.scope, &job, 0).await.expect("offered");
+        store.close().await;
+        let holds = || {
+            let bytes = std::fs::read(disk.file()).expect("the file");
+            bytes
+                .windows(WORDS.len())
+                .any(|window| window == WORDS.as_bytes())
+        };
+        assert!(holds(), "a job survives a restart");
 
-    let store = disk.open().await;
-    let job = store
-        .claim(&ANYBODY, 1, LEASE)
-        .await
-        .expect("claimed")
-        .expect("a job");
-    store
-        .commit_part(&job, &talk.chunk(0, 4), 2)
-        .await
-        .expect("committed")
-        .expect("a part");
-    store.close().await;
-    assert!(!holds());
-    let names: Vec<_> = std::fs::read_dir(disk.file().parent().expect("a folder"))
-        .expect("the folder")
-        .map(|entry| entry.expect("an entry").file_name())
-        .collect();
-    assert_eq!(
-        names,
-        ["diarist.db"],
-        "the journal is gone after a clean end"
-    );
+        let store = disk.open().await;
+        let job = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed");
+        let job = job.expect("a job");
+        if given_up {
+            let released = store.release(&job, Release::Abandon).await;
+            released.expect("released");
+        } else {
+            let part = store.commit_part(&job, &talk.chunk(0, 4), 2).await;
+            part.expect("committed").expect("a part");
+        }
+        store.close().await;
+        assert!(!holds(), "given up: {given_up}");
+        let folder = disk.file().parent().expect("a folder").to_owned();
+        let names: Vec<_> = std::fs::read_dir(folder)
+            .expect("the folder")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        assert_eq!(names, ["diarist.db"], "no journal after a clean end");
+    }
 }
