@@ -123,6 +123,26 @@ async fn a_query_that_panics_leaves_no_transaction_behind() {
     assert!(store.find(&scope, &links).await.expect("found").tip_known);
 }
 
+#[tokio::test]
+async fn a_write_that_fails_midway_stores_nothing() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    let (owner, begun) = (scope.clone(), record.clone());
+    let answer: Answer<()> = store
+        .write("fails midway", move |conn| {
+            Box::pin(async move {
+                record::record(conn, owner, begun).await?;
+                Err(StoreError::Forgotten)
+            })
+        })
+        .await;
+    assert!(matches!(answer, Err(StoreError::Forgotten)));
+    assert!(!store.find(&scope, &links).await.expect("found").tip_known);
+    store.record(&scope, &record).await.expect("recorded");
+    assert!(store.find(&scope, &links).await.expect("found").tip_known);
+}
+
 /// Lookups go on, and writing as soon as there is room.
 #[tokio::test]
 async fn a_full_disk_stops_writing_only_while_it_is_full() {
