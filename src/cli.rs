@@ -5,10 +5,17 @@
 
 mod check;
 mod config;
+mod demo;
 mod health;
 mod output;
+mod playing;
+mod prices;
+mod replay;
 mod serve;
 mod sources;
+mod stage;
+mod terminal;
+mod threads;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,6 +44,12 @@ enum Command {
     Check(check::Args),
     /// Print the commented reference configuration, or the one in force
     Config(config::Args),
+    /// See it work: a long made-up conversation, with and without Diarist; needs no key, no network
+    Demo(demo::Args),
+    /// Play recorded conversations through Diarist and directly, and compare what they cost
+    Replay(replay::Args),
+    /// List the conversations that are remembered, or show one
+    Threads(threads::Args),
     /// Ask a running Diarist whether it is well; for container health checks
     Health(health::Args),
 }
@@ -70,6 +83,9 @@ impl Cli {
             Command::Serve(args) => serve::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Config(args) => config::run(&args),
+            Command::Demo(args) => demo::run(&args),
+            Command::Replay(args) => replay::run(&args),
+            Command::Threads(args) => threads::run(&args),
             Command::Health(args) => health::run(&args),
         }
     }

@@ -23,6 +23,7 @@ pub mod llm;
 pub mod memory;
 pub mod provider;
 pub mod proxy;
+pub mod report;
 pub mod server;
 pub mod store;
 pub mod tasks;

@@ -204,6 +204,8 @@ pub struct ThreadRow {
     pub resource: bool,
     /// The key the client gave.
     pub key: Option<String>,
+    /// Short name of the first link: what a client that gives no key is told it is called.
+    pub label: String,
     /// The model of the last request.
     pub model: String,
     /// Messages in its longest recorded chain.

@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tasks", &[]),
     ("telemetry", &[]),
     ("config", &[]),
+    ("report", &[]),
     ("wire", &["history"]),
     ("audit", &["wire", "tasks"]),
     ("memory", &["history", "tokens"]),
@@ -87,6 +88,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "tasks",
             "telemetry",
             "config",
+            "report",
             "wire",
             "audit",
             "memory",
@@ -104,7 +106,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Rooms that compute and do nothing else.
-const PURE: [&str; 4] = ["history", "wire", "tokens", "memory"];
+const PURE: [&str; 5] = ["history", "wire", "tokens", "memory", "report"];
 
 /// Crates and modules a pure room never names.
 const IMPURE_PATHS: [&str; 13] = [

@@ -230,7 +230,7 @@ pub(super) const THREAD: &str = "
 SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
 FROM lineages AS l WHERE l.id = $1";
 
-/// Length and tokens of the longest chain of a lineage (`$3`).
+/// Length, tokens and first link of the longest chain of a lineage (`$3`).
 pub(super) const TOTALS_OF_LINEAGE: &str = "
 WITH RECURSIVE up (link) AS (
     SELECT * FROM (
@@ -239,7 +239,8 @@ WITH RECURSIVE up (link) AS (
     UNION ALL
     SELECT n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
-SELECT coalesce(max(n.count), 0), coalesce(sum(n.tokens), 0)
+SELECT coalesce(max(n.count), 0), coalesce(sum(n.tokens), 0),
+       max(CASE WHEN n.count = 1 THEN n.link END)
 FROM up CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
 

@@ -71,7 +71,19 @@ impl SqliteStore {
     /// # Errors
     /// Each says what is wrong and what to do; nothing was changed in a file that is not ours.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
-        let pools = open::open(url).await?;
+        Ok(Self::over(open::open(url).await?).await)
+    }
+
+    /// Opens the database `url` names for reading, while a Diarist may be writing it. Makes
+    /// nothing and changes no schema; verbs that write fail.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`]; also where there is no such file, or an older Diarist made it.
+    pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
+        Ok(Self::over(open::open_to_read(url).await?).await)
+    }
+
+    async fn over(pools: open::Pools) -> Self {
         let file = match pools.path {
             None => None,
             Some(path) => Some(File {
@@ -79,13 +91,13 @@ impl SqliteStore {
                 path,
             }),
         };
-        Ok(Self {
+        Self {
             writer: pools.writer,
             front: pools.front,
             back: pools.back,
             file,
             tasks: Tasks::new(),
-        })
+        }
     }
 
     /// Whether it lives in memory only: then closing it deletes it.

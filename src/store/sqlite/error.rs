@@ -29,6 +29,15 @@ pub enum OpenError {
         /// What the system said.
         reason: String,
     },
+    /// There is no such file, and none is to be made.
+    #[error("there is no database at {}; `diarist serve` makes it with its first conversation", .0.display())]
+    Missing(PathBuf),
+    /// An older Diarist made the database, and it is not to be changed.
+    #[error(
+        "{} was made by an older Diarist; start `diarist serve` once, which brings it up to date",
+        .0.display()
+    )]
+    Older(PathBuf),
     /// The file is not a database.
     #[error("{} is not a SQLite database; move it away or set store.url to another file", .0.display())]
     NotADatabase(PathBuf),

@@ -102,6 +102,48 @@ pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
     }
 }
 
+/// For people who look while a server writes: nothing is made, nothing is changed.
+pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
+    let wrong = || OpenError::Url(url.to_owned());
+    if !url.starts_with("sqlite:") || url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(wrong());
+    }
+    let options = SqliteConnectOptions::from_str(url).map_err(|_| wrong())?;
+    let path = options.get_filename().to_owned();
+    if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
+        return Err(OpenError::Missing(path));
+    }
+    let options = reading(&path, PATIENCE);
+    let mut first = options
+        .connect()
+        .await
+        .map_err(|error| OpenError::of(&path, &error))?;
+    check_version(&mut first, &path).await?;
+    let migrator = Migrator::with_migrations(migrations());
+    let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
+    match schema(&mut first, &path).await? {
+        Some(found) if found == known => verify(&migrator, &mut first, &path).await?,
+        Some(found) if found > known => return Err(OpenError::Newer { path, found, known }),
+        _ => return Err(OpenError::Older(path)),
+    }
+    drop(first);
+    let readers = pool(BACK_READERS, PATIENCE * 2).connect_lazy_with(options);
+    Ok(Pools {
+        writer: readers.clone(),
+        front: readers.clone(),
+        back: readers,
+        path: Some(path),
+    })
+}
+
+fn reading(path: &Path, patience: Duration) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .read_only(true)
+        .disable_statement_logging()
+        .busy_timeout(patience)
+}
+
 async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, OpenError> {
     let failed = |error: sqlx::Error| OpenError::of(path, &error);
     // Looked at before the journal mode is set: that would change a file that is not ours.
@@ -114,15 +156,8 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
         .pragma("journal_size_limit", "67108864");
-    let readers = |patience, most, wait| {
-        pool(most, wait).connect_lazy_with(
-            SqliteConnectOptions::new()
-                .filename(path)
-                .read_only(true)
-                .disable_statement_logging()
-                .busy_timeout(patience),
-        )
-    };
+    let readers =
+        |patience, most, wait| pool(most, wait).connect_lazy_with(reading(path, patience));
     Ok(Pools {
         writer: pool(1, PATIENCE * 2)
             .connect_with(options)

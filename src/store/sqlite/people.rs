@@ -4,7 +4,7 @@ use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::Answer;
-use crate::history::Scope;
+use crate::history::{Link, Scope};
 use crate::store::rows::{self, get, int};
 use crate::store::{ThreadDetail, ThreadRow, sql};
 
@@ -53,35 +53,39 @@ pub(super) async fn thread(
 /// The columns of `THREADS`, completed by what must be counted.
 async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<ThreadRow> {
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
-    let (messages, message_tokens) = two(conn, sql::TOTALS_OF_LINEAGE, &scope, lineage).await?;
-    let (parts, snapshots) = two(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    let totals = counted(conn, sql::TOTALS_OF_LINEAGE, &scope, lineage).await?;
+    let counts = counted(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    let first = get::<Option<Vec<u8>>>(&totals, 2)?;
+    let first = first.and_then(|bytes| Link::from_slice(&bytes));
     Ok(ThreadRow {
         lineage,
         tenant: scope.tenant_label(),
         resource: scope.resource.is_some(),
         key: get(row, 3)?,
+        label: first.map_or_else(String::new, |link| link.label()),
         model: get(row, 4)?,
-        messages,
-        message_tokens,
+        messages: int(&totals, 0)?,
+        message_tokens: int(&totals, 1)?,
         requests: int(row, 5)?,
-        parts,
-        snapshots,
+        parts: int(&counts, 0)?,
+        snapshots: int(&counts, 1)?,
         first_ms: get(row, 6)?,
         last_ms: get(row, 7)?,
     })
 }
 
-/// Two numbers about a lineage.
-async fn two<A: TryFrom<i64>, B: TryFrom<i64>>(
+/// The one row of a statement that counts.
+async fn counted(
     conn: &mut SqliteConnection,
     statement: &'static str,
     scope: &Scope,
     lineage: i64,
-) -> Answer<(A, B)> {
-    match of_lineage(conn, statement, scope, lineage).await?.first() {
-        Some(row) => Ok((int(row, 0)?, int(row, 1)?)),
-        None => Err(rows::corrupt("nothing was counted")),
-    }
+) -> Answer<SqliteRow> {
+    let answer = of_lineage(conn, statement, scope, lineage).await?;
+    answer
+        .into_iter()
+        .next()
+        .ok_or_else(|| rows::corrupt("nothing was counted"))
 }
 
 async fn of_lineage(

@@ -1,0 +1,307 @@
+//! `diarist replay`: recorded conversations, played through Diarist and directly, side by side.
+//!
+//! Every request, Diarist's own calls included, passes a [`tap`] in front of the upstream: the
+//! report is made of the usage the upstream put into its answers and of nothing else. The direct
+//! round comes last, so that what it finds in the upstream's cache speaks against Diarist, if at all.
+
+mod input;
+mod tap;
+mod telling;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use secrecy::SecretString;
+use url::Url;
+
+use super::output::print;
+use super::playing::{Client, Refused, story};
+use super::sources::environment;
+use super::stage::Stage;
+use super::{prices, terminal};
+use crate::provider::{
+    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Replay,
+};
+use crate::report::Story;
+use crate::telemetry::{LogFormat, init_logging};
+use crate::tokens::{O200k, TokenCounter as _};
+use tap::{Tap, Way};
+
+/// The word that stands for the scripted provider.
+const SCRIPTED: &str = "scripted";
+/// How long Observer and Reflector may take after a request; then the next one goes out anyway, as
+/// it would from a client that does not wait.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// JSON Lines, one conversation a line: {"id", "source", "tools", "messages"}
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Base URL of the provider, or "scripted" for one inside this process.
+    /// The key comes from DIARIST_API_KEY or OPENAI_API_KEY
+    #[arg(long, value_name = "URL")]
+    upstream: String,
+    /// The model to ask; a real upstream needs one
+    #[arg(long, value_name = "M")]
+    model: Option<String>,
+    /// The model of Observer and Reflector; unset: the same
+    #[arg(long, value_name = "M")]
+    memory_model: Option<String>,
+    /// As memory.observation.message_tokens
+    #[arg(long, value_name = "N", default_value_t = 30_000)]
+    message_tokens: u32,
+    /// As memory.reflection.observation_tokens
+    #[arg(long, value_name = "N", default_value_t = 40_000)]
+    observation_tokens: u32,
+    /// Play only the first N conversations of the file
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Do not play them directly as well, which saves half the requests and the comparison
+    #[arg(long)]
+    no_baseline: bool,
+    /// Keep the memory that is made in this database, for `diarist threads`
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    #[command(flatten)]
+    prices: prices::PriceArgs,
+}
+
+/// One conversation, played.
+struct Played {
+    id: String,
+    story: Story,
+    /// What ended it early, with Diarist or without.
+    trouble: Vec<String>,
+    /// Whether it was cut short with Diarist.
+    cut_short: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let conversations = input::read(&args.file, args.limit)?;
+    let env = environment();
+    init_logging(
+        LogFormat::Auto,
+        Some(env.get("DIARIST_LOG").map_or("warn", String::as_str)),
+    )?;
+    let key = ["DIARIST_API_KEY", "OPENAI_API_KEY"]
+        .into_iter()
+        .find_map(|name| env.get(name));
+    let key = key.map(|key| SecretString::from(key.trim().to_owned()));
+    let played = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?
+        .block_on(play(args, &conversations, key))?;
+    print(&telling::tell(args, &played))?;
+    let complete = played.iter().all(|played| !played.cut_short);
+    Ok(if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Where requests go, what they name, and what keeps it alive.
+struct Upstream {
+    base_url: Url,
+    model: String,
+    observer_model: Option<String>,
+    reflector_model: Option<String>,
+    _scripted: Option<Provider>,
+}
+
+async fn upstream(args: &Args, conversations: &[Conversation]) -> anyhow::Result<Upstream> {
+    if args.upstream == SCRIPTED {
+        let counter = O200k::new();
+        let provider = Provider::start(Options {
+            count: std::sync::Arc::new(move |text| counter.count(text)),
+            keep_bodies: false,
+            ..Options::default()
+        })
+        .await
+        .context("no port for the scripted provider")?;
+        provider.script(Part::Actor, Replay::of(conversations));
+        return Ok(Upstream {
+            base_url: Url::parse(&provider.base_url()).context("no address")?,
+            model: args
+                .model
+                .clone()
+                .unwrap_or_else(|| "scripted-large".to_owned()),
+            observer_model: Some(OBSERVER_MODEL.to_owned()),
+            reflector_model: Some(REFLECTOR_MODEL.to_owned()),
+            _scripted: Some(provider),
+        });
+    }
+    let base_url = Url::parse(&args.upstream)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        .context(
+            "--upstream is neither a URL such as https://api.openai.com/v1 nor \"scripted\"",
+        )?;
+    let Some(model) = args.model.clone() else {
+        bail!("name the model to ask with --model");
+    };
+    Ok(Upstream {
+        base_url,
+        model,
+        observer_model: args.memory_model.clone(),
+        reflector_model: args.memory_model.clone(),
+        _scripted: None,
+    })
+}
+
+async fn play(
+    args: &Args,
+    conversations: &[Conversation],
+    key: Option<SecretString>,
+) -> anyhow::Result<Vec<Played>> {
+    let upstream = upstream(args, conversations).await?;
+    let tap = Tap::start(&upstream.base_url, key).await?;
+    let stage = Stage::start(
+        &tap.base_url(Way::Carried),
+        &settings(args, &upstream, &tap),
+    )
+    .await?;
+    let requests: usize = conversations.iter().map(|one| one.requests().count()).sum();
+    let rounds = if args.no_baseline { 1 } else { 2 };
+    let bar = terminal::progress("replaying", requests * rounds);
+    let theatre = Theatre {
+        client: Client::new("replay")?,
+        model: &upstream.model,
+        tap: &tap,
+        bar,
+    };
+    let mut played = Vec::with_capacity(conversations.len());
+    for conversation in conversations {
+        played.push(
+            theatre
+                .play(conversation, &stage, !args.no_baseline)
+                .await?,
+        );
+    }
+    theatre.bar.finish_and_clear();
+    stage.stop().await?;
+    Ok(played)
+}
+
+/// Observer and Reflector ask at places of their own, so that the tap can tell who asks.
+fn settings(args: &Args, upstream: &Upstream, tap: &Tap) -> Vec<(&'static str, String)> {
+    let key = || tap::KEY.to_owned();
+    let mut settings = vec![
+        (
+            "memory.observation.message_tokens",
+            args.message_tokens.to_string(),
+        ),
+        (
+            "memory.reflection.observation_tokens",
+            args.observation_tokens.to_string(),
+        ),
+        ("memory.observation.base_url", tap.base_url(Way::Observer)),
+        ("memory.observation.api_key", key()),
+        ("memory.reflection.base_url", tap.base_url(Way::Reflector)),
+        ("memory.reflection.api_key", key()),
+    ];
+    let models = [
+        ("memory.observation.model", &upstream.observer_model),
+        ("memory.reflection.model", &upstream.reflector_model),
+    ];
+    settings.extend(
+        models
+            .into_iter()
+            .filter_map(|(key, model)| Some((key, model.clone()?))),
+    );
+    settings.extend(args.database.clone().map(|url| ("store.url", url)));
+    settings
+}
+
+/// What all conversations are played with.
+struct Theatre<'a> {
+    client: Client,
+    model: &'a str,
+    tap: &'a Tap,
+    bar: indicatif::ProgressBar,
+}
+
+impl Theatre<'_> {
+    async fn play(
+        &self,
+        conversation: &Conversation,
+        stage: &Stage,
+        baseline: bool,
+    ) -> anyhow::Result<Played> {
+        let mut trouble = Vec::new();
+        self.tap.take();
+        let carried = self
+            .round(conversation, stage.base_url(), Some(stage), usize::MAX)
+            .await?;
+        let seen = self.tap.take();
+        if let Some(refused) = &carried.refused {
+            trouble.push(format!(
+                "request {} with Diarist was {refused}",
+                carried.answered + 1
+            ));
+        }
+        let mut direct = Vec::new();
+        if baseline {
+            let base_url = self.tap.base_url(Way::Direct);
+            let round = self
+                .round(conversation, &base_url, None, carried.answered)
+                .await?;
+            direct = self.tap.take();
+            if let Some(refused) = &round.refused {
+                trouble.push(format!(
+                    "request {} without Diarist was {refused}; the totals without Diarist end there",
+                    round.answered + 1
+                ));
+            }
+        }
+        Ok(Played {
+            id: conversation.id.clone(),
+            story: story(&direct, &seen),
+            cut_short: carried.refused.is_some(),
+            trouble,
+        })
+    }
+
+    /// Sends the requests of a conversation until one is refused, `most` of them at most.
+    async fn round(
+        &self,
+        conversation: &Conversation,
+        base_url: &str,
+        stage: Option<&Stage>,
+        most: usize,
+    ) -> anyhow::Result<Round> {
+        let mut round = Round::default();
+        for sent in conversation.requests().take(most) {
+            let body = conversation.request(sent, self.model, false);
+            let thread = stage.map(|_| conversation.id.as_str());
+            let answer = self.client.ask(base_url, thread, &body).await?;
+            self.bar.inc(1);
+            if let Err(refused) = answer {
+                // Another conversation would be answered the same.
+                if matches!(refused.status, 401 | 403 | 404 | 502) && round.answered == 0 {
+                    bail!("the first request of {} was {refused}", conversation.id);
+                }
+                round.refused = Some(refused);
+                break;
+            }
+            round.answered += 1;
+            if let Some(stage) = stage
+                && !stage.quiet(PATIENCE).await
+            {
+                tracing::warn!("Observer or Reflector are not done after {PATIENCE:?}; going on");
+            }
+        }
+        Ok(round)
+    }
+}
+
+/// How far one round came.
+#[derive(Default)]
+struct Round {
+    answered: usize,
+    refused: Option<Refused>,
+}

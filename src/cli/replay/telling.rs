@@ -1,0 +1,70 @@
+//! The replay in words.
+
+use super::{Args, Played};
+use crate::cli::terminal::{self, harmless};
+use crate::report::{Mark, Size, Story, chart, conversations, grouped, notes, table};
+
+/// Rows of the picture's bars.
+const HEIGHT: usize = 10;
+
+pub(super) fn tell(args: &Args, played: &[Played]) -> String {
+    let prices = args.prices.prices();
+    let mut whole = Story::default();
+    for one in played {
+        whole.append(one.story.clone());
+    }
+    let mut text = format!(
+        "{}: {} conversation{}, {} requests through Diarist to {}{}.\n\
+         message_tokens = {}, observation_tokens = {}.\n\n",
+        args.file.display(),
+        played.len(),
+        if played.len() == 1 { "" } else { "s" },
+        grouped(whole.steps.len() as u64),
+        args.upstream,
+        if args.no_baseline {
+            ""
+        } else {
+            ", and directly"
+        },
+        grouped(args.message_tokens.into()),
+        grouped(args.observation_tokens.into()),
+    );
+    let ids: Vec<String> = played.iter().map(|one| harmless(&one.id)).collect();
+    let stories: Vec<(&str, &Story)> = ids
+        .iter()
+        .map(String::as_str)
+        .zip(played.iter().map(|one| &one.story))
+        .collect();
+    text.push_str(&conversations(&stories));
+    if let Some((id, story)) = stories.iter().max_by_key(|(_, story)| longest(story)) {
+        let size = Size {
+            width: terminal::width(),
+            height: HEIGHT,
+        };
+        let picture = chart(&story.steps, size);
+        if !picture.is_empty() {
+            text.push_str(&format!("\nTokens of each request in {id}\n\n{picture}"));
+        }
+    }
+    text.push_str("\nTotals, as the upstream reported them\n\n");
+    text.push_str(&table(&whole, &prices));
+    text.push('\n');
+    text.push_str(&notes(&whole, &prices));
+    if whole.count(Mark::Activation) == 0 {
+        text.push_str(&format!(
+            "No conversation reached {} tokens of messages: nothing was to be activated. Lower --message-tokens to see it.\n",
+            grouped(args.message_tokens.into())
+        ));
+    }
+    for (id, one) in ids.iter().zip(played) {
+        for trouble in &one.trouble {
+            text.push_str(&format!("{id}: {trouble}\n"));
+        }
+    }
+    text
+}
+
+fn longest(story: &Story) -> u64 {
+    let (direct, carried) = story.peaks();
+    direct.max(carried).unwrap_or(0)
+}

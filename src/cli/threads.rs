@@ -1,0 +1,127 @@
+//! `diarist threads`: which conversations are remembered, and what is remembered of one.
+//!
+//! Reads the database, and changes nothing in it; a server may be writing it meanwhile.
+
+mod show;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::output::print;
+use super::sources::Sources;
+use super::terminal::harmless;
+use crate::config::Database;
+use crate::report::{Side, align, grouped};
+use crate::store::{SqliteStore, Store as _, ThreadRow};
+
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Args {
+    /// How many to list, the latest first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: u32,
+    #[command(flatten)]
+    sources: Sources,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// What is remembered of one conversation: its observations and its snapshots
+    Show(show::Args),
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let text = match &args.command {
+        None => read(&args.sources, async |store| list(store, args.limit).await),
+        Some(Command::Show(show)) => read(&show.sources, async |store| {
+            show::text(store, &show.id).await
+        }),
+    }?;
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the configured database, asks, and closes it.
+fn read(
+    sources: &Sources,
+    ask: impl AsyncFnOnce(&SqliteStore) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    let config = sources.load()?;
+    if config.database == Database::SqliteInMemory {
+        bail!("the configured database is in the server's memory: there is nothing to read");
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?
+        .block_on(async {
+            let store = SqliteStore::open_to_read(&config.database.to_string()).await?;
+            let answer = ask(&store).await;
+            store.close().await;
+            answer
+        })
+}
+
+async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
+    let threads = store.threads(limit).await?;
+    if threads.is_empty() {
+        return Ok("No conversation is remembered yet.\n".to_owned());
+    }
+    let zone = TimeZone::system();
+    let head = [
+        "id",
+        "key",
+        "label",
+        "model",
+        "requests",
+        "messages",
+        "tokens",
+        "parts",
+        "snapshots",
+        "last",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(threads.iter().map(|thread| cells(thread, &zone)));
+    let mut sides = [Side::Left; 10];
+    sides[4..9].fill(Side::Right);
+    let mut text = align(&rows, &sides);
+    if threads.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
+        text.push_str(&format!("The latest {limit}; --limit shows more.\n"));
+    }
+    Ok(text)
+}
+
+fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
+    vec![
+        thread.lineage.to_string(),
+        thread
+            .key
+            .as_deref()
+            .map_or_else(|| "-".to_owned(), harmless),
+        thread.label.clone(),
+        harmless(&thread.model),
+        grouped(thread.requests),
+        thread.messages.to_string(),
+        grouped(thread.message_tokens),
+        thread.parts.to_string(),
+        thread.snapshots.to_string(),
+        time(thread.last_ms, zone),
+    ]
+}
+
+/// To the minute, as the clock on the wall shows it.
+fn time(ms: i64, zone: &TimeZone) -> String {
+    Timestamp::from_millisecond(ms).map_or_else(
+        |_| "?".to_owned(),
+        |time| {
+            time.to_zoned(zone.clone())
+                .strftime("%Y-%m-%d %H:%M")
+                .to_string()
+        },
+    )
+}

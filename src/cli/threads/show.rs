@@ -1,0 +1,178 @@
+//! `diarist threads show`: the facts, the log and the snapshots of one conversation.
+
+use anyhow::{Context as _, bail};
+use jiff::tz::TimeZone;
+
+use super::time;
+use crate::cli::sources::Sources;
+use crate::cli::terminal::harmless;
+use crate::memory::{Part, PartKind, Snapshot};
+use crate::report::{Side, align, grouped};
+use crate::store::{SqliteStore, Store as _, ThreadDetail, ThreadRow};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
+    pub(super) id: String,
+    #[command(flatten)]
+    pub(super) sources: Sources,
+}
+
+pub(super) async fn text(store: &SqliteStore, id: &str) -> anyhow::Result<String> {
+    let lineage = find(store, id).await?;
+    let detail = store.thread(lineage).await?;
+    let detail =
+        detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
+    Ok(facts(&detail.row) + &snapshots(&detail) + &log(&detail))
+}
+
+/// Ids win over keys and labels. Of several conversations with one key none is picked.
+async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
+    if let Ok(lineage) = id.parse::<i64>()
+        && store.thread(lineage).await?.is_some()
+    {
+        return Ok(lineage);
+    }
+    let mut threads = store.threads(u32::MAX).await?;
+    threads.retain(|thread| thread.key.as_deref() == Some(id) || thread.label == id);
+    match threads.as_slice() {
+        [] => bail!("no conversation is called {id:?}; `diarist threads` lists them"),
+        [one] => Ok(one.lineage),
+        several => {
+            let ids: Vec<String> = several
+                .iter()
+                .map(|thread| thread.lineage.to_string())
+                .collect();
+            bail!(
+                "several conversations are called {id:?}; name one by its id: {}",
+                ids.join(", ")
+            )
+        }
+    }
+}
+
+fn facts(row: &ThreadRow) -> String {
+    let zone = TimeZone::system();
+    let scope = if row.resource {
+        ", with a resource"
+    } else {
+        ""
+    };
+    let facts = [
+        ("conversation", row.lineage.to_string()),
+        (
+            "key",
+            row.key
+                .as_deref()
+                .map_or_else(|| "none".to_owned(), harmless),
+        ),
+        ("label", row.label.clone()),
+        ("tenant", row.tenant.clone() + scope),
+        ("model", harmless(&row.model)),
+        (
+            "messages",
+            format!(
+                "{} ({} tokens) in {} requests",
+                row.messages,
+                grouped(row.message_tokens),
+                grouped(row.requests)
+            ),
+        ),
+        (
+            "seen",
+            format!(
+                "{} to {}",
+                time(row.first_ms, &zone),
+                time(row.last_ms, &zone)
+            ),
+        ),
+    ];
+    let rows: Vec<Vec<String>> = facts
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .to_vec();
+    align(&rows, &[])
+}
+
+fn snapshots(detail: &ThreadDetail) -> String {
+    if detail.snapshots.is_empty() {
+        return "\nNo snapshot yet: every request goes out as the client sends it.\n".to_owned();
+    }
+    let head = [
+        "snapshot",
+        "covers",
+        "from message",
+        "cause",
+        "tokens",
+        "pin",
+        "parts",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(detail.snapshots.iter().map(|Snapshot { meta, .. }| {
+        let parts: Vec<String> = meta.parts.iter().map(|part| part.0.to_string()).collect();
+        vec![
+            meta.id.0.to_string(),
+            format!("1-{}", meta.to_count),
+            meta.eligible_from.to_string(),
+            meta.cause.name().to_owned(),
+            grouped(meta.tokens.into()),
+            // Shown as the list counts messages: from 1.
+            meta.pin
+                .map_or_else(|| "-".to_owned(), |pin| (pin + 1).to_string()),
+            parts.join(" "),
+        ]
+    }));
+    let (left, right) = (Side::Left, Side::Right);
+    let sides = [right, right, right, left, right, right, left];
+    format!(
+        "\nSnapshots: what requests from that message on carry\n{}",
+        align(&rows, &sides)
+    )
+}
+
+/// The observations that are sent, then those that wait for the next activation.
+fn log(detail: &ThreadDetail) -> String {
+    let newest = detail
+        .snapshots
+        .iter()
+        .max_by_key(|snapshot| (snapshot.meta.to_count, snapshot.meta.id));
+    let sent: Vec<&Part> = newest
+        .into_iter()
+        .flat_map(|snapshot| &snapshot.meta.parts)
+        .filter_map(|id| detail.parts.iter().find(|part| part.id == *id))
+        .collect();
+    let covered = newest.map_or(0, |snapshot| snapshot.meta.to_count);
+    let waiting = detail
+        .parts
+        .iter()
+        .filter(|part| part.body.kind == PartKind::Chunk && part.body.span.to_count > covered);
+    let waiting: Vec<&Part> = waiting.collect();
+    let mut text = String::new();
+    for (title, parts) in [
+        ("Observations, as the newest snapshot sends them", sent),
+        ("Observations that wait for the next activation", waiting),
+    ] {
+        if !parts.is_empty() {
+            text.push_str(&format!("\n{title}\n"));
+            text.extend(parts.into_iter().map(told));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("\nNothing was observed yet.\n");
+    }
+    text
+}
+
+fn told(part: &Part) -> String {
+    let body = &part.body;
+    format!(
+        "\n-- {} {}: messages {}-{} ({} tokens) in {} tokens, by {}\n{}\n",
+        body.kind.name(),
+        part.id.0,
+        body.span.from_count + 1,
+        body.span.to_count,
+        grouped(body.message_tokens.into()),
+        grouped(body.tokens.into()),
+        harmless(&body.model),
+        harmless(body.text.trim_end()),
+    )
+}

@@ -1,0 +1,53 @@
+//! Text in columns.
+
+/// Where the cells of a column stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// For words.
+    Left,
+    /// For numbers.
+    Right,
+}
+
+/// Puts `rows` into columns, two blanks apart. A column without any text takes no room. Cells
+/// beyond `sides` stand left.
+pub fn align(rows: &[Vec<String>], sides: &[Side]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cell = |row: &[String], at: usize| row.get(at).map_or(0, |cell| cell.chars().count());
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| rows.iter().map(|row| cell(row, at)).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            if width == 0 {
+                continue;
+            }
+            if !line.is_empty() {
+                line.push_str("  ");
+            }
+            match sides.get(at) {
+                Some(Side::Right) => line.push_str(&format!("{cell:>width$}")),
+                Some(Side::Left) | None => line.push_str(&format!("{cell:<width$}")),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_empty_ones_go() {
+        let rows =
+            [["né", "", "1"], ["name", "", "1,000"]].map(|row| row.map(str::to_owned).to_vec());
+        let text = align(&rows, &[Side::Left, Side::Left, Side::Right]);
+        assert_eq!(text, "né        1\nname  1,000\n");
+        assert_eq!(align(&[], &[]), "");
+    }
+}

@@ -1,0 +1,238 @@
+//! The picture: how long each request was as the client sent it, and as it reached the provider.
+//!
+//! Two bars in one column: the solid one is what was sent, the shade above it what did not have to
+//! be. Several requests share a column where there are more requests than columns.
+
+use super::{Mark, Step};
+
+/// How much room there is, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Of the whole picture, scale included.
+    pub width: usize,
+    /// Of the bars.
+    pub height: usize,
+}
+
+/// The scale on the left: a number, a blank, a tick.
+const SCALE: usize = 8;
+/// A bar's upper end, in eighths of a cell.
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const SHADE: char = '░';
+
+/// One column of the picture: the longest requests in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Column {
+    received: u64,
+    sent: u64,
+    mark: Option<Mark>,
+}
+
+/// Draws `steps`, with the scale on the left and a legend below. Empty where nothing was counted.
+pub fn chart(steps: &[Step], size: Size) -> String {
+    let columns = columns(steps, size.width.saturating_sub(SCALE).max(1));
+    let top = columns
+        .iter()
+        .map(|column| column.received.max(column.sent))
+        .max()
+        .unwrap_or(0);
+    if top == 0 {
+        return String::new();
+    }
+    let height = size.height.max(1);
+    let mut picture = String::new();
+    for row in (0..height).rev() {
+        let label = if row + 1 == height || (row + 1) * 2 == height {
+            thousands(top * (row as u64 + 1) / height as u64)
+        } else {
+            String::new()
+        };
+        let tick = if label.is_empty() { '│' } else { '┤' };
+        let bars: String = columns
+            .iter()
+            .map(|column| cell(column, row, height, top))
+            .collect();
+        picture.push_str(&line(&format!("{label:>6} {tick}"), &bars));
+    }
+    let axis = "─".repeat(columns.len());
+    picture.push_str(&line("     0 └", &axis));
+    let marks: String = columns.iter().map(|column| sign(column.mark)).collect();
+    picture.push_str(&line("        ", &marks));
+    let last = steps.len().to_string();
+    let numbers = match columns.len().saturating_sub(1) {
+        gap if gap > last.len() => format!("1{last:>gap$}"),
+        _ => last,
+    };
+    picture.push_str(&line("        ", &numbers));
+    picture.push_str(&legend(steps));
+    picture
+}
+
+/// The steps in at most `width` columns: several to a column, or each over several columns.
+fn columns(steps: &[Step], width: usize) -> Vec<Column> {
+    if steps.len() > width {
+        // Integer arithmetic over the whole width: every step falls into one column.
+        let bound = |at: usize| at * steps.len() / width;
+        return (0..width)
+            .map(|at| column(&steps[bound(at)..bound(at + 1)]))
+            .collect();
+    }
+    let each = width / steps.len().max(1);
+    let spread = |step: &Step| {
+        let first = column(std::slice::from_ref(step));
+        // Marked once, where the step begins.
+        let rest = Column {
+            mark: None,
+            ..first
+        };
+        std::iter::once(first).chain(std::iter::repeat_n(rest, each.saturating_sub(1)))
+    };
+    steps.iter().flat_map(spread).collect()
+}
+
+fn column(steps: &[Step]) -> Column {
+    steps.iter().fold(Column::default(), |column, step| {
+        let received = step.direct.and_then(|tokens| tokens.prompt);
+        Column {
+            received: column.received.max(received.unwrap_or(0)),
+            sent: column.sent.max(step.carried.prompt.unwrap_or(0)),
+            mark: column.mark.max(step.mark),
+        }
+    })
+}
+
+fn cell(column: &Column, row: usize, height: usize, top: u64) -> char {
+    let eighths = |tokens: u64| {
+        let all = tokens * height as u64 * 8;
+        usize::try_from(all.div_ceil(top)).unwrap_or(usize::MAX)
+    };
+    let solid = eighths(column.sent).saturating_sub(row * 8).min(8);
+    let shade = eighths(column.received).saturating_sub(row * 8).min(8);
+    match (solid, shade) {
+        (1.., _) => EIGHTHS[solid],
+        // Less than half a cell of shade would make the bar look longer than it is.
+        (0, 4..) => SHADE,
+        (0, _) => ' ',
+    }
+}
+
+fn sign(mark: Option<Mark>) -> char {
+    match mark {
+        None => ' ',
+        Some(Mark::Activation) => '▲',
+        Some(Mark::Reflection) => '◆',
+    }
+}
+
+fn legend(steps: &[Step]) -> String {
+    let mut legend = String::new();
+    let saved = |step: &Step| Some(step.direct?.prompt? > step.carried.prompt?);
+    if steps.iter().any(|step| saved(step) == Some(true)) {
+        legend.push_str("        ░ tokens received from the client, and not sent\n");
+    }
+    legend.push_str("        █ tokens sent to the provider\n");
+    for (mark, said) in [
+        (
+            Mark::Activation,
+            "▲ activation: observations took the place of older messages",
+        ),
+        (
+            Mark::Reflection,
+            "◆ reflection: the observations were condensed",
+        ),
+    ] {
+        if steps.iter().any(|step| step.mark == Some(mark)) {
+            legend.push_str(&format!("        {said}\n"));
+        }
+    }
+    legend
+}
+
+fn line(scale: &str, bars: &str) -> String {
+    format!("{scale}{bars}").trim_end().to_owned() + "\n"
+}
+
+fn thousands(tokens: u64) -> String {
+    match tokens {
+        0..1_000 => tokens.to_string(),
+        1_000..10_000 => format!("{:.1}k", tokens as f64 / 1e3),
+        10_000..1_000_000 => format!("{}k", tokens / 1_000),
+        _ => format!("{:.1}M", tokens as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Tokens;
+
+    fn step(received: u64, sent: u64, mark: Option<Mark>) -> Step {
+        let prompt = |tokens| Tokens {
+            prompt: Some(tokens),
+            ..Tokens::default()
+        };
+        Step {
+            direct: Some(prompt(received)),
+            carried: prompt(sent),
+            mark,
+        }
+    }
+
+    fn story() -> Vec<Step> {
+        let mut steps: Vec<Step> = (1..=24)
+            .map(|n| {
+                let full = n * 1_000;
+                step(full, full.min(4_000 + full % 4_000), None)
+            })
+            .collect();
+        steps[7].mark = Some(Mark::Activation);
+        steps[15].mark = Some(Mark::Reflection);
+        steps
+    }
+
+    #[test]
+    fn the_picture_shows_both_bars_and_the_marks() {
+        let size = Size {
+            width: 32,
+            height: 6,
+        };
+        insta::assert_snapshot!(chart(&story(), size));
+    }
+
+    #[test]
+    fn it_fits_however_many_steps_there_are() {
+        let all = story();
+        for steps in [1, 2, 7, 15, 24] {
+            for width in [9, 20, 33, 80] {
+                let size = Size { width, height: 4 };
+                let drawn = chart(&all[..steps], size);
+                let lines: Vec<&str> = drawn.lines().take(7).collect();
+                let widest = lines.iter().map(|line| line.chars().count()).max();
+                assert!(
+                    widest <= Some(width.max(10)),
+                    "{steps} in {width}:\n{drawn}"
+                );
+                // In one single column the reflection would stand for both.
+                let marked = usize::from(steps > 7 && (steps < 16 || width > 9));
+                let marks = lines[5].matches('▲').count();
+                assert_eq!(marks, marked, "{steps} in {width}:\n{drawn}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_baseline_nothing_is_shaded() {
+        let steps = story().into_iter().map(|step| Step {
+            direct: None,
+            ..step
+        });
+        let size = Size {
+            width: 40,
+            height: 5,
+        };
+        let drawn = chart(&steps.collect::<Vec<_>>(), size);
+        assert!(!drawn.contains('░') && drawn.contains('█'), "{drawn}");
+        assert_eq!(chart(&[Step::default()], size), "");
+        assert_eq!(chart(&[], size), "");
+    }
+}

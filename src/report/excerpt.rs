@@ -1,0 +1,40 @@
+//! A long text shown by its beginning and its end.
+
+/// At most `head` first and `tail` last lines of `text`, each at most `width` characters wide, with
+/// a note in the place of what is left out.
+pub fn excerpt(text: &str, head: usize, tail: usize, width: usize) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let shown = |line: &&str| clipped(line, width) + "\n";
+    if lines.len() <= head + tail + 1 {
+        return lines.iter().map(shown).collect();
+    }
+    let left_out = lines.len() - head - tail;
+    let first: String = lines[..head].iter().map(shown).collect();
+    let last: String = lines[lines.len() - tail..].iter().map(shown).collect();
+    format!("{first}  … {left_out} more lines …\n{last}")
+}
+
+fn clipped(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    kept + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_goes_and_the_note_says_so() {
+        let text: String = (1..=9).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(excerpt(&text, 5, 3, 80), text);
+        assert_eq!(
+            excerpt(&text, 2, 1, 80),
+            "line 1\nline 2\n  … 6 more lines …\nline 9\n"
+        );
+        assert_eq!(excerpt("één lange regel", 1, 1, 5), "één …\n");
+        assert_eq!(excerpt("", 2, 1, 5), "");
+    }
+}

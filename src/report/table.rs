@@ -1,0 +1,336 @@
+//! The totals, with and without Diarist.
+
+use super::align::{Side, align};
+use super::{Mark, Price, Prices, Story, Tokens, grouped};
+
+/// A sum over requests, some of which may not have reported the number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    total: u64,
+    told: usize,
+    of: usize,
+}
+
+impl Sum {
+    fn over(numbers: impl Iterator<Item = Option<u64>>) -> Self {
+        numbers.fold(Self::default(), |sum, number| Self {
+            total: sum.total + number.unwrap_or(0),
+            told: sum.told + usize::from(number.is_some()),
+            of: sum.of + 1,
+        })
+    }
+
+    /// The total, if every request reported it.
+    fn whole(&self) -> Option<u64> {
+        (self.told == self.of).then_some(self.total)
+    }
+
+    fn said(&self) -> String {
+        match self.told {
+            0 if self.of > 0 => "not reported".to_owned(),
+            told if told < self.of => format!("({told} of {}) {}", self.of, grouped(self.total)),
+            _ => grouped(self.total),
+        }
+    }
+}
+
+/// The sums of one way to play a conversation.
+struct Totals {
+    requests: usize,
+    prompt: Sum,
+    cached: Sum,
+    uncached: Sum,
+    completion: Sum,
+    cost: Option<f64>,
+}
+
+impl Totals {
+    fn of(requests: &[Tokens], price: &Price) -> Self {
+        let sum = |number: fn(&Tokens) -> Option<u64>| Sum::over(requests.iter().map(number));
+        let costs: Option<Vec<f64>> = requests.iter().map(|tokens| price.of(tokens)).collect();
+        Self {
+            requests: requests.len(),
+            prompt: sum(|tokens| tokens.prompt),
+            cached: sum(|tokens| tokens.cached),
+            uncached: sum(Tokens::uncached),
+            completion: sum(|tokens| tokens.completion),
+            cost: costs.map(|costs| costs.iter().fold(0.0, |sum, cost| sum + cost)),
+        }
+    }
+}
+
+/// One number of the totals.
+type Pick = fn(&Totals) -> Sum;
+
+/// All rows; `baseline` is there if the conversation was also played without Diarist.
+struct Totalled {
+    baseline: Option<Totals>,
+    carried: Totals,
+    observer: Totals,
+    reflector: Totals,
+}
+
+impl Totalled {
+    fn of(story: &Story, prices: &Prices) -> Self {
+        let direct: Vec<Tokens> = story.steps.iter().filter_map(|step| step.direct).collect();
+        let carried: Vec<Tokens> = story.steps.iter().map(|step| step.carried).collect();
+        Self {
+            baseline: story
+                .has_baseline()
+                .then(|| Totals::of(&direct, &prices.conversation)),
+            carried: Totals::of(&carried, &prices.conversation),
+            observer: Totals::of(&story.observer, &prices.memory),
+            reflector: Totals::of(&story.reflector, &prices.memory),
+        }
+    }
+
+    /// What the conversation cost with Diarist, memory's own calls included.
+    fn net(&self) -> Option<f64> {
+        Some(self.carried.cost? + self.observer.cost? + self.reflector.cost?)
+    }
+}
+
+/// One line: what it is about, without Diarist, with it, the difference.
+fn row(name: &str, without: Option<String>, with: String, change: Option<String>) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        without.unwrap_or_default(),
+        with,
+        change.unwrap_or_default(),
+    ]
+}
+
+/// The totals as a table of text. Columns without a baseline are left out.
+pub fn table(story: &Story, prices: &Prices) -> String {
+    let totals = Totalled::of(story, prices);
+    let baseline = totals.baseline.as_ref();
+    let mut rows = vec![row(
+        "",
+        baseline.map(|_| "without Diarist".to_owned()),
+        "with Diarist".to_owned(),
+        None,
+    )];
+    rows.push(row(
+        "requests",
+        baseline.map(|without| grouped(without.requests as u64)),
+        grouped(totals.carried.requests as u64),
+        None,
+    ));
+    let prompts: [(&str, Pick); 3] = [
+        ("prompt tokens", |totals| totals.prompt),
+        ("  read from the cache", |totals| totals.cached),
+        ("  UNCACHED", |totals| totals.uncached),
+    ];
+    for (name, pick) in prompts {
+        let (without, with) = (baseline.map(pick), pick(&totals.carried));
+        let change =
+            without.and_then(|without| change(without.whole()? as f64, with.whole()? as f64));
+        rows.push(row(
+            name,
+            without.map(|sum| sum.said()),
+            with.said(),
+            change,
+        ));
+    }
+    rows.push(row(
+        "tokens answered",
+        baseline.map(|without| without.completion.said()),
+        totals.carried.completion.said(),
+        None,
+    ));
+    let cost = |totals: &Totals| dollars(totals.cost);
+    rows.push(row(
+        "cost of the conversation",
+        baseline.map(cost),
+        cost(&totals.carried),
+        None,
+    ));
+    for (name, calls) in [
+        ("Observer", &totals.observer),
+        ("Reflector", &totals.reflector),
+    ] {
+        rows.push(row(
+            &format!("{name}, {}", counted(calls.requests, "call")),
+            None,
+            cost(calls),
+            None,
+        ));
+    }
+    rows.push(row(
+        "COST, all told",
+        baseline.map(cost),
+        dollars(totals.net()),
+        baseline.and_then(|without| change(without.cost?, totals.net()?)),
+    ));
+    align(&rows, &[Side::Left, Side::Right, Side::Right, Side::Right])
+}
+
+/// One line for each conversation: its id, and how long it grew.
+pub fn conversations(stories: &[(&str, &Story)]) -> String {
+    let named = |name: &str| name.to_owned();
+    let with_baseline = stories.iter().any(|(_, story)| story.has_baseline());
+    let mut rows = vec![vec![
+        named("conversation"),
+        named("requests"),
+        named(if with_baseline {
+            "longest prompt without"
+        } else {
+            ""
+        }),
+        named(if with_baseline {
+            "and with Diarist"
+        } else {
+            "longest prompt"
+        }),
+        named("activations"),
+        named("reflections"),
+    ]];
+    let number = |number: Option<u64>| number.map_or_else(String::new, grouped);
+    rows.extend(stories.iter().map(|(id, story)| {
+        let (direct, carried) = story.peaks();
+        vec![
+            named(id),
+            story.steps.len().to_string(),
+            number(direct),
+            number(carried),
+            story.count(Mark::Activation).to_string(),
+            story.count(Mark::Reflection).to_string(),
+        ]
+    }));
+    let mut sides = [Side::Right; 6];
+    sides[0] = Side::Left;
+    align(&rows, &sides)
+}
+
+/// What has to be said beside the table: the prices, memory's own tokens, numbers that are missing.
+pub fn notes(story: &Story, prices: &Prices) -> String {
+    let totals = Totalled::of(story, prices);
+    let mut notes = format!(
+        "Prices per million tokens: {}; of Observer and\nReflector {}.\n",
+        prices.conversation, prices.memory
+    );
+    for (name, calls) in [
+        ("Observer", &totals.observer),
+        ("Reflector", &totals.reflector),
+    ] {
+        if calls.requests > 0 {
+            notes.push_str(&format!(
+                "The {name} read {} tokens ({} of them cached) and wrote {}.\n",
+                calls.prompt.said(),
+                calls.cached.said(),
+                calls.completion.said()
+            ));
+        }
+    }
+    let played = [Some(&totals.carried), totals.baseline.as_ref()];
+    let all = [&totals.observer, &totals.reflector];
+    let all = || played.into_iter().flatten().chain(all);
+    let (silent, uncertain) = all().fold((0, 0), |(silent, uncertain), totals| {
+        (
+            silent + totals.prompt.of - totals.prompt.told,
+            uncertain + totals.prompt.told.saturating_sub(totals.uncached.told),
+        )
+    });
+    if silent > 0 {
+        notes.push_str(&format!(
+            "{} came back without usage: no cost can be told.\n",
+            counted(silent, "answer")
+        ));
+    }
+    if uncertain > 0 {
+        notes.push_str(&format!(
+            "{} did not say what was cached: their prompts are priced as uncached.\n",
+            counted(uncertain, "answer")
+        ));
+    }
+    notes
+}
+
+fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number as u64))
+}
+
+fn dollars(amount: Option<f64>) -> String {
+    amount.map_or_else(|| "unknown".to_owned(), |amount| format!("${amount:.4}"))
+}
+
+/// `-73 %`; `None` where there is nothing to compare with.
+fn change(before: f64, after: f64) -> Option<String> {
+    (before > 0.0).then(|| format!("{:+.0} %", (after / before - 1.0) * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Step;
+
+    fn prices() -> Prices {
+        Prices {
+            conversation: "2.5,0.25,10".parse().unwrap(),
+            memory: "0.25,0.025,2".parse().unwrap(),
+        }
+    }
+
+    fn tokens(prompt: u64, cached: u64, completion: u64) -> Tokens {
+        Tokens {
+            prompt: Some(prompt),
+            cached: Some(cached),
+            completion: Some(completion),
+        }
+    }
+
+    fn story() -> Story {
+        let step = |direct, carried| Step {
+            direct: Some(direct),
+            carried,
+            mark: None,
+        };
+        Story {
+            steps: vec![
+                step(tokens(600_000, 100_000, 50), tokens(600_000, 100_000, 50)),
+                step(tokens(900_000, 600_000, 70), tokens(200_000, 100_000, 70)),
+            ],
+            observer: vec![tokens(300_000, 0, 40_000)],
+            reflector: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn totals_stand_side_by_side() {
+        insta::assert_snapshot!(table(&story(), &prices()) + &notes(&story(), &prices()));
+    }
+
+    #[test]
+    fn without_a_baseline_one_column_is_left() {
+        let mut story = story();
+        for step in &mut story.steps {
+            step.direct = None;
+        }
+        let text = table(&story, &prices());
+        assert!(!text.contains("without") && !text.contains('%'), "{text}");
+        assert!(
+            text.contains("prompt tokens                  800,000\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_nobody_reported_is_neither_zero_nor_free() {
+        let mut story = story();
+        story.steps[1].carried.cached = None;
+        let text = table(&story, &prices()) + &notes(&story, &prices());
+        assert!(text.contains("(1 of 2) 500,000"), "{text}");
+        assert!(
+            text.contains("1 answer did not say what was cached"),
+            "{text}"
+        );
+        story.steps[0].carried = Tokens::default();
+        story.steps[1].carried = Tokens::default();
+        let text = table(&story, &prices()) + &notes(&story, &prices());
+        assert!(text.contains("not reported"), "{text}");
+        assert!(text.contains("2 answers came back without usage"), "{text}");
+        let net = text.lines().find(|line| line.starts_with("COST")).unwrap();
+        assert!(net.ends_with("unknown"), "{net}");
+    }
+}

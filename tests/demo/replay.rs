@@ -1,0 +1,126 @@
+//! `diarist replay` against the scripted provider, on conversations written here.
+
+use super::{diarist, long, number, recording, run, short};
+
+const SMALL: [&str; 6] = [
+    "--upstream",
+    "scripted",
+    "--message-tokens",
+    "2000",
+    "--observation-tokens",
+    "1000",
+];
+
+fn replay(file: &str, more: &[&str]) -> (String, Option<i32>) {
+    run(&[&["replay", file], &SMALL[..], more].concat())
+}
+
+#[test]
+fn conversations_are_played_both_ways_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[short(), long()]);
+    let (text, code) = replay(&file, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("2 conversations"), "{text}");
+    let (short, long) = (short().id, long().id);
+
+    // A short conversation passes as it is; nothing of it is observed.
+    assert_eq!(number(&text, &short, 1), number(&text, &short, 2), "{text}");
+    assert_eq!(number(&text, &short, 3), 0.0);
+    // A long one is carried by observations.
+    assert!(
+        number(&text, &long, 2) < 0.5 * number(&text, &long, 1),
+        "{text}"
+    );
+    assert!(number(&text, &long, 3) >= 2.0, "{text}");
+    assert!(number(&text, &long, 4) >= 1.0, "{text}");
+    assert!(
+        number(&text, "prompt tokens", 1) < number(&text, "prompt tokens", 0),
+        "{text}"
+    );
+    assert!(
+        number(&text, "Observer,", 2) > 0.0 && number(&text, "Reflector,", 2) > 0.0,
+        "{text}"
+    );
+}
+
+#[test]
+fn the_baseline_and_all_but_the_first_conversations_can_be_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[short(), long()]);
+    let (text, code) = replay(&file, &["--no-baseline", "--limit", "1"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("1 conversation,"), "{text}");
+    assert!(
+        !text.contains("without Diarist") && !text.contains(&long().id),
+        "{text}"
+    );
+    assert!(
+        text.contains("No conversation reached 2,000 tokens"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_bad_line_is_named_by_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = recording(&folder, &[short()]);
+    let good = std::fs::read_to_string(good).unwrap();
+    let path = folder.path().join("bad.jsonl");
+    let path = path.to_str().unwrap();
+    for (line, said) in [
+        (
+            "{\"id\": \"x\"}",
+            "line 3: not a conversation: missing field `messages`",
+        ),
+        ("not json", "line 3: not a conversation: expected"),
+        (
+            "{\"id\": \"x\", \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}",
+            "line 3: no message of the assistant",
+        ),
+        (
+            "{\"id\": \"x\", \"messages\": [{\"content\": \"hi\"}]}",
+            "line 3: message 1 has no role",
+        ),
+    ] {
+        std::fs::write(path, format!("{good}\n{line}\n")).unwrap();
+        let (text, code) = replay(path, &[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    std::fs::write(path, "\n\n").unwrap();
+    assert!(replay(path, &[]).0.contains("holds no conversation"));
+    let (text, code) = replay("/nowhere/recorded.jsonl", &[]);
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("cannot read /nowhere/recorded.jsonl"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[short()]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", port.local_addr().unwrap());
+    drop(port);
+    let said = |args: &[&str]| {
+        let output = diarist(&[&["replay", &file], args].concat())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    };
+    let text = said(&["--upstream", &url, "--model", "m"]);
+    assert!(
+        text.contains("answered 502: the upstream cannot be asked"),
+        "{text}"
+    );
+    assert!(said(&["--upstream", &url]).contains("--model"));
+    assert!(said(&["--upstream", "nowhere", "--model", "m"]).contains("neither a URL"));
+}
