@@ -5,7 +5,7 @@
 //! tests. Boundaries are a function of content and stored counts alone, so every process computes
 //! the same ranges and the unique key of a job makes the work happen once.
 
-use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span};
+use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span, render, select};
 use crate::history::{Link, Role};
 
 /// At least this much stays raw after an activation, where the floor itself is not smaller: below
@@ -179,7 +179,7 @@ impl<'a> View<'a> {
             .snapshots
             .iter()
             .filter(|snapshot| snapshot.eligible_from <= next_length)
-            .max_by_key(|snapshot| (snapshot.to_count, snapshot.eligible_from, snapshot.id));
+            .max_by_key(|snapshot| select::rank(snapshot));
         let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
         Self {
             path: *path,
@@ -271,9 +271,25 @@ impl<'a> View<'a> {
         } else {
             policy.block_overhead + log_tokens
         };
+        let reminded = to_count > 0 && pin.is_none() && self.begins_with_answer(to_count);
+        let reminder = if reminded {
+            render::reminder_tokens()
+        } else {
+            0
+        };
         block
+            + reminder
             + pin.map_or(0, |index| self.path.nodes[index].tokens)
             + tokens(&self.path.nodes[to_count..])
+    }
+
+    /// Whether a tail from `to_count` on would not begin with the user: then a reminder is sent
+    /// before it.
+    fn begins_with_answer(&self, to_count: usize) -> bool {
+        self.path.nodes[to_count..]
+            .iter()
+            .find(|node| node.role != Role::System)
+            .is_some_and(|node| node.role != Role::User)
     }
 }
 

@@ -4,6 +4,8 @@
 //! every replica and every repetition decides alike (INV-SAME). No tokens are counted, no clock is
 //! read (INV-FREE). Called by `proxy`, and by tests and replay with the same meaning.
 
+use std::cmp::Reverse;
+
 use crate::history::History;
 
 use super::{SnapshotId, SnapshotMeta};
@@ -96,8 +98,7 @@ pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) ->
         .iter()
         .filter(|snapshot| snapshot.eligible_from <= history.len())
         .filter(fits)
-        // Of two with the same coverage the younger: a reflection took the place of observations.
-        .max_by_key(|snapshot| (snapshot.to_count, snapshot.eligible_from, snapshot.id));
+        .max_by_key(|snapshot| rank(snapshot));
     let known = |want: Fit| {
         candidates
             .iter()
@@ -113,6 +114,20 @@ pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) ->
         snapshot: best.cloned(),
         why,
     }
+}
+
+/// Which of two snapshots is sent: the one that covers more; of two with the same coverage the
+/// smaller, since there a reflection took the place of observations. Not the younger: forks prepare
+/// snapshots without knowing of each other, and the larger one may come last (INV-WORTH).
+pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
+    let SnapshotMeta {
+        to_count,
+        tokens,
+        eligible_from,
+        id,
+        ..
+    } = *snapshot;
+    (to_count, Reverse(tokens), eligible_from, id)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -215,6 +230,21 @@ mod tests {
         assert_eq!(select(&four, &all, Before::Unseen).why, Why::NotYet);
         let two = history(&chat(2));
         assert_eq!(select(&two, &all, Before::Unseen).why, Why::Unsafe);
+    }
+
+    #[test]
+    fn of_equal_coverage_the_smaller_wins_whichever_is_younger() {
+        let seven = history(&chat(7));
+        let reflected = SnapshotMeta {
+            tokens: 50,
+            ..snapshot(1, &seven, 4, 5)
+        };
+        let from_a_fork = SnapshotMeta {
+            tokens: 80,
+            ..snapshot(2, &seven, 4, 7)
+        };
+        let got = select(&seven, &[from_a_fork, reflected], Before::Unseen);
+        assert_eq!(got.snapshot.map(|s| s.id), Some(SnapshotId(1)));
     }
 
     #[test]

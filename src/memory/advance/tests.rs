@@ -284,6 +284,66 @@ fn an_activation_that_would_not_shrink_the_request_does_not_happen() {
 }
 
 #[test]
+fn a_reminder_before_the_tail_counts_too() {
+    let chunk_of = |tokens: u32| {
+        let mut chain = Chain::default();
+        chain.push(Role::User, 3_000, true, false);
+        chain.push(Role::Assistant, 100, false, false);
+        chain.push(Role::Tool, 3_000, true, false);
+        chain.push(Role::Assistant, 3_000, true, true);
+        chain.push(Role::User, 24_000, true, false);
+        chain.part(PartKind::Chunk, 0, 3, tokens);
+        for range in observed(&chain.advance()) {
+            chain.work.push(Work {
+                kind: PartKind::Chunk,
+                span: chain.span(range.0, range.1),
+                state: WorkState::Abandoned,
+            });
+        }
+        chain.plan()
+    };
+    // What is covered less what the block costs by itself.
+    let gain = 6_100 - POLICY.block_overhead;
+    assert_eq!(chunk_of(gain - 1), None, "the tail begins with an answer");
+    assert!(chunk_of(gain - 1 - render::reminder_tokens()).is_some());
+}
+
+#[test]
+fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
+    let mut chain = Chain::chat(&[3_000; 7]);
+    let (one, two) = (
+        chain.part(PartKind::Chunk, 0, 2, 900),
+        chain.part(PartKind::Chunk, 2, 4, 900),
+    );
+    let reflection = chain.part(PartKind::Reflection, 0, 4, 400);
+    let link = chain.link(4);
+    let mut prepare = |parts: Vec<PartId>, tokens, eligible_from| {
+        let plan = Plan {
+            to: link,
+            to_count: 4,
+            pin: None,
+            parts,
+            tokens,
+            cause: Cause::Threshold,
+        };
+        chain.snapshot(&plan);
+        chain.snapshots.last_mut().expect("one").eligible_from = eligible_from;
+    };
+    prepare(vec![reflection], 400, 6);
+    // A longer fork, which the reflection came too late for, was prepared for after that.
+    prepare(vec![one, two], 1_800, 8);
+    let path = Path {
+        root: Chain::root(),
+        nodes: &chain.nodes,
+        parts: &chain.parts,
+        snapshots: &chain.snapshots,
+        work: &chain.work,
+    };
+    let current = View::of(&path).current.expect("one of them");
+    assert_eq!(current.parts, [reflection]);
+}
+
+#[test]
 fn one_long_task_pins_its_question() {
     let mut chain = Chain::default();
     chain.push(Role::User, 200, true, false);
