@@ -1,0 +1,187 @@
+//! Every invariant, held over generated client behaviour: the whole decision path from the bytes
+//! received to the bytes sent and back into memory, without sockets, clocks or tasks.
+//!
+//! The generators are measured, and mistakes are planted: a law that notices nothing fails here.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "properties/books.rs"]
+mod books;
+#[path = "properties/client.rs"]
+mod client;
+#[path = "properties/kept.rs"]
+mod kept;
+#[path = "properties/laws.rs"]
+mod laws;
+#[path = "properties/planted.rs"]
+mod planted;
+#[path = "properties/proxy.rs"]
+mod proxy;
+#[path = "properties/reading.rs"]
+mod reading;
+#[path = "properties/recorder.rs"]
+mod recorder;
+#[path = "properties/run.rs"]
+mod run;
+#[path = "properties/scribe.rs"]
+mod scribe;
+#[path = "properties/talk.rs"]
+mod talk;
+#[path = "properties/world.rs"]
+mod world;
+
+use std::cell::RefCell;
+
+use books::Seen;
+use client::{Act, Move};
+use laws::Law;
+use planted::Bug;
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use run::{Mode, case, run};
+use scribe::Script;
+
+/// 256 cases, or what `PROPTEST_CASES` says; failures are kept as seeds and tried first from then on.
+fn config() -> Config {
+    Config {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/properties.regressions",
+        ))),
+        source_file: Some(file!()),
+        ..Config::default()
+    }
+}
+
+#[test]
+fn invariants_hold_whatever_clients_do() {
+    let seen = RefCell::new(Vec::<Seen>::new());
+    let mut runner = TestRunner::new(config());
+    let result = runner.run(&case(), |case| {
+        let laws = run(&case, None);
+        seen.borrow_mut().push(laws.seen);
+        match laws.broken.first() {
+            None => Ok(()),
+            Some(broken) => Err(TestCaseError::fail(format!(
+                "{:?}: {}",
+                broken.law, broken.how
+            ))),
+        }
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let seen = seen.into_inner();
+    let share = |what: fn(&Seen) -> bool| {
+        100 * seen.iter().filter(|seen| what(seen)).count() / seen.len().max(1)
+    };
+    let shares = [
+        ("two activations", share(|s| s.activations >= 2), 30),
+        ("a reflection", share(|s| s.reflections > 0), 10),
+        ("a fork below a snapshot's end", share(|s| s.forks > 0), 20),
+        ("parallel tools", share(|s| s.parallel > 0), 20),
+        ("a pinned message", share(|s| s.pinned > 0), 5),
+        ("a refused placement", share(|s| s.stepped > 0), 3),
+        ("a request that was too long", share(|s| s.too_long > 0), 2),
+    ];
+    println!(
+        "{} cases, {} requests",
+        seen.len(),
+        seen.iter().map(|s| s.requests).sum::<usize>()
+    );
+    for (what, share, least) in shares {
+        println!("{share:3} % of cases hold {what} (at least {least})");
+    }
+    if seen.len() >= 100 {
+        for (what, share, least) in shares {
+            assert!(share >= least, "only {share} % of cases hold {what}");
+        }
+    }
+}
+
+#[test]
+fn one_task_of_three_hundred_rounds() {
+    let mut runner = TestRunner::deterministic();
+    let mut case = case().new_tree(&mut runner).unwrap().current();
+    case.mode = Mode::Alternate;
+    case.script = Script {
+        late: 0,
+        empty_every: 0,
+        observed: 20,
+        reflected: 30,
+    };
+    case.moves = vec![Move {
+        who: 0,
+        act: Act::Task {
+            ask: 40,
+            rounds: 300,
+            width: 2,
+            result: 30,
+            finish: true,
+        },
+    }];
+    let laws = run(&case, None);
+    assert!(laws.broken.is_empty(), "{:?}", laws.broken);
+    let Seen {
+        requests,
+        activations,
+        reflections,
+        pinned,
+        ..
+    } = laws.seen;
+    assert_eq!(requests, 301);
+    assert!(activations >= 10 && reflections >= 2, "{:?}", laws.seen);
+    assert!(pinned >= 250, "the question stood in {pinned} requests");
+}
+
+/// Every planted bug and the invariant that notices it.
+const NOTICED: &[(Bug, Law)] = &[
+    (Bug::CutInsideRound, Law::Pair),
+    (Bug::OneTooFew, Law::Cover),
+    (Bug::OneTooMany, Law::Cover),
+    (Bug::TailReserialised, Law::Tail),
+    (Bug::HeadSwallowed, Law::Tail),
+    (Bug::PinForgotten, Law::Pair),
+    (Bug::PinTwice, Law::Cover),
+    (Bug::ReminderMissing, Law::Pair),
+    (Bug::AnotherResource, Law::Own),
+    (Bug::AnotherTenant, Law::Own),
+    (Bug::AnotherBranch, Law::Cover),
+    (Bug::ChunkSkipped, Law::Cover),
+    (Bug::ReflectionDropsLater, Law::Cover),
+    (Bug::BlockRewritten, Law::Same),
+    (Bug::BlockRewritten, Law::Prefix),
+    (Bug::BlockRewritten, Law::Uncached),
+    (Bug::HintsInTheMiddle, Law::Prefix),
+    (Bug::EligibleIgnored, Law::Same),
+    (Bug::RetryNotPinned, Law::Same),
+    (Bug::UnconfirmedObserved, Law::Confirmed),
+    (Bug::ActivationNotSmaller, Law::Worth),
+    (Bug::NeverActivates, Law::Bound),
+    (Bug::NeverReflects, Law::Bound),
+    (Bug::RefusalPassedOn, Law::Open),
+];
+
+/// Cases within which a planted bug must be noticed.
+const WITHIN: usize = 150;
+
+#[test]
+fn planted_bugs_are_noticed() {
+    let mut missed = Vec::new();
+    for (bug, law) in NOTICED {
+        let mut runner = TestRunner::deterministic();
+        let cases = case();
+        let noticed = (1..=WITHIN).find(|_| {
+            let case = cases.new_tree(&mut runner).unwrap().current();
+            let laws = run(&case, Some(*bug));
+            laws.broken.iter().any(|broken| broken.law == *law)
+        });
+        match noticed {
+            Some(case) => println!("{bug:?}: noticed by {law:?} in case {case}"),
+            None => missed.push((bug, law)),
+        }
+    }
+    assert!(
+        missed.is_empty(),
+        "not noticed within {WITHIN} cases: {missed:?}"
+    );
+}

@@ -1,0 +1,463 @@
+//! The invariants that look at more than one request, and the books they are checked against: what
+//! each owner sent, what went upstream for it, what the Observer was shown of it.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use diarist::memory::{Policy, render};
+use diarist::provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
+
+use super::kept::{Prompts, size};
+use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
+use super::proxy::{Exchange, Shown};
+use super::reading::Reading;
+use super::scribe::{END, Mark, Script};
+use super::talk::{Request, Run};
+use super::world::Used;
+
+/// An accepted request.
+#[derive(Debug)]
+struct Past {
+    /// The client's leading system messages.
+    head: Vec<u8>,
+    /// The request it continues, if any.
+    before: Option<usize>,
+    prefixes: Vec<Run>,
+    /// Without our question for usage, which is asked where it is known to be welcome.
+    sent: Vec<u8>,
+    used: Used,
+    marks: Vec<Mark>,
+    cut: usize,
+    /// How many requests in a row were larger than they should be.
+    over: usize,
+    /// Where the last observation ends in the prompt.
+    observations: usize,
+}
+
+/// Everything about one owner.
+#[derive(Debug, Default)]
+struct Book {
+    past: Vec<Past>,
+    by_tip: HashMap<Run, usize>,
+    by_body: HashMap<Bytes, usize>,
+    received: Prompts,
+    received_with: HashMap<Used, Prompts>,
+    sent: Prompts,
+    /// For each chain: length of the first and of the longest accepted request that carried it.
+    carried: HashMap<Run, (usize, usize, usize)>,
+    shown: usize,
+}
+
+/// What a case was about, for the measure of the generators.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub requests: usize,
+    pub activations: usize,
+    pub reflections: usize,
+    pub forks: usize,
+    pub parallel: usize,
+    pub changed: usize,
+    pub pinned: usize,
+    pub stepped: usize,
+    pub too_long: usize,
+}
+
+/// The laws that look at more than one request.
+#[derive(Debug)]
+pub struct Laws {
+    policy: Policy,
+    script: Script,
+    rules: Rules,
+    books: HashMap<String, Book>,
+    with: PromptCache,
+    without: PromptCache,
+    pub broken: Vec<Broken>,
+    pub seen: Seen,
+}
+
+impl Laws {
+    pub fn new(policy: Policy, script: Script, rules: Rules) -> Self {
+        Self {
+            policy,
+            script,
+            rules,
+            books: HashMap::new(),
+            with: PromptCache::new(rough_count()),
+            without: PromptCache::new(rough_count()),
+            broken: Vec::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    fn note(&mut self, check: Check) {
+        self.broken.extend(check.err());
+    }
+
+    /// Judges one exchange. `with` says what the request would have been with another snapshot.
+    pub fn exchange(
+        &mut self,
+        request: &Request,
+        exchange: &Exchange,
+        with: &dyn Fn(Used) -> Bytes,
+    ) {
+        self.seen.requests += 1;
+        self.seen.stepped += usize::from(exchange.stepped_down);
+        self.seen.too_long += usize::from(exchange.too_long);
+        for (sent, _) in &exchange.sent {
+            let read = Reading::of(request, sent);
+            for law in [inv_own, inv_cover, inv_tail, inv_pair] {
+                self.note(law(&read));
+            }
+        }
+        let open = inv_open(request, exchange, &self.rules);
+        self.note(open);
+        if exchange.accepted.is_some() {
+            self.accepted(request, exchange, with);
+        }
+        for shown in &exchange.shown {
+            self.shown(shown);
+        }
+    }
+
+    fn accepted(&mut self, request: &Request, exchange: &Exchange, with: &dyn Fn(Used) -> Bytes) {
+        let (Some((sent, used)), Some(accepted)) = (exchange.sent.last(), &exchange.accepted)
+        else {
+            return;
+        };
+        let read = Reading::of(request, sent);
+        let prefixes = request.prefixes();
+        let prompt = accepted.prompt.segments();
+        let mut book = self
+            .books
+            .remove(&request.owner.label())
+            .unwrap_or_default();
+        let before = (0..prefixes.len())
+            .rev()
+            .find_map(|length| book.by_tip.get(&prefixes[length]).copied());
+        self.measure(&book, &read, &prefixes, before);
+        let over = self.over(&book, &read, before, exchange.waiting);
+        let number = book.past.len();
+        let head = match request.leading.checked_sub(1) {
+            Some(last) => request.body[read.raw_items[0].start..read.raw_items[last].end].to_vec(),
+            None => Vec::new(),
+        };
+        let past = Past {
+            head,
+            before,
+            sent: read.sent.clone(),
+            used: *used,
+            marks: read.marks.clone(),
+            cut: read.cut,
+            over,
+            observations: observations_end(prompt),
+            prefixes,
+        };
+        let mut checks = vec![
+            inv_same(&book, request, &read.sent, "when it came again"),
+            inv_bound(over),
+        ];
+        let raw = judge(&request.body, &Rules::default())
+            .ok()
+            .map(|raw| raw.prompt);
+        if let Some(before) = before.map(|at| &book.past[at]) {
+            let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
+            if changed && past.prefixes.len() > before.prefixes.len() && !exchange.too_long {
+                checks.push(inv_worth(&read, &with(before.used)));
+                checks.push(inv_prefix_of_observations(before, &past, prompt, &book));
+            }
+        }
+        if let Some(raw_prompt) = &raw {
+            let raw = raw_prompt.segments();
+            checks.push(self.inv_uncached(&read, &accepted.prompt, raw_prompt, &book, *used));
+            checks.push(inv_prefix(&book, &read, *used, raw, prompt));
+            book.received.add(raw, number);
+            book.received_with
+                .entry(*used)
+                .or_default()
+                .add(raw, number);
+        }
+        book.sent.add(prompt, number);
+        book.by_tip
+            .entry(*past.prefixes.last().unwrap())
+            .or_insert(number);
+        book.by_body.entry(request.body.clone()).or_insert(number);
+        book.carry(request, &past.prefixes);
+        book.past.push(past);
+        self.books.insert(request.owner.label(), book);
+        for check in checks {
+            self.note(check);
+        }
+    }
+
+    fn measure(
+        &mut self,
+        book: &Book,
+        read: &Reading<'_>,
+        prefixes: &[Run],
+        before: Option<usize>,
+    ) {
+        let seen = &mut self.seen;
+        seen.changed += usize::from(read.has_block());
+        seen.pinned += usize::from(read.pin().is_some());
+        seen.parallel += usize::from(read.request.turns.iter().any(|turn| turn.calls() > 1));
+        if let Some(before) = before.map(|at| &book.past[at])
+            && before.prefixes.len() < prefixes.len()
+        {
+            let news = read
+                .marks
+                .iter()
+                .any(|mark| mark.reflection && !before.marks.contains(mark));
+            seen.reflections += usize::from(news);
+            seen.activations += usize::from(read.cut > before.cut);
+        }
+        seen.forks += usize::from(book.past.iter().any(|past| {
+            past.cut > 1
+                && prefixes.get(1) == past.prefixes.get(1)
+                && prefixes.get(past.cut) != past.prefixes.get(past.cut)
+        }));
+    }
+
+    /// How many requests in a row were larger than they may be.
+    fn over(&self, book: &Book, read: &Reading<'_>, before: Option<usize>, waiting: bool) -> usize {
+        let before = before.map(|at| &book.past[at]);
+        let over = before.map_or(0, |before| before.over);
+        // What the request before brought is confirmed by this one, and observed after it.
+        let earlier = before
+            .and_then(|before| before.before)
+            .map(|at| &book.past[at]);
+        let known = earlier.map_or(0, |earlier| earlier.prefixes.len() - 1);
+        if waiting || !self.script.works() {
+            return 0;
+        }
+        let head = read.raw_items[..read.request.leading].iter();
+        let head = head.map(|item| item.len() / 4).sum::<usize>();
+        let pin = read.pin().map_or(0, |pin| read.request.turns[pin].tokens);
+        let news = read.request.turns[known..].iter().map(|turn| turn.tokens);
+        let policy = &self.policy;
+        let budgets = 6 * (policy.message_tokens + policy.observation_tokens) as usize / 5;
+        let overhead = policy.block_overhead as usize + render::reminder_tokens() as usize;
+        let bound = head + budgets + overhead + pin + news.sum::<usize>();
+        let size = read.tokens();
+        if size <= bound { 0 } else { over + 1 }
+    }
+
+    /// Uncached tokens where nothing is activated: at most one cache step more than without Diarist.
+    fn inv_uncached(
+        &mut self,
+        read: &Reading<'_>,
+        sent: &Prompt,
+        raw: &Prompt,
+        book: &Book,
+        used: Used,
+    ) -> Check {
+        let owner = read.request.owner.label();
+        let steady = book.steady(used, raw.segments());
+        let with = self.with.read_and_write(&owner, "m", sent);
+        let without = self.without.read_and_write(&owner, "m", raw);
+        // Less than this is never cached, however alike.
+        let alike = with.prompt_tokens.saturating_sub(without.uncached_tokens());
+        if !steady || alike < cache::MINIMUM_TOKENS + cache::STEP_TOKENS {
+            return Ok(());
+        }
+        // The simulated cache compares in pieces of 80 tokens at most.
+        let most = without.uncached_tokens()
+            + cache::STEP_TOKENS
+            + 80
+            + allowed(read, book, used, raw.segments());
+        if with.uncached_tokens() <= most {
+            return Ok(());
+        }
+        breaks(
+            Law::Uncached,
+            format!(
+                "uncached {} tokens, without Diarist {}",
+                with.uncached_tokens(),
+                without.uncached_tokens()
+            ),
+        )
+    }
+
+    /// Confirmed history only: what the Observer is shown was carried by an accepted request and by
+    /// a longer one.
+    fn shown(&mut self, shown: &Shown) {
+        let book = self.books.entry(shown.owner.clone()).or_default();
+        let mut run = Run::of(&shown.chain[..shown.from]);
+        for digest in &shown.chain[shown.from..] {
+            run = run.with(*digest);
+            let confirmed = book.carried.get(&run).is_some_and(|(born, longest, size)| {
+                book.shown += size;
+                longest > born
+            });
+            if !confirmed {
+                let broken = breaks(
+                    Law::Confirmed,
+                    format!("message {} was shown unconfirmed", run.count),
+                );
+                return self.note(broken);
+            }
+        }
+    }
+
+    /// At the end: what the Observer was shown in all, against what was confirmed in all.
+    pub fn ended(&mut self) {
+        for book in self.books.values() {
+            let confirmed: usize = book
+                .carried
+                .values()
+                .filter(|(born, longest, _)| longest > born)
+                .map(|(_, _, size)| size)
+                .sum();
+            if book.shown * 2 > confirmed * 3 {
+                let how = format!("{} tokens were shown of {confirmed} confirmed", book.shown);
+                self.broken.extend(breaks(Law::Confirmed, how).err());
+            }
+        }
+    }
+
+    /// INV-SAME, at the end: what an accepted request goes out as `when` it comes again.
+    pub fn again(&mut self, request: &Request, now: &Bytes, when: &str) {
+        let Some(book) = self.books.get(&request.owner.label()) else {
+            return;
+        };
+        let check = inv_same(book, request, &Reading::of(request, now).sent, when);
+        self.note(check);
+    }
+}
+
+impl Book {
+    fn carry(&mut self, request: &Request, prefixes: &[Run]) {
+        let length = request.turns.len();
+        for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
+            let entry = self
+                .carried
+                .entry(*run)
+                .or_insert((length, length, turn.tokens));
+            entry.0 = entry.0.min(length);
+            entry.1 = entry.1.max(length);
+        }
+    }
+
+    /// Whether of the requests that share the most with this one, one was sent with `used`.
+    fn steady(&self, used: Used, raw: &[String]) -> bool {
+        let all = self.received.kept(raw);
+        let alike = self.received_with.get(&used).map(|with| with.kept(raw));
+        alike.is_some_and(|alike| alike.segments == all.segments)
+    }
+}
+
+/// Where the last observation ends in `prompt`, in bytes.
+fn observations_end(prompt: &[String]) -> usize {
+    let mut before = 0;
+    for segment in prompt {
+        if let Some(at) = segment.rfind(END) {
+            return before + at + END.len();
+        }
+        before += segment.len();
+    }
+    0
+}
+
+/// INV-SAME: the same request goes out as the same bytes.
+fn inv_same(book: &Book, request: &Request, sent: &[u8], when: &str) -> Check {
+    match book.by_body.get(&request.body) {
+        Some(at) if book.past[*at].sent != *sent => {
+            let how = format!(
+                "a request of {} messages went out as other bytes {when}",
+                request.turns.len()
+            );
+            breaks(Law::Same, how)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// INV-BOUND: a long history is not long for longer than three requests.
+fn inv_bound(over: usize) -> Check {
+    if over > 3 {
+        return breaks(
+            Law::Bound,
+            format!("{over} requests in a row were too large"),
+        );
+    }
+    Ok(())
+}
+
+/// INV-WORTH: an activation makes the request smaller.
+fn inv_worth(now: &Reading<'_>, before: &[u8]) -> Check {
+    let before = Reading::of(now.request, before);
+    let (small, large) = (now.tokens(), before.tokens());
+    // The plan does not count the hints, which are this short here; the rest is rounding.
+    let slack = 24;
+    if small <= large + slack {
+        return Ok(());
+    }
+    breaks(Law::Worth, format!("{small} tokens instead of {large}"))
+}
+
+/// INV-PREFIX, at an activation: everything up to the end of the old observations is as it was, and
+/// nothing but a reflection takes observations back.
+fn inv_prefix_of_observations(before: &Past, now: &Past, prompt: &[String], book: &Book) -> Check {
+    if before.used.map(|(_, placement)| placement) != now.used.map(|(_, placement)| placement) {
+        // The first block, or a placement that was given up.
+        return Ok(());
+    }
+    if now.cut < before.cut {
+        return breaks(Law::Prefix, "a longer request covers less");
+    }
+    if now.marks.starts_with(&before.marks) {
+        let kept = book.sent.kept(prompt).bytes;
+        // Behind a changed head nothing could be kept.
+        if kept < before.observations && before.head == now.head {
+            return breaks(
+                Law::Prefix,
+                format!(
+                    "keeps {kept} bytes, the observations end at {}",
+                    before.observations
+                ),
+            );
+        }
+    } else if !now
+        .marks
+        .iter()
+        .any(|m| m.reflection && !before.marks.contains(m))
+    {
+        return breaks(Law::Prefix, "observations changed without a reflection");
+    }
+    Ok(())
+}
+
+/// Behind another head everything is new, and what stands in for the oldest messages is smaller by
+/// the policy's account only: that is in tokens, and a picture counts there as what it costs, while
+/// a prompt shows the few bytes of its digest. In tokens.
+fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String]) -> u32 {
+    if book.received_with[&used].kept(raw).segments >= read.request.leading {
+        return 0;
+    }
+    let covered = &read.request.turns[..read.cut.min(read.request.turns.len())];
+    let images = covered.iter().filter(|turn| turn.has_image()).count();
+    cache::STEP_TOKENS + 765 * u32::try_from(images).unwrap()
+}
+
+/// INV-PREFIX, between activations: of what was sent before no more is lost than the client itself
+/// changed.
+fn inv_prefix(
+    book: &Book,
+    read: &Reading<'_>,
+    used: Used,
+    raw: &[String],
+    prompt: &[String],
+) -> Check {
+    if !book.steady(used, raw) {
+        return Ok(());
+    }
+    let new = size(prompt) - book.sent.kept(prompt).bytes;
+    let changed = size(raw) - book.received_with[&used].kept(raw).bytes;
+    let slack = 4 * allowed(read, book, used, raw) as usize;
+    if new <= changed + slack {
+        return Ok(());
+    }
+    breaks(
+        Law::Prefix,
+        format!("{new} bytes of the prompt are new, the client changed {changed}"),
+    )
+}

@@ -1,0 +1,530 @@
+//! Clients: what they do, as a list of moves that shrinks, and how they do it.
+//!
+//! A move never looks at what the proxy did beyond what a client sees: whether it was answered.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::talk::{Call, Msg, Owner, Request, Said, Spelling, words};
+use diarist::history::Role;
+
+/// One thing a client does.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// Says something and gets an answer.
+    Chat { ask: usize, answer: usize },
+    /// Says the same short word as ever.
+    Yes,
+    /// Says something that takes rounds of parallel tool calls to answer.
+    Task {
+        ask: usize,
+        rounds: usize,
+        width: usize,
+        result: usize,
+        finish: bool,
+    },
+    /// Sends the last request again.
+    Retry,
+    /// Says something, and sends it twice at the same moment.
+    Twins { ask: usize },
+    /// Sends an older request again.
+    Late(Index),
+    /// Puts other words in the place of the last user message.
+    EditLast { ask: usize },
+    /// Puts other words in the place of an earlier user message and goes on from there.
+    EditEarly { at: Index, ask: usize },
+    /// Goes back to the branch left by the last edit.
+    Return,
+    /// Has the last question answered anew.
+    Regenerate { answer: usize },
+    /// Changes the system prompt.
+    Head,
+    /// Inserts messages nobody saw being said, at the end or somewhere.
+    Foreign { at: Option<Index> },
+    /// Forgets the oldest messages.
+    Truncate { rounds: usize },
+    /// Spells what it said before in another way.
+    Respell(u8),
+    /// Puts placeholders in the place of old tool results.
+    Prune,
+    /// Asks for a title, as a request of its own.
+    Side,
+    /// Lets the Observer catch up.
+    Rest,
+}
+
+/// Who makes a move.
+#[derive(Clone, Debug)]
+pub struct Move {
+    pub who: usize,
+    pub act: Act,
+}
+
+/// What a client does in every request.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    pub head: Head,
+    /// The system prompt tells the time: it changes every turn.
+    pub clock: bool,
+    /// A system message stands at the end of every request, and nowhere else (aider).
+    pub trailing: bool,
+    /// The newest user message carries a reminder that is gone with the next one (opencode).
+    pub floating: bool,
+    pub images: bool,
+    pub json_object: bool,
+    pub pretty: bool,
+    pub stream: bool,
+    pub spelling: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    None,
+    System,
+    Developer,
+    Two,
+}
+
+pub fn habits() -> impl Strategy<Value = Habits> {
+    let head = prop_oneof![
+        4 => Just(Head::System),
+        1 => Just(Head::Developer),
+        1 => Just(Head::Two),
+        1 => Just(Head::None),
+    ];
+    let rare = || prop::bool::weighted(0.12);
+    (
+        head,
+        (rare(), rare(), rare(), rare(), rare()),
+        any::<(bool, bool)>(),
+        prop_oneof![Just(0_u8), any::<u8>()],
+    )
+        .prop_map(
+            |(
+                head,
+                (clock, trailing, floating, images, json_object),
+                (pretty, stream),
+                spelling,
+            )| {
+                Habits {
+                    head,
+                    clock,
+                    trailing,
+                    floating,
+                    images: images && !clock,
+                    json_object,
+                    pretty,
+                    stream,
+                    spelling,
+                }
+            },
+        )
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => 8_usize..60, 6 => 60_usize..220, 1 => 220_usize..700]
+}
+
+/// Rounds of a long task, now and then of a very long one.
+fn long() -> impl Strategy<Value = usize> {
+    prop_oneof![60 => 10_usize..30, 1 => Just(300_usize)]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        30 => (size(), size()).prop_map(|(ask, answer)| Act::Chat { ask, answer }),
+        3 => Just(Act::Yes),
+        9 => (size(), 1_usize..6, 1_usize..4, size(), prop::bool::weighted(0.9)).prop_map(
+            |(ask, rounds, width, result, finish)| Act::Task { ask, rounds, width, result, finish }
+        ),
+        1 => (long(), 1_usize..3, 20_usize..160).prop_map(|(rounds, width, result)| {
+            Act::Task { ask: 40, rounds, width, result, finish: true }
+        }),
+        2 => Just(Act::Retry),
+        2 => size().prop_map(|ask| Act::Twins { ask }),
+        2 => any::<Index>().prop_map(Act::Late),
+        2 => size().prop_map(|ask| Act::EditLast { ask }),
+        2 => (any::<Index>(), size()).prop_map(|(at, ask)| Act::EditEarly { at, ask }),
+        2 => Just(Act::Return),
+        2 => size().prop_map(|answer| Act::Regenerate { answer }),
+        1 => Just(Act::Head),
+        1 => prop::option::of(any::<Index>()).prop_map(|at| Act::Foreign { at }),
+        1 => (1_usize..4).prop_map(|rounds| Act::Truncate { rounds }),
+        1 => any::<u8>().prop_map(Act::Respell),
+        1 => Just(Act::Prune),
+        1 => Just(Act::Side),
+        2 => Just(Act::Rest),
+    ]
+}
+
+pub fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = (
+        prop_oneof![3 => Just(0_usize), 1 => Just(1), 1 => Just(2)],
+        act(),
+    )
+        .prop_map(|(who, act)| Move { who, act });
+    prop::collection::vec(one, 10..45)
+}
+
+/// What takes a client's requests.
+pub trait Upstream {
+    /// Sends a request; whether it was answered.
+    fn ask(&mut self, request: &Request) -> bool;
+    /// Sends a request twice at the same moment.
+    fn ask_twice(&mut self, request: &Request) -> bool;
+    /// Waits until the Observer has nothing left to do.
+    fn rest(&mut self);
+}
+
+/// A client in the middle of its conversation.
+#[derive(Debug)]
+pub struct Client {
+    owner: Owner,
+    habits: Habits,
+    turns: Vec<Msg>,
+    branches: Vec<Vec<Msg>>,
+    sent: Vec<Request>,
+    spelling: Spelling,
+    said: usize,
+    heads: usize,
+    /// Nothing but appended so far.
+    pub linear: bool,
+}
+
+impl Client {
+    pub fn new(owner: Owner, habits: Habits) -> Self {
+        Self {
+            owner,
+            turns: Vec::new(),
+            branches: Vec::new(),
+            sent: Vec::new(),
+            spelling: Spelling(habits.spelling),
+            said: 0,
+            heads: 0,
+            linear: !habits.trailing && !habits.floating,
+            habits,
+        }
+    }
+
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub fn perform(&mut self, act: &Act, upstream: &mut dyn Upstream) {
+        let appends = matches!(
+            act,
+            Act::Chat { .. } | Act::Yes | Act::Task { .. } | Act::Retry | Act::Rest | Act::Head
+        );
+        self.linear &= appends;
+        match act {
+            Act::Chat { ask, answer } => {
+                self.says(*ask);
+                self.answered(*answer, upstream);
+            }
+            Act::Yes => {
+                self.push(Said::User {
+                    text: "yes".into(),
+                    image: false,
+                });
+                self.answered(12, upstream);
+            }
+            Act::Task {
+                ask,
+                rounds,
+                width,
+                result,
+                finish,
+            } => self.task(*ask, *rounds, *width, *result, *finish, upstream),
+            Act::Retry => self.again(self.sent.len().checked_sub(1), upstream),
+            Act::Late(at) => {
+                let at = (!self.sent.is_empty()).then(|| at.index(self.sent.len()));
+                self.again(at, upstream);
+            }
+            Act::Twins { ask } => {
+                self.says(*ask);
+                let request = self.request();
+                let answered = upstream.ask_twice(&request);
+                self.after(request, answered, 40);
+            }
+            Act::EditLast { ask } => self.edit(usize::MAX, *ask, upstream),
+            Act::EditEarly { at, ask } => self.edit(at.index(usize::MAX - 1), *ask, upstream),
+            Act::Return => {
+                if let Some(branch) = self.branches.pop() {
+                    self.branches
+                        .insert(0, std::mem::replace(&mut self.turns, branch));
+                    self.says(30);
+                    self.answered(30, upstream);
+                }
+            }
+            Act::Regenerate { answer } => {
+                if matches!(self.turns.last().map(Msg::role), Some(Role::Assistant)) {
+                    self.turns.pop();
+                    if !self.turns.is_empty() {
+                        self.answered(*answer, upstream);
+                    }
+                }
+            }
+            Act::Head => self.heads += 1,
+            Act::Foreign { at } => self.foreign(at.as_ref()),
+            Act::Truncate { rounds } => self.truncate(*rounds),
+            Act::Respell(habits) => {
+                self.spelling = Spelling(*habits);
+                for turn in &mut self.turns {
+                    *turn = turn.respelled(Spelling(*habits));
+                }
+            }
+            Act::Prune => self.prune(),
+            Act::Side => {
+                let request = self.side();
+                upstream.ask(&request);
+            }
+            Act::Rest => upstream.rest(),
+        }
+    }
+
+    fn fresh(&mut self, kind: char, tokens: usize) -> String {
+        self.said += 1;
+        words(&format!("{kind}{}", self.said), tokens)
+    }
+
+    fn push(&mut self, said: Said) {
+        self.turns.push(Msg::new(said, self.spelling));
+    }
+
+    fn says(&mut self, tokens: usize) {
+        let text = self.fresh('u', tokens);
+        let image = self.habits.images && self.said % 5 == 1;
+        self.push(Said::User { text, image });
+    }
+
+    /// Sends what stands, and takes the answer in.
+    fn answered(&mut self, tokens: usize, upstream: &mut dyn Upstream) -> bool {
+        let request = self.request();
+        let answered = upstream.ask(&request);
+        self.after(request, answered, tokens)
+    }
+
+    fn after(&mut self, request: Request, answered: bool, tokens: usize) -> bool {
+        self.sent.push(request);
+        if answered {
+            let text = self.fresh('a', tokens);
+            self.push(Said::Answer(text));
+        } else {
+            // As `llm` does: the turn that failed is gone.
+            while let Some(gone) = self.turns.pop() {
+                if gone.role() == Role::User {
+                    break;
+                }
+            }
+        }
+        answered
+    }
+
+    fn task(
+        &mut self,
+        ask: usize,
+        rounds: usize,
+        width: usize,
+        result: usize,
+        finish: bool,
+        upstream: &mut dyn Upstream,
+    ) {
+        self.says(ask);
+        for _ in 0..rounds {
+            let request = self.request();
+            let answered = upstream.ask(&request);
+            if !answered {
+                self.after(request, false, 0);
+                return;
+            }
+            self.sent.push(request);
+            self.round(width, result);
+        }
+        if finish || rounds == 0 {
+            self.answered(40, upstream);
+        } else {
+            // Given up in the middle: the next request goes on from before the task.
+            while self
+                .turns
+                .pop()
+                .is_some_and(|gone| gone.role() != Role::User)
+            {}
+        }
+    }
+
+    fn round(&mut self, width: usize, result: usize) {
+        self.said += 1;
+        let (name, number) = (["look", "write"][self.said % 2], self.said);
+        let calls: Vec<Call> = (0..width)
+            .map(|at| Call {
+                id: format!("call_{number}_{at}"),
+                name,
+                number: u32::try_from(number).unwrap(),
+                query: format!("q{at} é"),
+            })
+            .collect();
+        let ids: Vec<String> = calls.iter().map(|call| call.id.clone()).collect();
+        let text = if number % 3 == 0 {
+            self.fresh('c', 10)
+        } else {
+            String::new()
+        };
+        self.push(Said::Calls { text, calls });
+        for id in ids {
+            let text = self.fresh('r', result);
+            self.push(Said::Result { id, text });
+        }
+    }
+
+    fn again(&mut self, at: Option<usize>, upstream: &mut dyn Upstream) {
+        if let Some(request) = at.and_then(|at| self.sent.get(at)) {
+            upstream.ask(&request.clone());
+        }
+    }
+
+    fn edit(&mut self, at: usize, ask: usize, upstream: &mut dyn Upstream) {
+        let users: Vec<usize> = (0..self.turns.len())
+            .filter(|at| self.turns[*at].role() == Role::User)
+            .collect();
+        let Some(last) = users.len().checked_sub(1) else {
+            return;
+        };
+        let at = users[if at == usize::MAX {
+            last
+        } else {
+            at % users.len()
+        }];
+        self.branches.push(self.turns.clone());
+        self.turns.truncate(at);
+        self.says(ask);
+        self.answered(50, upstream);
+    }
+
+    fn foreign(&mut self, at: Option<&Index>) {
+        let ends: Vec<usize> = (1..=self.turns.len())
+            .filter(|count| {
+                self.turns[count - 1].role() == Role::Assistant
+                    && self.turns[count - 1].calls() == 0
+            })
+            .collect();
+        let Some(last) = ends.last() else { return };
+        let at = at.map_or(*last, |at| ends[at.index(ends.len())]);
+        let (asked, ok) = (self.fresh('f', 20), self.fresh('g', 5));
+        let pair = [
+            Said::User {
+                text: asked,
+                image: false,
+            },
+            Said::Answer(ok),
+        ];
+        let pair = pair.map(|said| Msg::new(said, self.spelling));
+        self.turns.splice(at..at, pair);
+    }
+
+    /// Drops whole exchanges from the front: what remains begins with a user message.
+    fn truncate(&mut self, rounds: usize) {
+        let users = (1..self.turns.len()).filter(|at| self.turns[*at].role() == Role::User);
+        if let Some(at) = users.take(rounds).last() {
+            self.turns.drain(..at);
+        }
+    }
+
+    fn prune(&mut self) {
+        let keep = self.turns.len().saturating_sub(6);
+        for turn in &mut self.turns[..keep] {
+            if let Said::Result { id, .. } = &*turn.said {
+                let said = Said::Result {
+                    id: id.clone(),
+                    text: "[Old tool result content cleared]".into(),
+                };
+                *turn = Msg::new(said, self.spelling);
+            }
+        }
+    }
+
+    fn head(&self) -> Vec<String> {
+        let time = if self.habits.clock {
+            self.sent.len()
+        } else {
+            0
+        };
+        let text = |name: &str| words(&format!("{name} {} at {time}:", self.heads), 30);
+        let one = |role: &str, name: &str| {
+            format!(
+                "{{\"role\":\"{role}\",\"content\":{}}}",
+                serde_json::to_string(&text(name)).unwrap()
+            )
+        };
+        match self.habits.head {
+            Head::None => vec![],
+            Head::System => vec![one("system", "rules")],
+            Head::Developer => vec![one("developer", "rules")],
+            Head::Two => vec![one("system", "rules"), one("system", "more")],
+        }
+    }
+
+    fn request(&self) -> Request {
+        let mut turns = self.turns.clone();
+        if self.habits.floating
+            && let Some(at) = turns.iter().rposition(|turn| turn.role() == Role::User)
+            && let Said::User { text, image } = &*turns[at].said
+        {
+            let said = Said::User {
+                text: format!("{text}\n\nReminder: plan only, change nothing."),
+                image: *image,
+            };
+            turns[at] = Msg::new(said, self.spelling);
+        }
+        if self.habits.trailing {
+            let said = Said::System("Reminder: answer with edit blocks only.".into());
+            turns.push(Msg::new(said, self.spelling));
+        }
+        self.written(&turns)
+    }
+
+    fn side(&self) -> Request {
+        let text = match self.turns.first().map(|turn| &*turn.said) {
+            Some(Said::User { text, .. }) => format!("A title for: {text}"),
+            _ => "A title for nothing".into(),
+        };
+        let said = Said::User { text, image: false };
+        self.written(&[Msg::new(said, self.spelling)])
+    }
+
+    fn written(&self, turns: &[Msg]) -> Request {
+        let head = self.head();
+        let (space, gap) = if self.habits.pretty {
+            ("\n  ", " ")
+        } else {
+            ("", "")
+        };
+        let items: Vec<&str> = head
+            .iter()
+            .map(String::as_str)
+            .chain(turns.iter().map(|turn| &*turn.json))
+            .collect();
+        let mut body = format!("{{{space}\"model\":{gap}\"m\",");
+        if self.habits.stream {
+            body.push_str("\"stream\":true,");
+        }
+        body.push_str(&format!("{space}\"messages\":{gap}["));
+        body.push_str(&items.join(&format!(",{space}")));
+        body.push_str(&format!("{gap}],\"temperature\":0.70e0,"));
+        if self.habits.json_object {
+            body.push_str("\"response_format\":{\"type\":\"json_object\"},");
+        }
+        body.push_str("\"seed\":1,\"seed\":1.0,\"metadata\":{\"k\":\"\\u00e9 [[no]]\"}");
+        body.push_str(space);
+        body.push('}');
+        let system = turns
+            .iter()
+            .take_while(|turn| turn.role() == Role::System)
+            .count();
+        Request {
+            owner: self.owner.clone(),
+            body: body.into(),
+            leading: head.len() + system,
+            turns: turns[system..].to_vec(),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Planted bugs: each is one plausible mistake in the decision path, and a test asserts that the
+//! laws notice it, and which law does.
+
+use bytes::Bytes;
+use diarist::memory::{NewPart, PartKind, Policy, Snapshot, render};
+use diarist::wire::chat::Parsed;
+use diarist::wire::{Insert, Placement};
+
+use super::proxy::insert;
+use super::world::Known;
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bug {
+    /// The cut parts a call from its results.
+    CutInsideRound,
+    /// The last covered message is sent raw as well.
+    OneTooFew,
+    /// The first message of the tail is left out.
+    OneTooMany,
+    /// The body is read into a tree and written again.
+    TailReserialised,
+    /// The leading system message goes with the oldest messages.
+    HeadSwallowed,
+    /// The user message that is asked for is covered and not pinned.
+    PinForgotten,
+    /// The pinned message is sent twice.
+    PinTwice,
+    /// Nothing stands between the block and a tail that begins with the assistant.
+    ReminderMissing,
+    /// Resources share their memory.
+    AnotherResource,
+    /// Tenants share their memory.
+    AnotherTenant,
+    /// Parts are looked up by their place, not by their link.
+    AnotherBranch,
+    /// A chunk in the middle of the log is not sent.
+    ChunkSkipped,
+    /// What came after a reflection is dropped with what it condenses.
+    ReflectionDropsLater,
+    /// The block is written anew for every request, with the time in it.
+    BlockRewritten,
+    /// The hints stand before the observations.
+    HintsInTheMiddle,
+    /// A snapshot may be used by requests that were sent without it.
+    EligibleIgnored,
+    /// A request that comes again is decided anew.
+    RetryNotPinned,
+    /// The newest messages are observed before anybody confirmed them.
+    UnconfirmedObserved,
+    /// A snapshot is used even where it makes the request larger.
+    ActivationNotSmaller,
+    /// Snapshots are never prepared.
+    NeverActivates,
+    /// Observations are never condensed.
+    NeverReflects,
+    /// The refusal of a changed request is the client's answer.
+    RefusalPassedOn,
+}
+
+/// Splices as the product does, or not quite.
+pub fn splice(
+    bug: Option<Bug>,
+    parsed: &Parsed,
+    snapshot: &Snapshot,
+    placement: Placement,
+    requests: usize,
+    joined: &dyn Fn(&Insert<'_>) -> Bytes,
+) -> Bytes {
+    let mut snapshot = snapshot.clone();
+    if bug == Some(Bug::BlockRewritten) {
+        snapshot.segments[0].push_str(&format!("It is {requests} o'clock.\n"));
+    }
+    let mut insert = insert(&snapshot, placement);
+    match bug {
+        Some(Bug::CutInsideRound)
+            if parsed
+                .messages()
+                .get(insert.cut)
+                .is_some_and(|message| !message.calls.is_empty()) =>
+        {
+            insert.cut += 1;
+        }
+        Some(Bug::OneTooFew) => insert.cut -= 1,
+        Some(Bug::OneTooMany) => insert.cut += 1,
+        Some(Bug::PinForgotten) => insert.pin = None,
+        _ => {}
+    }
+    let body = joined(&insert);
+    match bug {
+        Some(Bug::TailReserialised) => {
+            let tree: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            tree.to_string().into()
+        }
+        Some(Bug::PinTwice) => match insert.pin {
+            Some(pin) => {
+                let pin = text(&parsed.body()[parsed.messages()[pin].span.clone()]);
+                text(&body)
+                    .replacen(&pin, &format!("{pin},{pin}"), 1)
+                    .into()
+            }
+            None => body,
+        },
+        Some(Bug::ReminderMissing) => {
+            let reminder = reminder();
+            text(&body).replacen(&format!("{reminder},"), "", 1).into()
+        }
+        Some(Bug::HeadSwallowed) => match parsed.head().messages().first() {
+            Some(head) => {
+                let (before, after) = (&body[..head.span.start], &body[head.span.end..]);
+                let next = after.iter().position(|byte| *byte == b'{').unwrap();
+                [before, &after[next..]].concat().into()
+            }
+            None => body,
+        },
+        _ => body,
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The reminder as a message.
+pub fn reminder() -> String {
+    format!(
+        r#"{{"role":"user","content":{}}}"#,
+        serde_json::Value::from(render::REMINDER)
+    )
+}
+
+/// What the decisions are told of a chain.
+pub fn before_advance(bug: Option<Bug>, known: &mut Known) {
+    match bug {
+        Some(Bug::UnconfirmedObserved) => {
+            for node in &mut known.nodes {
+                node.confirmed = true;
+            }
+        }
+        Some(Bug::ActivationNotSmaller) => {
+            for part in &mut known.parts {
+                part.tokens = 0;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The policy the decisions follow.
+pub fn policy(bug: Option<Bug>, policy: Policy) -> Policy {
+    match bug {
+        Some(Bug::ActivationNotSmaller) => Policy {
+            block_overhead: 0,
+            ..policy
+        },
+        _ => policy,
+    }
+}
+
+/// The text of a snapshot.
+pub fn segments(
+    bug: Option<Bug>,
+    parts: &[&NewPart],
+    texts: &[&str],
+    hints: Option<render::Hints<'_>>,
+) -> Vec<String> {
+    let mut texts = texts.to_vec();
+    match bug {
+        Some(Bug::ChunkSkipped) if texts.len() > 2 => {
+            texts.remove(1);
+        }
+        Some(Bug::ReflectionDropsLater) if parts[0].kind == PartKind::Reflection => {
+            texts.truncate(1);
+        }
+        _ => {}
+    }
+    let mut segments = render::segments(render::PREAMBLE_VERSION, &texts, hints);
+    if bug == Some(Bug::HintsInTheMiddle) && segments.len() > texts.len() + 1 {
+        let hints = segments.pop().unwrap();
+        segments.insert(1, hints);
+    }
+    segments
+}

@@ -1,0 +1,402 @@
+//! The decision path of the proxy, without sockets: parse, select, splice, ask the judge, step down
+//! when refused, record, advance, observe. The decisions are the ones the product makes; only what
+//! joins them is written here, in the order `proxy` and `jobs` join them, with a switch for each
+//! planted bug.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use diarist::history::{History, Link, Role, Scope};
+use diarist::memory::advance::{Path, WorkState, overflow};
+use diarist::memory::select::{Before, select};
+use diarist::memory::{Node, Policy, Snapshot, render};
+use diarist::provider::{Accepted, Rules, judge};
+use diarist::tokens::TokenCounter;
+use diarist::wire::chat::{self, Parsed};
+use diarist::wire::{Insert, Placement};
+
+use super::planted::Bug;
+use super::scribe::Script;
+use super::talk::{Digest, Request};
+use super::world::{Used, World};
+
+/// Four bytes a token, as the provider of these tests counts too.
+#[derive(Debug)]
+pub struct Quarters;
+
+impl TokenCounter for Quarters {
+    fn count(&self, text: &str) -> u32 {
+        u32::try_from(text.len().div_ceil(4)).unwrap()
+    }
+
+    fn counted(&self) -> u64 {
+        0
+    }
+}
+
+/// What one request led to.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    /// Every body that went upstream, in order, and what it was made with.
+    pub sent: Vec<(Bytes, Used)>,
+    /// The last one, if it was accepted.
+    pub accepted: Option<Accepted>,
+    /// What the Observer was shown because of it.
+    pub shown: Vec<Shown>,
+    /// Whether a placement was given up.
+    pub stepped_down: bool,
+    /// Whether the Observer still had something to do when the request was made.
+    pub waiting: bool,
+    /// Whether the upstream refused as too long, whatever came of it.
+    pub too_long: bool,
+}
+
+/// A range that the Observer was shown.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub owner: String,
+    /// Digests of the chain up to the end of the range.
+    pub chain: Vec<Digest>,
+    /// Where the range begins.
+    pub from: usize,
+}
+
+/// What a request goes out as.
+#[derive(Clone, Debug)]
+struct Choice {
+    body: Bytes,
+    used: Used,
+}
+
+/// A chain whose newest request is the longest of it.
+#[derive(Debug)]
+pub struct Track {
+    pub scope: Scope,
+    pub chain: Vec<Link>,
+    pub digests: Vec<Digest>,
+    pub owner: String,
+}
+
+/// One proxy and its store.
+#[derive(Debug)]
+pub struct Proxy {
+    pub world: World,
+    pub policy: Policy,
+    pub script: Script,
+    pub rules: Rules,
+    pub ladder: Vec<Placement>,
+    pub steps: usize,
+    pub settled: HashMap<(Scope, Link), Used>,
+    pub tracks: Vec<Track>,
+    pub requests: usize,
+    pub answers: usize,
+    pub bug: Option<Bug>,
+    pub shown: Vec<Shown>,
+}
+
+impl Proxy {
+    pub fn new(
+        policy: Policy,
+        script: Script,
+        rules: Rules,
+        first: Placement,
+        bug: Option<Bug>,
+    ) -> Self {
+        let ladder = [
+            Placement::Segments,
+            Placement::SystemMessage,
+            Placement::AppendToSystem,
+        ];
+        let start = ladder.iter().position(|p| *p == first).unwrap();
+        let mut world = World::default();
+        world.any_branch = bug == Some(Bug::AnotherBranch);
+        world.any_length = bug == Some(Bug::EligibleIgnored);
+        Self {
+            world,
+            policy,
+            script,
+            rules,
+            ladder: ladder[start..].to_vec(),
+            steps: 0,
+            settled: HashMap::new(),
+            tracks: Vec::new(),
+            requests: 0,
+            answers: 0,
+            bug,
+            shown: Vec::new(),
+        }
+    }
+
+    pub fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn scope(&self, request: &Request) -> Scope {
+        let owner = &request.owner;
+        let resource = match owner.resource {
+            Some(_) if self.has(Bug::AnotherResource) => None,
+            resource => resource,
+        };
+        let tenant = if self.has(Bug::AnotherTenant) {
+            "everybody"
+        } else {
+            owner.tenant
+        };
+        Scope::of(tenant.as_bytes(), resource.map(str::as_bytes))
+    }
+
+    /// Forgets everything but the store.
+    pub fn restart(&mut self) {
+        self.settled.clear();
+        self.steps = 0;
+    }
+
+    /// What `request` would go out as now.
+    pub fn would_send(&self, request: &Request) -> Bytes {
+        let parsed = chat::parse(&request.body).unwrap();
+        let scope = self.scope(request);
+        let history = parsed.history(&scope);
+        self.choose(&scope, &parsed, &history).body
+    }
+
+    /// What `request` would have gone out as with that snapshot, or with none.
+    pub fn with(&self, request: &Request, used: Used) -> Bytes {
+        let parsed = chat::parse(&request.body).unwrap();
+        self.splice(&self.scope(request), &parsed, used)
+    }
+
+    fn choose(&self, scope: &Scope, parsed: &Parsed, history: &History) -> Choice {
+        let tip = history.tip();
+        let pinned = tip.and_then(|tip| {
+            let settled = self.settled.get(&(scope.clone(), tip)).copied();
+            settled.or_else(|| self.world.pin(scope, tip))
+        });
+        let before = match pinned {
+            _ if self.has(Bug::RetryNotPinned) => Before::Unseen,
+            None => Before::Unseen,
+            Some(None) => Before::Raw,
+            Some(Some((id, _))) => Before::With(id),
+        };
+        let candidates = self.world.ending_on(scope, &links(history));
+        let selection = select(history, &candidates, before);
+        let placement = pinned
+            .flatten()
+            .map(|(_, placement)| placement)
+            .or_else(|| self.ladder.get(self.steps).copied());
+        let used = selection
+            .snapshot
+            .as_ref()
+            .and_then(|snapshot| Some((snapshot.id, placement?)));
+        Choice {
+            body: self.splice(scope, parsed, used),
+            used,
+        }
+    }
+
+    fn splice(&self, scope: &Scope, parsed: &Parsed, used: Used) -> Bytes {
+        let ask_usage = parsed.stream();
+        let Some((id, placement)) = used else {
+            return joined(parsed, None, ask_usage);
+        };
+        let snapshot = self.world.snapshot(scope, id).unwrap().clone();
+        super::planted::splice(
+            self.bug,
+            parsed,
+            &snapshot,
+            placement,
+            self.requests,
+            &|insert| joined(parsed, Some(insert), ask_usage),
+        )
+    }
+
+    /// The whole way of one request.
+    pub fn exchange(&mut self, request: &Request) -> Exchange {
+        self.begin();
+        let (scope, parsed, history, choice) = self.start(request);
+        self.finish(request, &scope, &parsed, &history, &choice)
+    }
+
+    /// Two equal requests: both are on their way before either is answered.
+    pub fn exchange_twice(&mut self, request: &Request) -> [Exchange; 2] {
+        self.begin();
+        let (scope, parsed, history, one) = self.start(request);
+        let (_, _, _, two) = self.start(request);
+        let first = self.finish(request, &scope, &parsed, &history, &one);
+        [first, self.finish(request, &scope, &parsed, &history, &two)]
+    }
+
+    /// Lets the Observer finish.
+    pub fn rest(&mut self) -> Vec<Shown> {
+        for job in &mut self.world.jobs {
+            job.due = 0;
+        }
+        self.work();
+        std::mem::take(&mut self.shown)
+    }
+
+    /// Whether the Observer or the Reflector has something to do.
+    fn waiting(&self) -> bool {
+        self.world
+            .jobs
+            .iter()
+            .any(|job| job.state != WorkState::Abandoned)
+    }
+
+    fn begin(&mut self) {
+        self.requests += 1;
+        self.work();
+    }
+
+    fn start(&mut self, request: &Request) -> (Scope, Parsed, History, Choice) {
+        let parsed = chat::parse(&request.body).unwrap();
+        let scope = self.scope(request);
+        let history = parsed.history(&scope);
+        let mut choice = self.choose(&scope, &parsed, &history);
+        if let Some(tip) = history.tip().filter(|_| !self.has(Bug::RetryNotPinned)) {
+            let used = *self
+                .settled
+                .entry((scope.clone(), tip))
+                .or_insert(choice.used);
+            if used != choice.used {
+                choice = Choice {
+                    body: self.splice(&scope, &parsed, used),
+                    used,
+                };
+            }
+        }
+        (scope, parsed, history, choice)
+    }
+
+    fn finish(
+        &mut self,
+        request: &Request,
+        scope: &Scope,
+        parsed: &Parsed,
+        history: &History,
+        choice: &Choice,
+    ) -> Exchange {
+        let mut exchange = Exchange {
+            waiting: self.waiting(),
+            ..Exchange::default()
+        };
+        exchange.sent.push((choice.body.clone(), choice.used));
+        let mut used = choice.used;
+        match judge(&choice.body, &self.rules) {
+            Ok(accepted) => exchange.accepted = Some(accepted),
+            Err(refusal) => {
+                let too_long = refusal.code == Some("context_length_exceeded");
+                exchange.too_long = too_long;
+                let again = if self.has(Bug::RefusalPassedOn) {
+                    None
+                } else if too_long {
+                    self.shortened(scope, parsed, history, used)
+                } else {
+                    (choice.body != request.body).then(|| Choice {
+                        body: request.body.clone(),
+                        used: None,
+                    })
+                };
+                if let Some(again) = again {
+                    exchange.sent.push((again.body.clone(), again.used));
+                    exchange.accepted = judge(&again.body, &self.rules).ok();
+                    if !too_long
+                        && exchange.accepted.is_some()
+                        && let Some((_, placement)) = used
+                    {
+                        let at = self.ladder.iter().position(|p| *p == placement);
+                        self.steps = self.steps.max(at.map_or(0, |at| at + 1));
+                        exchange.stepped_down = true;
+                    }
+                    used = again.used;
+                    if let Some(tip) = history.tip() {
+                        self.settled.insert((scope.clone(), tip), used);
+                    }
+                }
+            }
+        }
+        if exchange.accepted.is_some() {
+            self.record(request, scope, parsed, history, used);
+        }
+        exchange.shown = std::mem::take(&mut self.shown);
+        exchange
+    }
+
+    /// Everything observed applied, where that covers more than was covered.
+    fn shortened(
+        &mut self,
+        scope: &Scope,
+        parsed: &Parsed,
+        history: &History,
+        used: Used,
+    ) -> Option<Choice> {
+        let placement = *self.ladder.get(self.steps)?;
+        let known = self.world.known(scope, &links(history));
+        let nodes: Vec<Node> = history
+            .turns()
+            .iter()
+            .enumerate()
+            .map(|(index, turn)| {
+                known.nodes.get(index).copied().unwrap_or(Node {
+                    link: turn.link,
+                    count: index + 1,
+                    role: turn.message.role,
+                    tokens: 0,
+                    closed: history.cuts().closed(index + 1),
+                    turn_end: false,
+                    born: history.len(),
+                    confirmed: false,
+                    seen_ms: 0,
+                    live: true,
+                })
+            })
+            .collect();
+        let path = Path {
+            root: Link::root(scope),
+            nodes: &nodes,
+            parts: &known.parts,
+            snapshots: &known.snapshots,
+            work: &known.work,
+        };
+        let plan = overflow(&path, &self.policy)?;
+        let to_count = plan.to_count;
+        let id = self.prepare(scope, &plan, (history.tip()?, history.len()), true)?;
+        let covered = used.map_or(0, |(id, _)| {
+            self.world.snapshot(scope, id).unwrap().meta.to_count
+        });
+        (to_count > covered).then(|| {
+            let used = Some((id, placement));
+            Choice {
+                body: self.splice(scope, parsed, used),
+                used,
+            }
+        })
+    }
+}
+
+pub fn links(history: &History) -> Vec<Link> {
+    history.turns().iter().map(|turn| turn.link).collect()
+}
+
+fn joined(parsed: &Parsed, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
+    let frames = parsed.splice(insert, ask_usage).frames(parsed.body());
+    frames.concat().into()
+}
+
+/// The newest user message among `turns`.
+pub fn newest_user(request: &Request) -> Option<usize> {
+    request
+        .turns
+        .iter()
+        .rposition(|turn| turn.role() == Role::User)
+}
+
+/// A snapshot as it is inserted.
+pub fn insert(snapshot: &Snapshot, placement: Placement) -> Insert<'_> {
+    Insert {
+        cut: snapshot.meta.to_count,
+        pin: snapshot.meta.pin,
+        segments: &snapshot.segments,
+        placement,
+        reminder: render::REMINDER,
+    }
+}

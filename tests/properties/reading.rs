@@ -1,0 +1,168 @@
+//! Reads a forwarded body as its receiver would: where the block is, what it covers, what is raw.
+//! Knows nothing of `wire`.
+
+use std::ops::Range;
+
+use super::scribe::Mark;
+use super::talk::Request;
+
+/// What our own question for usage looks like.
+const USAGE: &str = r#","stream_options":{"include_usage":true}"#;
+
+/// A forwarded body beside the one received.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    pub request: &'a Request,
+    pub sent: Vec<u8>,
+    /// Where the messages stand in the body received.
+    pub raw_items: Vec<Range<usize>>,
+    /// Where the messages stand in the forwarded body.
+    pub items: Vec<Range<usize>>,
+    /// What the block says it covers; empty where there is no block.
+    pub marks: Vec<Mark>,
+    /// Which message holds the block.
+    pub block: usize,
+    /// How many messages after the leading ones the block covers.
+    pub cut: usize,
+}
+
+impl<'a> Reading<'a> {
+    pub fn of(request: &'a Request, sent: &[u8]) -> Self {
+        let sent = without_usage(&request.body, sent);
+        let items = messages(&sent);
+        let raw_items = messages(&request.body);
+        let read =
+            |item: &Range<usize>| Mark::read(std::str::from_utf8(&sent[item.clone()]).unwrap());
+        let (block, marks) = items
+            .iter()
+            .map(read)
+            .enumerate()
+            .find(|(_, marks)| !marks.is_empty())
+            .unwrap_or_default();
+        let cut = marks.iter().map(|mark| mark.run.count).sum();
+        Self {
+            request,
+            sent,
+            raw_items,
+            items,
+            marks,
+            block,
+            cut,
+        }
+    }
+
+    pub fn has_block(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    pub fn is_raw(&self) -> bool {
+        self.sent == self.request.body
+    }
+
+    /// Whether the block stands in a message of the client.
+    pub fn appended(&self) -> bool {
+        self.has_block() && self.block < self.request.leading
+    }
+
+    /// A message of the client after the leading ones, as received.
+    pub fn raw(&self, turn: usize) -> &[u8] {
+        &self.request.body[self.raw_items[self.request.leading + turn].clone()]
+    }
+
+    /// Its tokens: messages as they are counted, everything else by its bytes.
+    pub fn tokens(&self) -> usize {
+        let bytes = |item: &Range<usize>| words(&self.sent[item.clone()]);
+        let head = &self.items[..self.request.leading.min(self.items.len())];
+        let block = (self.has_block() && !self.appended()).then(|| bytes(&self.items[self.block]));
+        let pin = self.pin().map_or(0, |pin| self.request.turns[pin].tokens);
+        let between = self.between();
+        let others = between.iter().skip(usize::from(self.pin().is_some()));
+        let tail = &self.request.turns[self.cut.min(self.request.turns.len())..];
+        head.iter().map(bytes).sum::<usize>()
+            + block.unwrap_or(0)
+            + pin
+            + others.map(|item| words(item)).sum::<usize>()
+            + tail.iter().map(|turn| turn.tokens).sum::<usize>()
+    }
+
+    /// The forwarded messages between the block and the tail.
+    pub fn between(&self) -> Vec<&[u8]> {
+        let tail = self.request.turns.len().saturating_sub(self.cut);
+        if !self.has_block() {
+            return Vec::new();
+        }
+        let start = (self.block + 1).max(self.request.leading);
+        let end = self.items.len().saturating_sub(tail).max(start);
+        self.items[start.min(self.items.len())..end.min(self.items.len())]
+            .iter()
+            .map(|item| &self.sent[item.clone()])
+            .collect()
+    }
+
+    /// The user message that stands raw between block and tail.
+    pub fn pin(&self) -> Option<usize> {
+        let between = self.between();
+        (0..self.cut.min(self.request.turns.len()))
+            .rev()
+            .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))
+    }
+}
+
+/// Tokens of what a message in JSON says, be it a string or parts.
+fn words(message: &[u8]) -> usize {
+    let message: serde_json::Value = serde_json::from_slice(message).unwrap();
+    let parts = message["content"].as_array();
+    let part = |part: &serde_json::Value| part["text"].as_str().map_or(0, str::len);
+    let text = message["content"].as_str().map_or(0, str::len);
+    4 + (text + parts.into_iter().flatten().map(part).sum::<usize>()).div_ceil(4)
+}
+
+/// The forwarded body without our own question, which stands at its very end.
+fn without_usage(received: &[u8], sent: &[u8]) -> Vec<u8> {
+    let own = |body: &[u8]| {
+        let from = body.len().saturating_sub(2 * USAGE.len());
+        let at = body[from..]
+            .windows(USAGE.len())
+            .rposition(|window| window == USAGE.as_bytes())?;
+        Some(from + at)
+    };
+    match (own(received), own(sent)) {
+        (None, Some(at)) => [&sent[..at], &sent[at + USAGE.len()..]].concat(),
+        _ => sent.to_vec(),
+    }
+}
+
+/// Where the members of `messages` stand in `body`.
+pub fn messages(body: &[u8]) -> Vec<Range<usize>> {
+    let key = b"\"messages\":";
+    let start = body.windows(key.len()).position(|window| window == key);
+    let start = start.unwrap() + key.len();
+    let (mut items, mut depth, mut begin, mut at) = (Vec::new(), 0, 0, start);
+    loop {
+        match body[at] {
+            b'"' => {
+                at += 1;
+                while body[at] != b'"' {
+                    at += 1 + usize::from(body[at] == b'\\');
+                }
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth == 2 {
+                    begin = at;
+                }
+            }
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 1 {
+                    items.push(begin..at + 1);
+                }
+                if depth == 0 {
+                    return items;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}

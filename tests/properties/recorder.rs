@@ -1,0 +1,235 @@
+//! What the proxy does after an answer: write down, advance, observe, reflect, prepare; in the order
+//! in which the recorder and the workers of `jobs` do it.
+
+use diarist::history::{History, Link, Scope};
+use diarist::memory::advance::{Path, Plan, Step, WorkState, advance};
+use diarist::memory::{
+    NewPart, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span, measure, record, render,
+};
+use diarist::tokens::TokenCounter as _;
+use diarist::wire::chat::Parsed;
+
+use super::planted::{self, Bug};
+use super::proxy::{Proxy, Quarters, Shown, Track, links};
+use super::talk::{Request, digest_of};
+use super::world::{Job, NewSnapshot, Used};
+
+impl Proxy {
+    pub fn record(
+        &mut self,
+        request: &Request,
+        scope: &Scope,
+        parsed: &Parsed,
+        history: &History,
+        used: Used,
+    ) {
+        let Some(tip) = history.tip() else { return };
+        let chain = links(history);
+        let mut nodes = self.world.known(scope, &chain).nodes;
+        let parent = nodes.last().map_or(Link::root(scope), |node| node.link);
+        let spoken: Vec<_> = (0..history.len())
+            .map(|index| parsed.spoken(index).unwrap())
+            .collect();
+        let tokens: Vec<u32> = spoken[nodes.len()..]
+            .iter()
+            .map(|spoken| measure::message(spoken, &Quarters))
+            .collect();
+        let at_ms = 1_790_000_000_000 + 60_000 * i64::try_from(self.requests).unwrap();
+        let new = record::added(history, nodes.len(), &tokens, at_ms);
+        let confirm = record::confirm(&mut nodes, history.len());
+        self.world.record(scope, parent, &new, &confirm, tip, used);
+        self.tracks
+            .retain(|track| track.scope != *scope || !chain.contains(track.chain.last().unwrap()));
+        let track = Track {
+            scope: scope.clone(),
+            chain,
+            digests: spoken.iter().map(digest_of).collect(),
+            owner: request.owner.label(),
+        };
+        self.perform(&track, true);
+        self.tracks.push(track);
+        self.work();
+    }
+
+    /// Does what follows for a chain. The words of a range are only at hand with the request that
+    /// carried them.
+    fn perform(&mut self, track: &Track, words: bool) {
+        for _ in 0..4 {
+            let mut known = self.world.known(&track.scope, &track.chain);
+            planted::before_advance(self.bug, &mut known);
+            let path = Path {
+                root: Link::root(&track.scope),
+                nodes: &known.nodes,
+                parts: &known.parts,
+                snapshots: &known.snapshots,
+                work: &known.work,
+            };
+            let mut changed = false;
+            for step in advance(&path, &planted::policy(self.bug, self.policy)) {
+                changed |= self.step(step, track, &known.parts, words);
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step, track: &Track, parts: &[PartMeta], words: bool) -> bool {
+        let job = |kind, span: Span, message_tokens, sources| Job {
+            scope: track.scope.clone(),
+            owner: track.owner.clone(),
+            kind,
+            span,
+            message_tokens,
+            shown: track.digests[span.from_count..span.to_count].to_vec(),
+            sources,
+            due: self.requests + self.script.late,
+            empty: 0,
+            state: WorkState::Fresh,
+        };
+        match step {
+            Step::Observe {
+                span,
+                message_tokens,
+            } => {
+                if words
+                    && self
+                        .world
+                        .offer(job(PartKind::Chunk, span, message_tokens, vec![]))
+                {
+                    self.shown.push(Shown {
+                        owner: track.owner.clone(),
+                        chain: track.digests[..span.to_count].to_vec(),
+                        from: span.from_count,
+                    });
+                }
+                false
+            }
+            Step::Reflect {
+                sources,
+                span,
+                message_tokens,
+                ..
+            } => {
+                if !self.has(Bug::NeverReflects) {
+                    self.world
+                        .offer(job(PartKind::Reflection, span, message_tokens, sources));
+                }
+                false
+            }
+            Step::Snapshot(plan) => {
+                let tip = (*track.chain.last().unwrap(), track.chain.len());
+                debug_assert!(
+                    plan.parts
+                        .iter()
+                        .all(|id| parts.iter().any(|p| p.id == *id))
+                );
+                !self.has(Bug::NeverActivates)
+                    && self.prepare(&track.scope, &plan, tip, false).is_some()
+            }
+        }
+    }
+
+    pub fn prepare(
+        &mut self,
+        scope: &Scope,
+        plan: &Plan,
+        (tip, length): (Link, usize),
+        at_once: bool,
+    ) -> Option<SnapshotId> {
+        let parts: Vec<&NewPart> = plan
+            .parts
+            .iter()
+            .map(|id| self.world.part(scope, *id).map(|part| &part.body))
+            .collect::<Option<_>>()?;
+        let hints = parts.last().map(|last| render::Hints {
+            current_task: last.current_task.as_deref(),
+            suggested_response: last.suggested_response.as_deref(),
+        });
+        let texts: Vec<&str> = parts.iter().map(|part| part.text.as_str()).collect();
+        let segments = planted::segments(self.bug, &parts, &texts, hints);
+        let new = NewSnapshot {
+            meta: SnapshotMeta {
+                id: SnapshotId(-1),
+                to: plan.to,
+                to_count: plan.to_count,
+                eligible_from: length,
+                pin: plan.pin,
+                parts: plan.parts.clone(),
+                tokens: plan.tokens,
+                cause: plan.cause,
+            },
+            segments,
+            tip,
+            at_once,
+        };
+        self.world.commit_snapshot(scope, new)
+    }
+
+    /// Observer and Reflector do what is due, and whatever follows from it.
+    pub fn work(&mut self) {
+        loop {
+            let due = self
+                .world
+                .jobs
+                .iter()
+                .position(|job| job.due <= self.requests && job.state != WorkState::Abandoned);
+            let Some(at) = due else { return };
+            let job = self.world.jobs[at].clone();
+            self.answers += 1;
+            let every = self.script.empty_every;
+            let empty = every > 0 && self.answers.is_multiple_of(every);
+            if empty && job.empty == 0 {
+                let waiting = &mut self.world.jobs[at];
+                waiting.empty += 1;
+                waiting.state = WorkState::Retrying;
+                waiting.due = self.requests + 1;
+                continue;
+            }
+            if empty && job.kind == PartKind::Reflection {
+                self.world.jobs[at].state = WorkState::Abandoned;
+                continue;
+            }
+            let body = self.write(&job);
+            self.world.commit_part(&job, body);
+            let tracks = std::mem::take(&mut self.tracks);
+            for track in tracks
+                .iter()
+                .filter(|track| track.scope == job.scope && track.chain.contains(&job.span.to))
+            {
+                self.perform(track, false);
+            }
+            self.tracks = tracks;
+        }
+    }
+
+    fn write(&self, job: &Job) -> NewPart {
+        let text = match job.kind {
+            PartKind::Chunk => self
+                .script
+                .observe(&job.owner, &job.shown, job.message_tokens),
+            PartKind::Reflection => {
+                let sources: Vec<(String, u32)> = job
+                    .sources
+                    .iter()
+                    .filter_map(|id| self.world.part(&job.scope, *id))
+                    .map(|part| (part.body.text.clone(), part.body.tokens))
+                    .collect();
+                let tokens = sources.iter().map(|(_, tokens)| tokens).sum();
+                let texts: Vec<String> = sources.into_iter().map(|(text, _)| text).collect();
+                self.script.reflect(&job.owner, &texts, tokens)
+            }
+        };
+        NewPart {
+            kind: job.kind,
+            span: job.span,
+            tokens: Quarters.count(&text),
+            text,
+            message_tokens: job.message_tokens,
+            current_task: Some(format!("the task after {} messages", job.span.to_count)),
+            suggested_response: None,
+            sources: job.sources.clone(),
+            model: "script".into(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A scripted Observer and Reflector, whose texts say what they cover.
+//!
+//! Each part carries a mark: its kind, how many messages it stands for, the digest of their
+//! sequence, and whose they were. So whoever reads a forwarded body can tell what the block in it
+//! covers, without asking anybody.
+
+use super::talk::{Digest, Run};
+
+/// Where a part ends in the text that is sent.
+pub const END: &str = "[[end]]";
+
+/// What a part says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// Whether it is a reflection.
+    pub reflection: bool,
+    /// What it covers.
+    pub run: Run,
+    /// Whose messages they were.
+    pub owner: String,
+}
+
+impl Mark {
+    fn write(&self, tokens: u32) -> String {
+        let kind = if self.reflection { 'R' } else { 'C' };
+        let Run { count, hash } = self.run;
+        let mark = format!("[[{kind} {count} {hash} {}]]", self.owner);
+        let wanted = (tokens as usize * 4).saturating_sub(mark.len() + END.len() + 1);
+        let note = "* (14:05) User asked for the way over the pass. ";
+        let notes = note.repeat(wanted / note.len());
+        format!("{mark} {notes}{END}")
+    }
+
+    /// All marks in `text`, in order. Also reads text written as JSON.
+    pub fn read(text: &str) -> Vec<Self> {
+        text.split("[[")
+            .filter_map(|rest| {
+                let (mark, _) = rest.split_once("]]")?;
+                let mut fields = mark.split(' ');
+                let reflection = match fields.next()? {
+                    "C" => false,
+                    "R" => true,
+                    _ => return None,
+                };
+                let count = fields.next()?.parse().ok()?;
+                let hash = fields.next()?.parse().ok()?;
+                let owner = fields.next()?.to_owned();
+                Some(Self {
+                    reflection,
+                    run: Run { count, hash },
+                    owner,
+                })
+            })
+            .collect()
+    }
+}
+
+/// How Observer and Reflector work in one case.
+#[derive(Clone, Copy, Debug)]
+pub struct Script {
+    /// Answers come this many requests later.
+    pub late: usize,
+    /// Every so many answers one is empty; 0 is never.
+    pub empty_every: usize,
+    /// Size of an observation, in hundredths of what it covers.
+    pub observed: u32,
+    /// Size of a reflection, in hundredths of what it condenses.
+    pub reflected: u32,
+}
+
+impl Script {
+    /// The text of a chunk of `shown`, which weighs `tokens`.
+    pub fn observe(self, owner: &str, shown: &[Digest], tokens: u32) -> String {
+        Mark {
+            reflection: false,
+            run: Run::of(shown),
+            owner: owner.to_owned(),
+        }
+        .write(tokens * self.observed / 100)
+    }
+
+    /// The text that condenses `sources`, which weigh `tokens`.
+    pub fn reflect(self, owner: &str, sources: &[String], tokens: u32) -> String {
+        let run = sources
+            .iter()
+            .flat_map(|source| Mark::read(source))
+            .fold(Run::default(), |run, mark| run.then(mark.run));
+        Mark {
+            reflection: true,
+            run,
+            owner: owner.to_owned(),
+        }
+        .write(tokens * self.reflected / 100)
+    }
+
+    /// Whether what this script writes is short enough for budgets to be kept.
+    pub fn works(self) -> bool {
+        self.observed <= 50 && self.reflected <= 60
+    }
+}
