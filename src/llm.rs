@@ -3,7 +3,7 @@
 //! One [`Llm`] for the process: a pooled client that follows no redirects, knows no proxies and has
 //! no total timeout (each call carries its deadline). Decides how a call is spelled for a model
 //! (parameters it refuses are left out and remembered) and of which class a failure is; never
-//! decides whether to call or to try again: `jobs` does, by [`backoff`] and [`Breaker`]. Never logs
+//! decides whether to call or to try again: `jobs` does, by [`backoff()`] and [`Breaker`]. Never logs
 //! a prompt, an answer or a credential.
 
 mod answer;

@@ -45,14 +45,14 @@ pub struct AuditRecord {
     /// The place of the message that is pinned behind the block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<u32>,
-    /// What changed against the previous request.
+    /// Why that snapshot was made: `threshold`, `reflection` or `overflow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cow<'static, str>>,
-    /// The rung of the ladder that the request went out on, if it was not the first.
+    /// The rung of the ladder that the request went out on: `whole` where nothing went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rung: Option<Cow<'static, str>>,
     pub memory: MemoryState,
-    /// Why memory was bypassed or off.
+    /// Why memory was off or bypassed, or what decided the selection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
     /// The whole prompt as the provider counted it, cache reads included.

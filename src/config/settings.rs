@@ -143,7 +143,7 @@ settings! {
         base_url: String = Default(r#""https://api.openai.com/v1""#),
         /// Where observations stand in the request: "system_message" (a message of their own after the
         /// client's leading ones), "append_to_system" (at the end of the client's last leading one),
-        /// "segments" (as a further content part of it), "off" (nowhere), or "auto": system_message,
+        /// "segments" (a message of their own, a content part for each), "off" (nowhere), or "auto": system_message,
         /// stepping down by itself when a model refuses it.
         placement: String = Default(r#""auto""#),
     }

@@ -65,7 +65,7 @@ pub enum Placement {
     SystemMessage,
     /// At the end of the client's last leading system message.
     AppendToSystem,
-    /// As further content parts of the client's last leading system message.
+    /// A message of its own with a content part for each segment.
     Segments,
     /// Nowhere.
     Off,

@@ -41,7 +41,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the same call is worth another try, after a [`super::backoff`].
+    /// Whether the same call is worth another try, after a [`super::backoff()`].
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::RateLimited { .. } | Self::Transient { .. })

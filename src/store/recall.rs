@@ -18,7 +18,7 @@ use crate::history::{History, Link, Scope};
 use crate::memory::select::Before;
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 
-/// How long a request waits for the store in all before it goes on without it. A cold conversation
+/// How long a request waits for each of its reads of the store. A cold conversation
 /// needs two indexed reads, a few milliseconds on a healthy disk; a locked one must not be felt.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 

@@ -4,7 +4,7 @@
 //! completion, over every spelling in the field; a number that is absent stays absent and never
 //! becomes 0. Never looks at content, never guesses a missing number from another provider's rule.
 //! Called by the tee (what an upstream answered), by `llm` (what a model call cost) and by the
-//! step-down ladder ([`refusal`]).
+//! step-down ladder ([`refusal()`]).
 
 mod refusal;
 
