@@ -28,8 +28,9 @@ fn run(args: &[&str]) -> (String, Option<i32>) {
     (said + &complained, output.status.code())
 }
 
-/// The number in column `at` (from 0) behind `name` in a table; columns are two blanks apart.
-fn number(text: &str, name: &str, at: usize) -> f64 {
+/// The number in column `at` (from 0) behind `name` in a table. Dollars come in their smallest unit
+/// shown, a hundredth of a cent.
+fn number(text: &str, name: &str, at: usize) -> u64 {
     let line = text
         .lines()
         .find(|line| line.trim_start().starts_with(name))
@@ -37,7 +38,7 @@ fn number(text: &str, name: &str, at: usize) -> f64 {
     let rest = line.trim_start().strip_prefix(name).unwrap();
     let cell = rest.split_whitespace().nth(at);
     let cell = cell.unwrap_or_else(|| panic!("no column {at} in {line:?}"));
-    cell.replace([',', '$'], "").parse().unwrap()
+    cell.replace([',', '$', '.'], "").parse().unwrap()
 }
 
 /// Conversations in a file, one a line, as recordings are kept.

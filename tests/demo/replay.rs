@@ -25,23 +25,18 @@ fn conversations_are_played_both_ways_and_compared() {
     let (short, long) = (short().id, long().id);
 
     // A short conversation passes as it is; nothing of it is observed.
-    assert_eq!(number(&text, &short, 1), number(&text, &short, 2), "{text}");
-    assert_eq!(number(&text, &short, 3), 0.0);
+    let row = |id: &str| [1, 2, 3, 4].map(|column| number(&text, id, column));
+    let [without, with, activations, reflections] = row(&short);
+    assert_eq!([with, activations, reflections], [without, 0, 0], "{text}");
     // A long one is carried by observations.
-    assert!(
-        number(&text, &long, 2) < 0.5 * number(&text, &long, 1),
-        "{text}"
-    );
-    assert!(number(&text, &long, 3) >= 2.0, "{text}");
-    assert!(number(&text, &long, 4) >= 1.0, "{text}");
-    assert!(
-        number(&text, "prompt tokens", 1) < number(&text, "prompt tokens", 0),
-        "{text}"
-    );
-    assert!(
-        number(&text, "Observer,", 2) > 0.0 && number(&text, "Reflector,", 2) > 0.0,
-        "{text}"
-    );
+    let [without, with, activations, reflections] = row(&long);
+    assert!(with < without / 2, "{text}");
+    assert!(activations >= 2 && reflections >= 1, "{text}");
+    let prompt = [0, 1].map(|column| number(&text, "prompt tokens", column));
+    assert!(prompt[1] < prompt[0], "{text}");
+    for memory in ["Observer,", "Reflector,"] {
+        assert!(number(&text, memory, 2) > 0, "{text}");
+    }
 }
 
 #[test]
