@@ -1,10 +1,12 @@
 //! `diarist replay`: recorded conversations, played through Diarist and directly, side by side.
 //!
 //! Every request, Diarist's own calls included, passes a [`tap`] in front of the upstream: the
-//! report is made of the usage the upstream put into its answers and of nothing else. The direct
-//! round comes last, so that what it finds in the upstream's cache speaks against Diarist, if at all.
+//! report is made of the usage the upstream put into its answers and of nothing else. Each round
+//! begins its prompts with a [`salt`] of its own, so that none is served from what another round, or
+//! an earlier replay, left in the upstream's cache.
 
 mod input;
+mod salt;
 mod tap;
 mod telling;
 
@@ -27,6 +29,7 @@ use crate::provider::{
 use crate::report::Story;
 use crate::telemetry::{LogFormat, init_logging};
 use crate::tokens::{O200k, TokenCounter as _};
+use salt::Salt;
 use tap::{Tap, Way};
 
 /// The word that stands for the scripted provider.
@@ -172,6 +175,8 @@ async fn play(
         client: Client::new("replay")?,
         model: &upstream.model,
         tap: &tap,
+        carried: Salt::new(),
+        direct: Salt::new(),
         bar,
     };
     let mut played = Vec::with_capacity(conversations.len());
@@ -222,6 +227,8 @@ struct Theatre<'a> {
     client: Client,
     model: &'a str,
     tap: &'a Tap,
+    carried: Salt,
+    direct: Salt,
     bar: indicatif::ProgressBar,
 }
 
@@ -274,9 +281,15 @@ impl Theatre<'_> {
         stage: Option<&Stage>,
         most: usize,
     ) -> anyhow::Result<Round> {
+        let salt = if stage.is_some() {
+            &self.carried
+        } else {
+            &self.direct
+        };
         let mut round = Round::default();
         for sent in conversation.requests().take(most) {
-            let body = conversation.request(sent, self.model, false);
+            let mut body = conversation.request(sent, self.model, false);
+            salt.put_into(&mut body);
             let thread = stage.map(|_| conversation.id.as_str());
             let answer = self.client.ask(base_url, thread, &body).await?;
             self.bar.inc(1);

@@ -172,13 +172,9 @@ pub fn conversations(stories: &[(&str, &Story)]) -> String {
     let mut rows = vec![vec![
         named("conversation"),
         named("requests"),
+        named(if with_baseline { "longest without" } else { "" }),
         named(if with_baseline {
-            "longest prompt without"
-        } else {
-            ""
-        }),
-        named(if with_baseline {
-            "and with Diarist"
+            "with Diarist"
         } else {
             "longest prompt"
         }),
@@ -189,7 +185,7 @@ pub fn conversations(stories: &[(&str, &Story)]) -> String {
     rows.extend(stories.iter().map(|(id, story)| {
         let (direct, carried) = story.peaks();
         vec![
-            named(id),
+            shortened(id),
             story.steps.len().to_string(),
             number(direct),
             number(carried),
@@ -200,6 +196,16 @@ pub fn conversations(stories: &[(&str, &Story)]) -> String {
     let mut sides = [Side::Right; 6];
     sides[0] = Side::Left;
     align(&rows, &sides)
+}
+
+/// An id of at most 32 characters, its middle left out: ids that are long differ at their ends.
+fn shortened(id: &str) -> String {
+    let all: Vec<char> = id.chars().collect();
+    if all.len() <= 32 {
+        return id.to_owned();
+    }
+    let (head, tail) = (&all[..16], &all[all.len() - 15..]);
+    head.iter().chain(&['…']).chain(tail).collect()
 }
 
 /// What has to be said beside the table: the prices, memory's own tokens, numbers that are missing.

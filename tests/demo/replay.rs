@@ -40,6 +40,28 @@ fn conversations_are_played_both_ways_and_compared() {
 }
 
 #[test]
+fn below_the_threshold_diarist_costs_what_the_observer_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[long()]);
+    let (text, code) = run(&["replay", &file, "--upstream", "scripted"]);
+    assert_eq!(code, Some(0), "{text}");
+    // Down to the cache: neither round finds what the other left there.
+    for row in [
+        "prompt tokens",
+        "read from the cache",
+        "UNCACHED",
+        "cost of the conversation",
+    ] {
+        assert_eq!(
+            number(&text, row, 0),
+            number(&text, row, 1),
+            "{row}:\n{text}"
+        );
+    }
+    assert!(number(&text, "read from the cache", 0) > 0, "{text}");
+}
+
+#[test]
 fn the_baseline_and_all_but_the_first_conversations_can_be_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[short(), long()]);

@@ -1,5 +1,16 @@
 //! `diarist threads` on the database a replay left behind.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use diarist::app::App;
+use diarist::config::Flags;
+use diarist::provider::{Options, Provider};
+use diarist::tasks::Tasks;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use tokio::sync::oneshot;
+
 use super::{long, recording, run, short};
 
 /// A database with the short and the long conversation in it.
@@ -105,4 +116,92 @@ fn what_is_not_there_is_said_in_one_line_and_nothing_is_made() {
     let (text, code) = run(&["threads", "--database", &url]);
     assert_eq!(code, Some(1));
     assert!(text.contains("is not a SQLite database"), "{text}");
+}
+
+/// A Diarist in this process, on a database that the binary reads from another.
+struct Serving {
+    _provider: Provider,
+    base_url: String,
+    quiet: Box<dyn Fn(Duration) -> BoxFuture<'static, bool> + Send + Sync>,
+    stop: oneshot::Sender<()>,
+    ended: tokio::task::JoinHandle<()>,
+}
+
+impl Serving {
+    async fn start(database: &str) -> Self {
+        let provider = Provider::start(Options::default()).await.unwrap();
+        let flags = Flags {
+            listen: Some("127.0.0.1:0".to_owned()),
+            admin: Some("127.0.0.1:0".to_owned()),
+            upstream: Some(provider.base_url()),
+            database: Some(database.to_owned()),
+            audit: Some("off".to_owned()),
+        };
+        let config = diarist::config::load(&flags, &BTreeMap::new(), None).unwrap();
+        let app = App::build(&config).await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        Self {
+            _provider: provider,
+            base_url: format!("http://{}/v1", app.data_addr().unwrap()),
+            quiet: Box::new(app.quiet()),
+            stop,
+            ended: Tasks::new().spawn("diarist", async move {
+                app.run(async { drop(stopped.await) }).await;
+            }),
+        }
+    }
+
+    /// Says something and gives what the answer calls the conversation.
+    async fn say(&self, words: &str, key: Option<&str>) -> String {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": words}]});
+        let mut request = reqwest::Client::new()
+            .post(format!("{}/chat/completions", self.base_url))
+            .body(body.to_string());
+        if let Some(key) = key {
+            request = request.header("x-session-id", key);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let called = response.headers()["x-diarist-thread"].to_str().unwrap();
+        let called = called.to_owned();
+        response.bytes().await.unwrap();
+        assert!((self.quiet)(Duration::from_mins(1)).await);
+        called
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_server_is_looked_at_from_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+    let serving = Serving::start(&url).await;
+    let show = |name: &str| run(&["threads", "show", name, "--database", &url]);
+    let (text, code) = run(&["threads", "--database", &url]);
+    assert_eq!(
+        (text.as_str(), code),
+        ("No conversation is remembered yet.\n", Some(0))
+    );
+
+    // Without a key, the answer names the conversation by its label.
+    let label = serving.say("Hello from nobody.", None).await;
+    let (text, code) = show(&label);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(cells(&text, "label"), ["label", label.as_str()]);
+    assert_eq!(cells(&text, "key"), ["key", "none"]);
+
+    // A key groups, it does not pick: two conversations under one are two.
+    assert_eq!(serving.say("Hello.", Some("morning")).await, "morning");
+    assert_eq!(show("morning").1, Some(0));
+    serving.say("Something else.", Some("morning")).await;
+    let (text, code) = show("morning");
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("several conversations are called \"morning\""),
+        "{text}"
+    );
+    assert!(text.contains("2, 3") || text.contains("3, 2"), "{text}");
+    assert_eq!(show("3").1, Some(0));
+
+    serving.stop.send(()).unwrap();
+    serving.ended.await.unwrap();
 }

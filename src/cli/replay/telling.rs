@@ -50,6 +50,11 @@ pub(super) fn tell(args: &Args, played: &[Played]) -> String {
     text.push_str(&table(&whole, &prices));
     text.push('\n');
     text.push_str(&notes(&whole, &prices));
+    if !args.no_baseline {
+        text.push_str(
+            "Each round began its prompts with words of its own: none was served from the other's cache.\n",
+        );
+    }
     if whole.count(Mark::Activation) == 0 {
         text.push_str(&format!(
             "No conversation reached {} tokens of messages: nothing was to be activated. Lower --message-tokens to see it.\n",
