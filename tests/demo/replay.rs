@@ -1,5 +1,7 @@
 //! `diarist replay` against the scripted provider, on conversations written here.
 
+use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider};
+
 use super::{diarist, long, number, recording, run, short};
 
 const SMALL: [&str; 6] = [
@@ -140,4 +142,69 @@ fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
     );
     assert!(said(&["--upstream", &url]).contains("--model"));
     assert!(said(&["--upstream", "nowhere", "--model", "m"]).contains("neither a URL"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_of_its_own_gets_the_key_and_what_it_refuses_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[long()]);
+    let provider = Provider::start(Options::default()).await.unwrap();
+    let args = [
+        "replay",
+        &file,
+        "--upstream",
+        &provider.base_url(),
+        "--model",
+        "m",
+        "--memory-model",
+        OBSERVER_MODEL,
+        "--message-tokens",
+        "2000",
+    ];
+    let play = || {
+        let output = diarist(&args)
+            .env("OPENAI_API_KEY", "sk-not-this-one")
+            .env("DIARIST_API_KEY", "sk-real")
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text, output.status.code())
+    };
+    let (text, code) = tokio::task::block_in_place(play);
+    assert_eq!(code, Some(0), "{text}");
+    let record = provider.record();
+    assert!(
+        record
+            .iter()
+            .all(|entry| entry.credential.reveal() == "Bearer sk-real")
+    );
+    assert!(
+        record
+            .iter()
+            .all(|entry| !entry.headers.contains_key("x-diarist-thread"))
+    );
+    let asked = |part| record.iter().filter(|entry| entry.part == part).count() as u64;
+    assert_eq!(
+        number(&text, "Observer,", 0),
+        asked(Part::Observer),
+        "{text}"
+    );
+    let requests = number(&text, "requests", 0) + number(&text, "requests", 1);
+    assert_eq!(requests, asked(Part::Actor), "{text}");
+
+    // The ninth request is refused: what came before it is told, and the exit code says so.
+    provider.next(Part::Actor, 8, &Behaviour::default());
+    provider.next(Part::Actor, 1, &Behaviour::rate_limited(1));
+    let (text, code) = tokio::task::block_in_place(play);
+    assert_eq!(code, Some(1), "{text}");
+    let id = long().id;
+    assert!(
+        text.contains(&format!("{id}: request 9 with Diarist was answered 429")),
+        "{text}"
+    );
+    assert_eq!(
+        [0, 1].map(|column| number(&text, "requests", column)),
+        [8, 8],
+        "{text}"
+    );
 }

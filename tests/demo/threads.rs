@@ -116,6 +116,15 @@ fn what_is_not_there_is_said_in_one_line_and_nothing_is_made() {
     let (text, code) = run(&["threads", "--database", &url]);
     assert_eq!(code, Some(1));
     assert!(text.contains("is not a SQLite database"), "{text}");
+
+    // A database without a schema is left as it is.
+    let empty = folder.path().join("empty.db");
+    std::fs::write(&empty, "").unwrap();
+    let url = format!("sqlite://{}", empty.display());
+    let (text, code) = run(&["threads", "--database", &url]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("start `diarist serve` once"), "{text}");
+    assert_eq!(std::fs::metadata(&empty).unwrap().len(), 0);
 }
 
 /// A Diarist in this process, on a database that the binary reads from another.

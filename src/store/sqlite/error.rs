@@ -30,7 +30,7 @@ pub enum OpenError {
         reason: String,
     },
     /// There is no such file, and none is to be made.
-    #[error("there is no database at {}; `diarist serve` makes it with its first conversation", .0.display())]
+    #[error("there is no database at {}; `diarist serve` makes it when it starts", .0.display())]
     Missing(PathBuf),
     /// An older Diarist made the database, and it is not to be changed.
     #[error(
