@@ -73,7 +73,12 @@ impl App {
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
         let store = Arc::new(Reopening::new(&config.database.to_string()));
-        open(&store, config, admin.readiness()).await;
+        if config.memory.enabled {
+            open(&store, config, admin.readiness(), &tasks).await;
+        } else {
+            // No file is made for a memory nobody wants.
+            store.close().await;
+        }
         let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
@@ -209,13 +214,18 @@ const OPENING: Duration = Duration::from_secs(1);
 /// How often the database is asked how it is.
 const WATCH: Duration = Duration::from_secs(5);
 
-async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness) {
-    if !config.memory.enabled {
-        return;
-    }
-    let problem = match tokio::time::timeout(OPENING, store.ready()).await {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => error.to_string(),
+async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness, tasks: &Tasks) {
+    let (tell, opened) = tokio::sync::oneshot::channel();
+    let attempt = Arc::clone(store);
+    // A task of its own: an attempt that is given up half-way would never be made again.
+    tasks.spawn("store opening", async move {
+        // Nobody listens any more where it took too long; the watch sees how it ended.
+        let _ = tell.send(attempt.ready().await);
+    });
+    let problem = match tokio::time::timeout(OPENING, opened).await {
+        Ok(Ok(Ok(()))) => return,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(_)) => "opening it failed".to_owned(),
         Err(_) => format!("it did not open within {OPENING:?}"),
     };
     tracing::error!(
@@ -248,7 +258,9 @@ async fn watch(
                 metrics::gauge!(telemetry::OPEN_JOBS).set(*jobs as f64);
                 readiness.set("store", Condition::Up);
             }
-            Err(error) => readiness.set("store", Condition::Degraded(error.to_string())),
+            Err(error) => {
+                readiness.set("store", Condition::Degraded(error.to_string()));
+            }
         }
         match (&asked, well) {
             (Err(error), true) => {
@@ -308,7 +320,11 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             ..phase(&observation.phase)
         },
         reflection: phase(&reflection.phase),
-        concurrency: MODEL_CALLS,
+        concurrency: if config.memory.enabled {
+            MODEL_CALLS
+        } else {
+            0
+        },
     }
 }
 
