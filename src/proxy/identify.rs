@@ -75,6 +75,11 @@ pub enum Off {
 }
 
 impl Off {
+    /// Whether memory was wanted and could not be had; else it was not wanted here.
+    pub fn is_doubt(self) -> bool {
+        matches!(self, Self::Signed | Self::Encoded | Self::BadResource)
+    }
+
     /// The name in audit and header.
     pub fn name(self) -> &'static str {
         match self {

@@ -8,9 +8,9 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::choose::{Choice, Rung};
-use super::identify::Identity;
+use super::identify::{Identity, Off};
 use super::tee::{self, Observed};
-use super::{ProxyError, respond};
+use super::{ProxyError, Side, respond};
 use crate::audit::{Audit, AuditRecord, Ended, MemoryState};
 use crate::history::History;
 use crate::telemetry;
@@ -23,6 +23,7 @@ pub(super) struct Line {
     record: AuditRecord,
     began: Instant,
     observations: Option<u32>,
+    rung: Option<Rung>,
 }
 
 impl Line {
@@ -36,6 +37,7 @@ impl Line {
             record,
             began: Instant::now(),
             observations: None,
+            rung: None,
         }
     }
 
@@ -63,9 +65,14 @@ impl Line {
         }
     }
 
-    pub(super) fn off(&mut self, reason: &'static str) {
-        self.record.memory = MemoryState::Off;
-        self.record.reason = Some(reason.into());
+    /// Memory stays out.
+    pub(super) fn without(&mut self, off: Off) {
+        self.record.memory = if off.is_doubt() {
+            MemoryState::Bypass
+        } else {
+            MemoryState::Off
+        };
+        self.record.reason = Some(off.name().into());
     }
 
     pub(super) fn bypass(&mut self, reason: String) {
@@ -94,10 +101,12 @@ impl Line {
             (Some(_), _) => MemoryState::Active,
             (None, _) => MemoryState::Watching,
         };
-        if choice.rung == Rung::Original {
-            record.reason = Some("store".into());
+        match choice.rung {
+            Rung::Original => record.reason = Some("store".into()),
+            Rung::Refused => record.reason = Some("refused".into()),
+            Rung::Whole | Rung::Process | Rung::Observed => {}
         }
-        metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => choice.rung.name()).increment(1);
+        self.rung = Some(choice.rung);
     }
 
     pub(super) fn answered(&mut self, status: StatusCode) {
@@ -106,7 +115,11 @@ impl Line {
 
     pub(super) fn failed(&mut self, error: &ProxyError) {
         self.record.status = Some(respond::status(error).as_u16());
-        self.record.ended = Ended::UpstreamError;
+        self.record.ended = match error.side() {
+            Side::Upstream => Ended::UpstreamError,
+            Side::Internal => Ended::Complete,
+            Side::Downstream => Ended::HungUp,
+        };
     }
 
     /// The answer has ended.
@@ -140,14 +153,16 @@ impl Line {
             MemoryState::Bypass => "bypass",
         };
         let explain = matches!(self.record.memory, MemoryState::Off | MemoryState::Bypass);
-        let reason = self.record.reason.as_deref().filter(|_| explain);
-        set(
-            "x-diarist-memory",
-            reason.map_or_else(
-                || state.to_owned(),
-                |reason| format!("{state}; reason={reason}"),
-            ),
-        );
+        let mut said = state.to_owned();
+        if let Some(reason) = self.record.reason.as_deref().filter(|_| explain) {
+            said.push_str("; reason=");
+            said.push_str(reason);
+        }
+        if let Some(rung) = self.rung.filter(|rung| *rung != Rung::Whole) {
+            said.push_str("; rung=");
+            said.push_str(rung.name());
+        }
+        set("x-diarist-memory", said);
         if let Some(tokens) = self.observations {
             set("x-diarist-tokens", format!("observations={tokens}"));
         }
@@ -157,6 +172,10 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.record.total_ms = millis(self.began.elapsed());
+        // Here, because a request that goes out twice is one request, on the rung it ended on.
+        if let Some(rung) = self.rung {
+            metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => rung.name()).increment(1);
+        }
         if let Some(audit) = &self.audit {
             audit.record(self.record.clone());
         }

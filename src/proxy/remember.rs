@@ -18,7 +18,7 @@ use super::abort::Abort;
 use super::body::{self, Idle, ProxyBody};
 use super::choose::{Choice, choose};
 use super::decode::Encoding;
-use super::identify::{Identity, identify};
+use super::identify::{Identity, Off, identify};
 use super::ladder;
 use super::line::Line;
 use super::manners::Manners;
@@ -126,13 +126,13 @@ pub(super) async fn handle(
 /// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
 fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Option<Asked> {
     if !memory.enabled {
-        line.off("disabled");
+        line.without(Off::Disabled);
         return None;
     }
     let identity = match identify(&parts.headers, memory.anonymous) {
         Ok(identity) => identity,
         Err(off) => {
-            line.off(off.name());
+            line.without(off);
             return None;
         }
     };
@@ -147,7 +147,7 @@ fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Op
     let history = parsed.history(&identity.scope);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {
-        line.off("no_history");
+        line.bypass("no_history".to_owned());
         return None;
     }
     let model = parsed.model().unwrap_or_default().to_owned();
