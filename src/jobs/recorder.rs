@@ -4,7 +4,7 @@
 //! view. It never calls a model and is never waited for by a request.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use crate::memory::advance::{
 use crate::memory::{Node, PartKind, Snapshot, Span, measure, record, render};
 use crate::store::{NewJob, NewSnapshot, Record, StoreError};
 use crate::telemetry;
+use crate::tokens::TokenCounter;
 
 /// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
 /// is taken up in bounded steps.
@@ -79,11 +80,17 @@ impl Recorder {
     async fn exchange(&mut self, exchange: Exchange) {
         match self.record(&exchange).await {
             Ok(track) => {
+                self.shop.recall.troubled(false);
                 let track = self.perform(track, Some(&exchange)).await;
                 self.tracks.put(track);
             }
             // The track is dropped with the failure: the next request reads the truth again.
-            Err(error) => failed("an exchange could not be recorded", &error),
+            Err(error) => {
+                // A conversation that was forgotten meanwhile is no trouble of the store.
+                let troubled = !matches!(error, StoreError::Forgotten);
+                self.shop.recall.troubled(troubled);
+                failed("an exchange could not be recorded", &error);
+            }
         }
     }
 
@@ -145,15 +152,15 @@ impl Recorder {
         let counter = Arc::clone(&self.shop.counter);
         // Large text is never counted on a worker of the runtime.
         let counted = tokio::task::spawn_blocking(move || {
-            let before = counter.counted();
+            let tally = Tally::new(&*counter);
             let tokens: Vec<u32> = (known..history.len())
                 .map(|index| {
                     parsed
                         .spoken(index)
-                        .map_or(0, |said| measure::message(&said, &*counter))
+                        .map_or(0, |said| measure::message(&said, &tally))
                 })
                 .collect();
-            (tokens, counter.counted() - before)
+            (tokens, tally.counted())
         })
         .await;
         let (tokens, bytes) = counted.unwrap_or_default();
@@ -316,8 +323,16 @@ pub(super) async fn overflow(
             })
         })
         .collect();
+    // Prepared for longer requests, it may cover more than was sent: it counts as not applied.
+    let usable: Vec<_> = track
+        .snapshots
+        .iter()
+        .filter(|snapshot| snapshot.eligible_from <= history.len())
+        .cloned()
+        .collect();
     let path = Path {
         nodes: &nodes,
+        snapshots: &usable,
         ..track.path()
     };
     match plan_overflow(&path, &shop.settings.policy) {
@@ -384,6 +399,32 @@ async fn prepare(
         "prepared a snapshot"
     );
     Ok(Some(shop.recall.insert(scope, committed)))
+}
+
+/// Sums up what goes through a counter here; workers use the same one at the same time.
+struct Tally<'a> {
+    counter: &'a dyn TokenCounter,
+    bytes: AtomicU64,
+}
+
+impl<'a> Tally<'a> {
+    fn new(counter: &'a dyn TokenCounter) -> Self {
+        Self {
+            counter,
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl TokenCounter for Tally<'_> {
+    fn count(&self, text: &str) -> u32 {
+        self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
+        self.counter.count(text)
+    }
+
+    fn counted(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
 }
 
 fn failed(what: &'static str, error: &StoreError) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::remember::{Asked, Memory};
 use crate::memory::select::{Before, Selection, Why, select};
-use crate::memory::{Snapshot, render};
+use crate::memory::{Snapshot, SnapshotMeta, render};
 use crate::store::Used;
 use crate::store::recall::{Lookup, Origin};
 use crate::wire::{Insert, Placement, Splice};
@@ -146,8 +146,9 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
     let asks_usage = asked.parsed.stream()
         && asked.parsed.usage_asked().is_none()
         && memory.manners.may_ask_usage();
-    let (selection, snapshot, rung) = pick(memory, asked, &lookup).await;
-    let placed = snapshot.and_then(|snapshot| {
+    let picked = pick(memory, asked, &lookup).await;
+    let (selection, rung) = (picked.selection, picked.rung);
+    let placed = picked.text.and_then(|snapshot| {
         let pinned = lookup
             .before
             .as_ref()
@@ -160,38 +161,67 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
         _ => selection.why.name(),
     };
     let choice = Choice::of(asked, placed, asks_usage, why, rung);
-    settle(memory, asked, choice).await
+    // What only a failing store kept from a request must not be held against its repetition.
+    if picked.certain {
+        settle(memory, asked, choice).await
+    } else {
+        choice
+    }
+}
+
+/// What [`pick`] found.
+struct Picked {
+    selection: Selection,
+    text: Option<Arc<Snapshot>>,
+    rung: Rung,
+    /// A store that works would not have found better.
+    certain: bool,
 }
 
 /// The snapshot and its text, or the next best of which both are at hand.
-async fn pick(
-    memory: &Memory,
-    asked: &Asked,
-    lookup: &Lookup,
-) -> (Selection, Option<Arc<Snapshot>>, Rung) {
+async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     let scope = &asked.identity.scope;
-    let mut rung = if lookup.origin == Origin::Failed {
-        Rung::Process
-    } else {
-        Rung::Whole
+    let mut rung = match lookup.origin {
+        Origin::Warm | Origin::Cold => Rung::Whole,
+        Origin::Alone | Origin::Failed => Rung::Process,
     };
+    let mut certain = lookup.origin != Origin::Failed;
     let mut selection = select(&asked.history, &lookup.candidates, lookup.before());
-    let mut text = match &selection.snapshot {
-        Some(meta) => memory.recall.text(scope, meta.id).await,
-        None => None,
-    };
+    let mut text = text(memory, asked, selection.snapshot.as_ref()).await;
     if selection.snapshot.is_some() && text.is_none() {
-        rung = Rung::Process;
+        (rung, certain) = (Rung::Process, false);
         let at_hand = memory.recall.at_hand(scope, &lookup.candidates);
         selection = select(&asked.history, &at_hand, Before::Unseen);
-        if let Some(meta) = &selection.snapshot {
-            text = memory.recall.text(scope, meta.id).await;
-        }
+        text = self::text(memory, asked, selection.snapshot.as_ref()).await;
     }
     if rung == Rung::Process && text.is_none() {
         rung = Rung::Original;
     }
-    (selection, text, rung)
+    Picked {
+        selection,
+        text,
+        rung,
+        certain: certain || rung == Rung::Process,
+    }
+}
+
+/// The text of the snapshot that was selected. Another one under the same number, as a database put
+/// in the place of the old one may hold, would leave out what it does not cover.
+async fn text(
+    memory: &Memory,
+    asked: &Asked,
+    selected: Option<&SnapshotMeta>,
+) -> Option<Arc<Snapshot>> {
+    let selected = selected?;
+    let text = memory
+        .recall
+        .text(&asked.identity.scope, selected.id)
+        .await?;
+    if text.meta != *selected {
+        memory.recall.clear();
+        return None;
+    }
+    Some(text)
 }
 
 /// Two equal requests at one moment: the first to settle decides for both.
@@ -199,10 +229,6 @@ async fn settle(memory: &Memory, asked: &Asked, mine: Choice) -> Choice {
     let (Some(tip), scope) = (asked.history.tip(), &asked.identity.scope) else {
         return mine;
     };
-    // What only a failing store kept from memory must not be held against its repetition.
-    if mine.rung == Rung::Original {
-        return mine;
-    }
     let used = memory.recall.settle(scope, tip, mine.used());
     if used == mine.used() {
         return mine;
@@ -213,7 +239,9 @@ async fn settle(memory: &Memory, asked: &Asked, mine: Choice) -> Choice {
             memory.recall.text(scope, id).await,
             Placement::from_name(&used.placement),
         ) {
-            (Some(snapshot), Some(placement)) => Some((snapshot, placement)),
+            (Some(snapshot), Some(placement)) if covers(asked, &snapshot) => {
+                Some((snapshot, placement))
+            }
             _ => return mine,
         },
     };
@@ -224,6 +252,12 @@ async fn settle(memory: &Memory, asked: &Asked, mine: Choice) -> Choice {
         Why::Repeated.name(),
         mine.rung,
     )
+}
+
+/// Whether `snapshot` stands in for a prefix of this very history.
+fn covers(asked: &Asked, snapshot: &Snapshot) -> bool {
+    let cut = snapshot.meta.to_count;
+    asked.history.covered_by(&snapshot.meta.to, cut) == Some(cut)
 }
 
 /// How many messages the outgoing body holds.

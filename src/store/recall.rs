@@ -10,6 +10,7 @@
 //! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +32,10 @@ const ENTRY: usize = 160;
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From this process alone.
+    /// From this process alone, which knows all there is.
     Warm,
+    /// The same, while the store is in trouble.
+    Alone,
     /// From the store.
     Cold,
     /// The store failed; what this process happens to know.
@@ -80,6 +83,7 @@ struct Known {
 pub struct Recall {
     store: Arc<dyn Store>,
     known: Mutex<Known>,
+    troubled: AtomicBool,
 }
 
 impl Recall {
@@ -88,7 +92,14 @@ impl Recall {
         Self {
             store,
             known: Mutex::default(),
+            troubled: AtomicBool::new(false),
         }
+    }
+
+    /// Says whether the store took what was last to be written to it. A warm conversation asks it
+    /// nothing and would not notice.
+    pub fn troubled(&self, troubled: bool) {
+        self.troubled.store(troubled, Ordering::Relaxed);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -142,7 +153,11 @@ impl Recall {
         let before = history
             .tip()
             .and_then(|tip| known.used.get(&(scope.tenant, tip)).cloned());
-        let origin = if warm { Origin::Warm } else { Origin::Cold };
+        let origin = match (warm, self.troubled.load(Ordering::Relaxed)) {
+            (false, _) => Origin::Cold,
+            (true, false) => Origin::Warm,
+            (true, true) => Origin::Alone,
+        };
         (
             Lookup {
                 candidates,
