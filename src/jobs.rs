@@ -74,7 +74,7 @@ pub struct Settings {
     pub observation: Phase,
     /// The Reflector.
     pub reflection: Phase,
-    /// Model calls at the same time.
+    /// Model calls at the same time; with 0 the queue is left alone.
     pub concurrency: usize,
 }
 

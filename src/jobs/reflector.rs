@@ -53,6 +53,8 @@ pub(super) async fn reflect(
                 }
             }
             Err(CallError::Refused { .. }) => {}
+            // The log only grows: a model it does not fit will never take it.
+            Err(CallError::TooLong { .. }) => break,
             Err(error) => {
                 failure = Some(error);
                 break;

@@ -14,7 +14,7 @@ use super::track::Settled;
 use super::{Phase, Shop, now_ms, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
-use crate::memory::{NewPart, PartKind, PartMeta};
+use crate::memory::{NewPart, PartId, PartKind, PartMeta};
 use crate::store::{ClaimFilter, Job, Release, StoreError};
 use crate::tasks::Tasks;
 use crate::telemetry;
@@ -24,7 +24,16 @@ use crate::telemetry;
 const LOOK: Duration = Duration::from_secs(2);
 
 /// What a lease lasts beyond the calls it is for.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_mins(1);
+
+/// Pauses between tries to store what a model wrote: with the five seconds a try
+/// takes at most, well within [`GRACE`].
+const COMMIT_AGAIN: [Duration; 4] = [
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
 
 /// Calls a job makes at most under one lease (a reflection tries up to four levels).
 const CALLS: u32 = 4;
@@ -57,8 +66,11 @@ pub(super) async fn run(
     wake: Arc<Notify>,
     tasks: Tasks,
 ) {
+    if shop.settings.concurrency == 0 {
+        return;
+    }
     let stop = tasks.token();
-    let room = Arc::new(Semaphore::new(shop.settings.concurrency.max(1)));
+    let room = Arc::new(Semaphore::new(shop.settings.concurrency));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -70,9 +82,11 @@ pub(super) async fn run(
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
             let stop = stop.clone();
             tasks.spawn("job", async move {
-                tokio::select! {
-                    () = work(&shop, &job, &events) => {}
-                    () = stop.cancelled() => {}
+                let worked = stop.run_until_cancelled(work(&shop, &job, &events)).await;
+                if worked.is_none() {
+                    // Given back, so that whoever runs next need not wait for the lease to run out.
+                    // Where that fails, it does.
+                    let _ = shop.store.release(&job, Release::RetryAt(now_ms())).await;
                 }
                 drop(place);
                 // There is room again, and what waited for this part may be due.
@@ -163,8 +177,21 @@ fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
         .or_else(|| shop.routes.of(&job.scope.tenant).map(Endpoint::Borrowed))
 }
 
+/// Stores `part`. It has been paid for: a store in trouble is given most of the lease's grace to get
+/// out of it.
+async fn store(shop: &Shop, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
+    for wait in COMMIT_AGAIN {
+        match shop.store.commit_part(job, part, now_ms()).await {
+            Err(error) => tracing::debug!(error = %error, "a part could not be stored yet"),
+            settled => return settled,
+        }
+        tokio::time::sleep(wait).await;
+    }
+    shop.store.commit_part(job, part, now_ms()).await
+}
+
 async fn commit(shop: &Shop, job: &Job, part: NewPart, events: &mpsc::UnboundedSender<Outcome>) {
-    let settled = match shop.store.commit_part(job, &part, now_ms()).await {
+    let settled = match store(shop, job, &part).await {
         Ok(Some(id)) => {
             tracing::info!(
                 tenant = %job.scope.tenant_label(),

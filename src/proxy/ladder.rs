@@ -5,6 +5,7 @@
 //! request, and no model is waited for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -117,13 +118,18 @@ fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
     decoder.push(read.clone()).ok()
 }
 
+/// How long a refusal is held back while what is observed is applied: a read and a short write.
+const APPLYING: Duration = Duration::from_secs(2);
+
 /// Everything observed applied, if that is more than was sent.
 async fn shortened(memory: &Memory, asked: &Asked, sent: &Choice) -> Option<Choice> {
     let placement = memory.manners.placement(&asked.model)?;
-    let snapshot = memory
-        .jobs
-        .overflow(&asked.identity.scope, &asked.history)
-        .await
+    let applying = memory.jobs.overflow(&asked.identity.scope, &asked.history);
+    let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
+        tracing::warn!("the log could not be applied within {APPLYING:?}");
+        return None;
+    };
+    let snapshot = applied
         .inspect_err(|error| tracing::warn!(error = %error, "the log could not be applied"))
         .ok()??;
     let covered = sent.snapshot.as_ref().map_or(0, |sent| sent.meta.to_count);
