@@ -7,3 +7,22 @@
 mod rig;
 #[path = "memory/story.rs"]
 mod story;
+#[path = "memory/tools.rs"]
+mod tools;
+
+#[path = "memory/bad_input.rs"]
+mod bad_input;
+#[path = "memory/controls.rs"]
+mod controls;
+#[path = "memory/database.rs"]
+mod database;
+#[path = "memory/hangups.rs"]
+mod hangups;
+#[path = "memory/observing.rs"]
+mod observing;
+#[path = "memory/refusals.rs"]
+mod refusals;
+#[path = "memory/same.rs"]
+mod same;
+#[path = "memory/streams.rs"]
+mod streams;

@@ -170,12 +170,18 @@ impl Rig {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> Answer {
+        let mut all = vec![("authorization", credential)];
+        all.extend_from_slice(headers);
+        self.post(&all, body.to_string()).await
+    }
+
+    /// Sends `body` as it is, with these headers and a content type.
+    pub async fn post(&self, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> Answer {
         let mut request = self
             .client
             .post(self.url("/v1/chat/completions"))
-            .header("authorization", credential)
             .header("content-type", "application/json")
-            .body(body.to_string());
+            .body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -204,6 +210,27 @@ impl Rig {
             answers.push(answer);
         }
         answers
+    }
+
+    /// Changes a setting; holds from the next start.
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.env.insert(format!("DIARIST__{key}"), value.to_owned());
+    }
+
+    /// Where the data port listens, `host:port`.
+    pub fn address(&self) -> String {
+        self.running().base.trim_start_matches("http://").to_owned()
+    }
+
+    /// A page of the admin port.
+    pub async fn admin(&self, path: &str) -> Answer {
+        let url = format!("{}{path}", self.running().admin);
+        let response = self.client.get(url).send().await.unwrap();
+        Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.bytes().await.unwrap().to_vec(),
+        }
     }
 
     /// The bodies the provider accepted from the conversation, in order.

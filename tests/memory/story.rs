@@ -10,29 +10,33 @@ async fn a_long_conversation_is_carried_by_its_observations() {
     let rig = Rig::small().await;
     let conversation = Conversation::generate(7, 60, Style::Travel);
     let answers = rig.play(&conversation).await;
-    let states: Vec<&str> = answers.iter().map(|a| a.memory()).collect();
-    println!("{states:?}");
+    let states: Vec<&str> = answers.iter().map(|answer| answer.memory()).collect();
+    let first = states.iter().position(|state| *state == "active").unwrap();
+    assert!(states[..first].iter().all(|state| *state == "watching"));
+    assert!(states[first..].iter().all(|state| *state == "active"));
+
     let bodies = rig.forwarded();
-    let last = bodies.last().unwrap();
-    let sent = last["messages"].as_array().unwrap().len();
-    println!("sent {sent} of {}", conversation.messages.len());
-    println!("{}", last["messages"][1]["content"].as_str().unwrap_or(""));
-    assert!(states.contains(&"active"));
-    assert!(sent < conversation.messages.len() / 2);
-    let block = last["messages"][1]["content"].as_str().unwrap();
-    assert!(render::looks_like_block(&format!("\n{block}")) || render::looks_like_block(block));
-    println!(
-        "observer {} reflector {}",
-        rig.provider.record_of(Part::Observer).len(),
-        rig.provider.record_of(Part::Reflector).len()
+    let last = bodies.last().unwrap()["messages"].as_array().unwrap();
+    let block = last[1]["content"].as_str().unwrap();
+    assert!(render::looks_like_block(block), "{block}");
+    assert_eq!(
+        last[0], conversation.messages[0],
+        "the client's own system message leads"
     );
-    println!(
-        "{}",
-        rig.metrics()
-            .await
-            .lines()
-            .filter(|l| l.starts_with("diarist_") && !l.contains("bucket"))
-            .collect::<Vec<_>>()
-            .join("\n")
+    // The request that asked for the last message: everything but it, the newest of it raw.
+    let asked = &conversation.messages[..conversation.messages.len() - 1];
+    let raw = last.len() - 2;
+    assert!(
+        raw * 2 < asked.len(),
+        "{raw} of {} messages are raw",
+        asked.len()
+    );
+    assert_eq!(last[2..], asked[asked.len() - raw..]);
+
+    assert!(rig.provider.record_of(Part::Observer).len() > 1);
+    assert!(!rig.provider.record_of(Part::Reflector).is_empty());
+    assert!(
+        rig.got().iter().all(|entry| entry.accepted()),
+        "nothing was refused"
     );
 }

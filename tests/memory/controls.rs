@@ -1,0 +1,105 @@
+//! What turns memory on and off, and what names a conversation.
+
+use diarist::provider::Options;
+use serde_json::Value;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+const SMALL: [(&str, &str); 2] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_can_ask_for_no_memory_and_none_is_made_of_it() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        let off = [("x-diarist-memory", "off")];
+        let answer = rig.send_as("Bearer sk-test", &off, &talk.body(turn)).await;
+        assert_eq!(answer.memory(), "off; reason=asked");
+        assert_eq!(rig.last().body, talk.body(turn).to_string());
+    }
+    rig.quiet().await;
+    assert_eq!(rig.number("SELECT count(*) FROM nodes").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_can_be_switched_off_and_leaves_no_database_behind() {
+    let mut settings = SMALL.to_vec();
+    settings.push(("MEMORY__ENABLED", "false"));
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        let answer = rig.send(&talk.body(turn)).await;
+        assert_eq!(answer.memory(), "off; reason=disabled");
+        assert_eq!(rig.last().body, talk.body(turn).to_string());
+    }
+    // Longer than the workers wait between two looks at the queue.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert!(!rig.file().exists());
+    assert_eq!(rig.audited(ACTIVE).await[0]["memory"], "off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_have_memory_only_on_a_loopback_listener() {
+    let talk = Talk::new("ada");
+    let rig = Rig::small().await;
+    for turn in 1..=ACTIVE {
+        let answer = rig.post(&[], talk.body(turn).to_string()).await;
+        let wanted = if turn == ACTIVE {
+            "active"
+        } else {
+            answer.memory()
+        };
+        assert_eq!(answer.memory(), wanted);
+        rig.quiet().await;
+    }
+
+    let mut settings = SMALL.to_vec();
+    settings.push(("SERVER__LISTEN", "0.0.0.0:0"));
+    let rig = Rig::with(Options::default(), &settings).await;
+    let answer = rig.post(&[], talk.body(1).to_string()).await;
+    assert_eq!(answer.memory(), "off; reason=anonymous");
+    let answer = rig.send(&talk.body(1)).await;
+    assert_eq!(answer.memory(), "watching");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_headers_end_here_and_a_key_groups_without_admitting() {
+    let rig = Rig::small().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let key = [
+        ("x-diarist-thread", "desk-1"),
+        ("x-diarist-resource", "user-1"),
+        ("x-diarist-anything", "1"),
+        ("x-session-id", "theirs"),
+    ];
+    let answer = rig.talk_as("Bearer sk-test", &key, &ada, 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(answer.headers["x-diarist-thread"], "desk-1");
+    for entry in rig.got() {
+        let ours = |name: &str| name.starts_with("x-diarist") || name.starts_with("x_diarist");
+        assert!(!entry.headers.keys().any(|name| ours(name.as_str())));
+        assert_eq!(entry.headers["x-session-id"], "theirs", "not ours to keep");
+    }
+    // Another conversation under the same key gets nothing of the first.
+    let answer = rig.send_as("Bearer sk-test", &key, &bob.body(ACTIVE)).await;
+    assert_eq!(answer.memory(), "watching");
+    assert_eq!(rig.last().body, bob.body(ACTIVE).to_string());
+    // Nor does the same conversation of another resource, or of none.
+    for headers in [&[("x-diarist-resource", "user-2")][..], &[]] {
+        let answer = rig
+            .send_as("Bearer sk-test", headers, &ada.body(ACTIVE))
+            .await;
+        assert_eq!(answer.memory(), "watching", "{headers:?}");
+        assert_eq!(rig.last().body, ada.body(ACTIVE).to_string());
+    }
+    let lines = rig.audited(ACTIVE).await;
+    assert!(
+        lines[..ACTIVE]
+            .iter()
+            .all(|line: &Value| line["thread"] == "desk-1")
+    );
+}

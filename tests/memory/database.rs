@@ -1,0 +1,335 @@
+//! A database in trouble (INV-OPEN): what this process knows serves on, else the client's own bytes;
+//! it is said why; and memory is back when the database is, without a restart.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use diarist::provider::Options;
+use sqlx::SqliteConnection;
+
+use crate::rig::{Answer, PATIENCE, Rig};
+use crate::tools::{ACTIVE, Talk};
+
+/// Far more than a request is held for the sake of memory, far less than a lock is waited for.
+const HELD: Duration = Duration::from_secs(2);
+
+async fn run(database: &mut SqliteConnection, statement: &'static str) {
+    sqlx::raw_sql(statement).execute(database).await.unwrap();
+}
+
+impl Rig {
+    async fn at_once(&self, talk: &Talk, turn: usize) -> Answer {
+        let began = Instant::now();
+        let answer = self.send(&talk.body(turn)).await;
+        let took = began.elapsed();
+        assert!(took < HELD, "turn {turn} was held for {took:?}");
+        assert!(answer.status < 500, "turn {turn}: {}", answer.text());
+        answer
+    }
+
+    fn files(&self) -> [PathBuf; 3] {
+        ["", "-wal", "-shm"].map(|end| {
+            let mut name = self.file().into_os_string();
+            name.push(end);
+            name.into()
+        })
+    }
+
+    /// From now on the raw history of this turn does not fit the model any more.
+    fn shrink(&self, talk: &Talk, turn: usize) {
+        let raw = u32::try_from(talk.body(turn).to_string().len() / 4).unwrap();
+        self.provider
+            .rules(|rules| rules.window = Some(raw * 9 / 10));
+    }
+
+    /// Asks until memory serves this conversation from a database that works.
+    async fn healthy(&self, talk: &Talk, from: usize) {
+        // Only what is accepted is recorded, and each of these turns is longer.
+        self.provider.rules(|rules| rules.window = None);
+        let began = Instant::now();
+        for turn in from.. {
+            let answer = self.send(&talk.body(turn)).await;
+            if ["active", "watching"].contains(&answer.memory()) {
+                return;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "memory did not come back: {}",
+                answer.memory()
+            );
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+}
+
+/// What is done to a database in use, and undone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    Locked,
+    Deleted,
+    Garbage,
+    Replaced,
+    Refusing,
+}
+
+struct Undo {
+    lock: Option<SqliteConnection>,
+}
+
+async fn cause(rig: &Rig, trouble: Trouble) -> Undo {
+    let mut undo = Undo { lock: None };
+    match trouble {
+        Trouble::Locked => {
+            let mut other = rig.database().await;
+            run(&mut other, "BEGIN EXCLUSIVE").await;
+            undo.lock = Some(other);
+        }
+        Trouble::Deleted => {
+            for file in rig.files() {
+                let _ = std::fs::remove_file(file);
+            }
+        }
+        Trouble::Garbage => {
+            for file in rig.files() {
+                std::fs::write(file, "no database. ".repeat(9_000)).unwrap();
+            }
+        }
+        Trouble::Replaced => {
+            let theirs = rig.folder.path().join("theirs");
+            std::fs::write(&theirs, "no database. ".repeat(9_000)).unwrap();
+            std::fs::rename(theirs, rig.file()).unwrap();
+        }
+        // As a full disk or a read-only one does: reads answer, no write does.
+        Trouble::Refusing => {
+            let mut other = rig.database().await;
+            for statement in [
+                "CREATE TRIGGER no_nodes BEFORE INSERT ON nodes BEGIN SELECT RAISE(ABORT, 'no'); END",
+                "CREATE TRIGGER no_requests BEFORE INSERT ON requests BEGIN SELECT RAISE(ABORT, 'no'); END",
+                "CREATE TRIGGER no_jobs BEFORE UPDATE ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END",
+            ] {
+                run(&mut other, statement).await;
+            }
+        }
+    }
+    undo
+}
+
+async fn mend(rig: &Rig, trouble: Trouble, undo: Undo) {
+    match trouble {
+        Trouble::Locked => drop(undo.lock),
+        Trouble::Deleted => {}
+        Trouble::Garbage | Trouble::Replaced => {
+            for file in rig.files() {
+                let _ = std::fs::remove_file(file);
+            }
+        }
+        Trouble::Refusing => {
+            let mut other = rig.database().await;
+            for statement in [
+                "DROP TRIGGER no_nodes",
+                "DROP TRIGGER no_requests",
+                "DROP TRIGGER no_jobs",
+            ] {
+                run(&mut other, statement).await;
+            }
+        }
+    }
+}
+
+async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    rig.shrink(&talk, ACTIVE + 1);
+    let before = rig
+        .metric("diarist_memory_requests_total{rung=\"process\"}")
+        .await;
+    let undo = cause(&rig, trouble).await;
+
+    // Until the recorder has met the trouble, nobody knows of it.
+    let (began, mut sent) = (Instant::now(), ACTIVE);
+    loop {
+        let answer = rig.at_once(&talk, ACTIVE + 1).await;
+        sent += 1;
+        assert_eq!(answer.status, 200, "{trouble:?}: {}", answer.text());
+        if answer.memory() == "active; rung=process" {
+            break;
+        }
+        assert_eq!(answer.memory(), "active", "{trouble:?}");
+        assert!(began.elapsed() < PATIENCE, "{trouble:?} is not told");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let answer = rig.at_once(&talk, ACTIVE + 2).await;
+    assert_eq!(
+        (answer.status, answer.memory()),
+        (200, "active; rung=process")
+    );
+    let audit = rig.audited(sent + 1).await;
+    assert_eq!(audit.last().unwrap()["rung"], "process", "{trouble:?}");
+    let after = rig
+        .metric("diarist_memory_requests_total{rung=\"process\"}")
+        .await;
+    assert!(after > before, "{trouble:?}");
+
+    // At its first turn a conversation has nothing to lose.
+    let answer = rig.at_once(&Talk::new("bob"), 1).await;
+    assert_eq!(answer.status, 200, "{trouble:?}");
+
+    mend(&rig, trouble, undo).await;
+    rig.healthy(&talk, ACTIVE + 4).await;
+    rig.quiet().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_conversation_goes_on_while_the_database_is_locked() {
+    a_warm_conversation_goes_on_through(Trouble::Locked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_conversation_goes_on_when_the_database_is_overwritten() {
+    a_warm_conversation_goes_on_through(Trouble::Garbage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_conversation_goes_on_when_another_file_takes_the_place() {
+    a_warm_conversation_goes_on_through(Trouble::Replaced).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_conversation_goes_on_where_nothing_can_be_written() {
+    a_warm_conversation_goes_on_through(Trouble::Refusing).await;
+}
+
+/// A new one is made in its place, so the trouble is over soon; what was known goes on serving.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.shrink(&talk, ACTIVE + 1);
+    let _undo = cause(&rig, Trouble::Deleted).await;
+    for turn in ACTIVE + 1..=ACTIVE + 3 {
+        let answer = rig.at_once(&talk, turn).await;
+        assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+        assert!(answer.memory().starts_with("active"), "{}", answer.memory());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    rig.healthy(&talk, ACTIVE + 4).await;
+    rig.quiet().await;
+    assert!(
+        rig.number("SELECT count(*) FROM nodes").await > 0,
+        "a new database was made"
+    );
+    // Other conversations find their memory in the new one.
+    let bob = Talk::new("bob");
+    let answer = rig.talk(&bob, 1..=4).await;
+    assert_eq!(answer.memory(), "watching");
+}
+
+/// A process that never knew the conversation sends what the client sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_opened() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.stop().await;
+    let good = std::fs::read(rig.file()).unwrap();
+    std::fs::write(rig.file(), "no database. ".repeat(9_000)).unwrap();
+    rig.start().await;
+
+    let ready = rig.admin("/readyz").await;
+    assert!(
+        ready.text().contains("not a SQLite database"),
+        "{}",
+        ready.text()
+    );
+    let before = rig
+        .metric("diarist_memory_requests_total{rung=\"original\"}")
+        .await;
+    for (talk, turn) in [(&talk, ACTIVE + 1), (&Talk::new("bob"), 1)] {
+        let answer = rig.at_once(talk, turn).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.memory(), "bypass; reason=store; rung=original");
+        assert_eq!(rig.last().body, talk.body(turn).to_string());
+    }
+    let line = rig.audited(ACTIVE + 2).await.pop().unwrap();
+    assert_eq!(
+        (line["rung"].as_str(), line["reason"].as_str()),
+        (Some("original"), Some("store"))
+    );
+    let after = rig
+        .metric("diarist_memory_requests_total{rung=\"original\"}")
+        .await;
+    assert!(after >= before + 2.0);
+    // Where the raw history does not fit, the client hears it from the upstream itself.
+    rig.shrink(&talk, ACTIVE + 1);
+    let answer = rig.at_once(&talk, ACTIVE + 1).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+
+    std::fs::write(rig.file(), good).unwrap();
+    let began = Instant::now();
+    loop {
+        let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+        if answer.memory() == "active" {
+            assert_eq!(answer.status, 200, "and it fits again");
+            break;
+        }
+        assert!(
+            began.elapsed() < PATIENCE,
+            "memory did not come back: {}",
+            answer.memory()
+        );
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// A backup or a repair holds the file for itself alone while Diarist starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_locked_at_the_start_is_opened_when_it_is_free() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.stop().await;
+    let mut other = rig.database().await;
+    run(
+        &mut other,
+        "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT",
+    )
+    .await;
+    let began = Instant::now();
+    rig.start().await;
+    assert!(
+        began.elapsed() < HELD,
+        "the start waited {:?}",
+        began.elapsed()
+    );
+    let answer = rig.at_once(&talk, ACTIVE + 1).await;
+    assert_eq!(answer.memory(), "bypass; reason=store; rung=original");
+    // Longer than one attempt to open it takes.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    rig.at_once(&talk, ACTIVE + 1).await;
+    drop(other);
+    let began = Instant::now();
+    while rig.send(&talk.body(ACTIVE + 1)).await.memory() != "active" {
+        assert!(began.elapsed() < PATIENCE, "memory did not come back");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_holds_no_file_is_said_and_served_around() {
+    let settings = [("STORE__URL", "sqlite:///proc/diarist/below/x.db")];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=3 {
+        let answer = rig.at_once(&talk, turn).await;
+        assert_eq!(
+            (answer.status, answer.memory()),
+            (200, "bypass; reason=store; rung=original")
+        );
+    }
+    let ready = rig.admin("/readyz").await;
+    assert!(ready.text().contains("x.db"), "{}", ready.text());
+}

@@ -1,0 +1,210 @@
+//! A client that hangs up on a chat completion: the upstream is told, a line is left, nothing is held.
+//!
+//! The aim is 100 ms; the deadline is generous, because the machine may be busy. What was measured is
+//! printed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use diarist::provider::{Behaviour, Options, Part, Recorded, Stage};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Caller, Talk, head};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// One request at a time: a place that is not given back shows as a 429.
+async fn narrow() -> Rig {
+    let settings = [
+        ("SERVER__MAX_REQUESTS", "1"),
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+/// Leaves, and waits until the provider has noticed.
+async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<Recorded> {
+    let left = Instant::now();
+    drop(caller);
+    let gone = |record: &[Arc<Recorded>]| record.iter().any(|entry| entry.hung_up().is_some());
+    let record = tokio::time::timeout(DEADLINE, rig.provider.wait_until(gone)).await;
+    let record = record.expect("the upstream was not told").unwrap();
+    println!("{stage}: the upstream knew after {:?}", left.elapsed());
+    record
+        .into_iter()
+        .find(|entry| entry.hung_up().is_some())
+        .unwrap()
+}
+
+/// The line that was left; and that the place is free, and how many requests count as accepted.
+async fn after(rig: &Rig, body: &Value, recorded: i64) -> Value {
+    let line = rig.audited(1).await.remove(0);
+    assert_eq!(line["ended"], "hung_up", "{line}");
+    rig.quiet().await;
+    assert_eq!(
+        rig.number("SELECT count(*) FROM requests").await,
+        recorded,
+        "{line}"
+    );
+    rig.provider.behave(Part::Actor, Behaviour::default());
+    let answer = rig.send(body).await;
+    assert_eq!(answer.status, 200, "the place was not given back");
+    line
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_body_has_ended() {
+    let rig = narrow().await;
+    let body = Talk::new("ada").body(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.send(head(1_000).as_bytes()).await;
+    caller.send(b"{\"model\"").await;
+    // Only so that the request has begun for sure; nothing is to be seen from outside.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let left = Instant::now();
+    drop(caller);
+    let line = after(&rig, &body, 0).await;
+    println!(
+        "before the body's end: done with after {:?}",
+        left.elapsed()
+    );
+    assert_eq!(line["bytes_received"], 0);
+    assert_eq!(rig.got().len(), 1, "half a request was never sent on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_head_of_the_answer() {
+    let rig = narrow().await;
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, silent);
+    let body = Talk::new("ada").streamed(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&body).await;
+    let asked = |record: &[Arc<Recorded>]| record.iter().any(|entry| entry.messages > 0);
+    rig.provider.wait_until(asked).await.unwrap();
+    let entry = leave(&rig, caller, "before the head").await;
+    assert_eq!(entry.hung_up(), Some(Stage::BeforeHead));
+    let line = after(&rig, &body, 0).await;
+    assert_eq!(line.get("status"), None);
+}
+
+/// Lets so many events (or frames, where `frames` says how large) through, and then none.
+async fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
+    let behaviour = Behaviour {
+        pace_frames: frames.is_some(),
+        frame_bytes: frames,
+        ..Behaviour::gated(&Arc::new(Semaphore::new(events)))
+    };
+    rig.provider.behave(Part::Actor, behaviour);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_first_token() {
+    let rig = narrow().await;
+    holding(&rig, 0, None).await;
+    let body = Talk::new("ada").streamed(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&body).await;
+    caller.until("\r\n\r\n").await;
+    let entry = leave(&rig, caller, "after the head").await;
+    assert_eq!(entry.hung_up(), Some(Stage::BeforeFirstEvent));
+    let line = after(&rig, &body, 0).await;
+    assert_eq!(line["status"], 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_first_token() {
+    let rig = narrow().await;
+    holding(&rig, 2, None).await;
+    let body = Talk::new("ada").streamed(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&body).await;
+    caller.until("\"content\":\"About").await;
+    let entry = leave(&rig, caller, "first token").await;
+    assert!(
+        matches!(entry.hung_up(), Some(Stage::Streaming { events: 2, .. })),
+        "{:?}",
+        entry.hung_up()
+    );
+    after(&rig, &body, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_middle_of_an_event() {
+    let rig = narrow().await;
+    holding(&rig, 2, Some(5)).await;
+    let body = Talk::new("ada").streamed(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&body).await;
+    caller.until("{\"id").await;
+    let entry = leave(&rig, caller, "mid-event").await;
+    assert_eq!(
+        entry.hung_up(),
+        Some(Stage::Streaming {
+            events: 0,
+            bytes: 10
+        })
+    );
+    after(&rig, &body, 0).await;
+}
+
+/// The model has said all there is, and the client has it: many close here, without waiting for the
+/// end of the stream. The exchange counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_last_event() {
+    let rig = narrow().await;
+    let open = Behaviour {
+        hold_open: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, open);
+    let body = Talk::new("ada").streamed(1);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&body).await;
+    caller.until("data: [DONE]\n\n").await;
+    let entry = leave(&rig, caller, "after the last event").await;
+    assert_eq!(entry.hung_up(), Some(Stage::AfterLastEvent));
+    after(&rig, &body, 1).await;
+}
+
+/// What was cut short is not believed, whoever cut it: the same request later is a first one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
+    use diarist::provider::Cut;
+    let rig = narrow().await;
+    let talk = Talk::new("ada");
+    for (at, cut) in [
+        Cut::AfterEvents(2),
+        Cut::ResetAfterEvents(2),
+        Cut::AfterBytes(30),
+        Cut::BeforeHead,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        rig.provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        let mut caller = Caller::connect(&rig.address()).await;
+        caller.ask(&talk.streamed(1)).await;
+        let ended = if cut == Cut::BeforeHead { "502" } else { "200" };
+        caller.until(ended).await;
+        let lines = rig.audited(at + 1).await;
+        assert_eq!(
+            lines[at]["ended"], "upstream_error",
+            "{cut:?}: {}",
+            lines[at]
+        );
+        rig.quiet().await;
+        assert_eq!(
+            rig.number("SELECT count(*) FROM requests").await,
+            0,
+            "{cut:?}"
+        );
+    }
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+}

@@ -1,0 +1,297 @@
+//! An Observer and a Reflector in trouble: requests never notice, and memory comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use diarist::provider::{
+    Behaviour, Manner, OBSERVER_MODEL, Observer, Options, Part, Provider, REFLECTOR_MODEL,
+    Recorded, Reflector, Reply,
+};
+use tokio::sync::Semaphore;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk, eventually};
+
+async fn observed(provider: &Provider, calls: usize) -> Vec<Arc<Recorded>> {
+    provider
+        .wait_until(|record| record.iter().filter(|e| e.part == Part::Observer).count() >= calls)
+        .await
+        .unwrap();
+    provider.record_of(Part::Observer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_never_wait_for_a_slow_observer() {
+    let rig = Rig::small().await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    let talk = Talk::new("ada");
+    for turn in 1..=20 {
+        let answer = rig.send(&talk.body(turn)).await;
+        assert_eq!((answer.status, answer.memory()), (200, "watching"));
+    }
+    // It was asked all the while, and has not answered.
+    let held = observed(&rig.provider, 1).await;
+    assert!(held.iter().all(|call| call.completion_tokens.is_some()));
+    gate.add_permits(1_000);
+    rig.quiet().await;
+    let answer = rig.send(&talk.body(21)).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
+    for manner in [Manner::Empty, Manner::Filtered, Manner::Degenerate] {
+        let rig = Rig::small().await;
+        rig.provider.script(Part::Observer, Observer { manner });
+        let talk = Talk::new("ada");
+        let answer = rig.talk(&talk, 1..=ACTIVE).await;
+        let written = rig
+            .number("SELECT count(*) FROM parts WHERE model = 'code'")
+            .await;
+        let all = rig
+            .number("SELECT count(*) FROM parts WHERE kind = 'chunk'")
+            .await;
+        assert!(
+            written > 1 && written == all,
+            "{manner:?}: {written} of {all}"
+        );
+        let calls = rig.provider.record_of(Part::Observer).len();
+        assert_eq!(
+            calls,
+            usize::try_from(2 * all).unwrap(),
+            "{manner:?}: twice each"
+        );
+        // A line a message of this length saves too little to be sent, or it saves something.
+        assert!(
+            ["active", "watching"].contains(&answer.memory()),
+            "{manner:?}"
+        );
+        assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
+    let rig = Rig::small().await;
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::rate_limited(1));
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    let calls = observed(&rig.provider, 2).await;
+    let pause = calls[1].at.duration_since(calls[0].at);
+    assert!(pause >= Duration::from_secs(1), "{pause:?}");
+    assert_eq!(
+        calls[0].body_bytes, calls[1].body_bytes,
+        "the same range again"
+    );
+    rig.quiet().await;
+    rig.talk(&talk, 5..=ACTIVE).await;
+    assert_eq!(rig.send(&talk.body(ACTIVE + 1)).await.memory(), "active");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend_it() {
+    let rig = Rig::small().await;
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::failing(401));
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    let calls = observed(&rig.provider, 1).await;
+    assert_eq!(calls[0].credential.reveal(), "Bearer sk-test");
+    // Longer than the first pause after a failure and than two looks at the queue.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(
+        rig.provider.record_of(Part::Observer).len(),
+        1,
+        "it is not tried again"
+    );
+    rig.send(&talk.body(5)).await;
+    observed(&rig.provider, 2).await;
+    rig.quiet().await;
+    assert!(rig.number("SELECT count(*) FROM parts").await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_the_observer_are_retried_and_lose_nothing() {
+    let rig = Rig::small().await;
+    rig.provider
+        .next(Part::Observer, 2, &Behaviour::failing(500));
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    rig.quiet().await;
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "active");
+    // Gapless from the first message, though the first range failed first.
+    let first = rig.number("SELECT min(from_count) FROM parts").await;
+    assert_eq!(first, 0);
+    let gaps = rig
+        .number(
+            "SELECT count(*) FROM parts p WHERE kind = 'chunk' AND from_count > 0 AND NOT EXISTS
+             (SELECT 1 FROM parts q WHERE q.kind = 'chunk' AND q.to_link = p.from_link)",
+        )
+        .await;
+    assert_eq!(gaps, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
+    let rig = Rig::small().await;
+    rig.provider.rules(|rules| {
+        for model in [OBSERVER_MODEL, REFLECTOR_MODEL] {
+            rules.reasoning_models.push(model.to_owned());
+        }
+    });
+    let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    let calls = rig.provider.record_of(Part::Observer);
+    let refused = calls.iter().filter(|call| call.refusal().is_some()).count();
+    // Once for each parameter, by whoever was first; later calls know.
+    assert!((1..=2).contains(&refused), "{refused} of {}", calls.len());
+    assert!(calls[0].json().unwrap().get("temperature").is_some());
+    let rest = calls.iter().skip_while(|call| call.refusal().is_some());
+    for call in rest {
+        assert!(call.accepted());
+        assert!(call.json().unwrap().get("temperature").is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
+    let rig = Rig::small().await;
+    rig.provider.script(Part::Reflector, |_: &diarist::provider::Ask<'_>| {
+        let line = "* 🔴 (10:00) Everything that was ever said is to be told at length once more, number";
+        let lines: Vec<String> = (0..200).map(|n| format!("{line} {n} of 200.")).collect();
+        Reply::say(format!("<observations>\n{}\n</observations>", lines.join("\n")))
+    });
+    let talk = Talk::new("ada");
+    let mut last = 0;
+    for turn in 1..=24 {
+        rig.talk(&talk, turn..=turn).await;
+        last = rig.provider.record_of(Part::Reflector).len();
+    }
+    assert!(last > 0, "it was asked");
+    // The same request again and again asks nobody anything.
+    for _ in 0..5 {
+        rig.talk(&talk, 24..=24).await;
+    }
+    assert_eq!(rig.provider.record_of(Part::Reflector).len(), last);
+    assert_eq!(
+        rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+            .await,
+        0
+    );
+    let given_up = rig
+        .number("SELECT count(*) FROM jobs WHERE state = 'abandoned'")
+        .await;
+    println!("{last} calls for {given_up} logs that were given up");
+    assert!(
+        last <= 4 * usize::try_from(given_up).unwrap(),
+        "four levels each at most"
+    );
+    assert_eq!(
+        rig.number("SELECT count(*) FROM jobs WHERE payload <> ''")
+            .await,
+        0
+    );
+
+    // A Reflector that does its work again is asked again, with more of the log.
+    rig.provider.script(Part::Reflector, Reflector::default());
+    rig.talk(&talk, 25..=30).await;
+    assert!(
+        rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+            .await
+            > 0
+    );
+}
+
+/// A limit that the client needs for itself is left to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn borrowed_credentials_yield_to_their_client() {
+    let rig = Rig::small().await;
+    let low = Behaviour {
+        headers: vec![
+            ("x-ratelimit-limit-requests", "100".to_owned()),
+            ("x-ratelimit-remaining-requests", "10".to_owned()),
+        ],
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, low);
+    let talk = Talk::new("ada");
+    for turn in 1..=6 {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    let waiting = || async { rig.number("SELECT count(*) FROM jobs").await };
+    let mut jobs = 0;
+    while jobs == 0 {
+        jobs = waiting().await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(
+        rig.provider.record_of(Part::Observer).is_empty(),
+        "they wait"
+    );
+    assert!(waiting().await > 0);
+}
+
+/// With an endpoint of its own, an Observer needs no credential of anybody's, and gets none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configured_endpoint_is_called_with_its_own_key_only() {
+    let provider = Provider::start(Options::default()).await.unwrap();
+    let base_url = provider.base_url();
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+        ("MEMORY__BASE_URL", base_url.as_str()),
+        ("MEMORY__API_KEY", "sk-memory"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    assert!(rig.provider.record_of(Part::Observer).is_empty());
+    let calls = provider.record_of(Part::Observer);
+    assert!(!calls.is_empty());
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.credential.reveal() == "Bearer sk-memory")
+    );
+}
+
+/// A stop in the middle of a call gives the job back: the next start does it at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
+    let mut rig = Rig::small().await;
+    rig.set("SERVER__DRAIN_TIMEOUT", "1s");
+    let talk = Talk::new("ada");
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.next(Part::Observer, 1, &silent);
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    observed(&rig.provider, 1).await;
+    rig.stop().await;
+    assert_eq!(
+        rig.number("SELECT count(*) FROM jobs WHERE leased = 1")
+            .await,
+        0
+    );
+    rig.start().await;
+    rig.send(&talk.body(5)).await;
+    eventually("the call", || {
+        rig.provider.record_of(Part::Observer).len() > 1
+    })
+    .await;
+    rig.quiet().await;
+    let calls = rig.provider.record_of(Part::Observer);
+    assert_eq!(calls[0].body_bytes, calls[1].body_bytes);
+}

@@ -1,0 +1,261 @@
+//! What is done when the upstream refuses: the original once, what is observed once, else nothing.
+
+use diarist::provider::{Behaviour, Failure, Options, Part};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// Where the text of a block stands, as (index, role).
+fn block(body: &Value) -> Option<(usize, String)> {
+    let messages = body["messages"].as_array().unwrap();
+    messages.iter().enumerate().find_map(|(at, message)| {
+        let text = message["content"].as_str()?;
+        text.contains("<diarist-log")
+            .then(|| (at, message["role"].as_str().unwrap().to_owned()))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_placement_is_left_out_once_and_steps_down_for_that_model_only() {
+    let rig = Rig::small().await;
+    rig.provider.rules(|rules| rules.single_system = true);
+    let talk = Talk::new("ada");
+    let mut seen = Vec::new();
+    let mut refused_at = None;
+    for turn in 1..=ACTIVE + 2 {
+        let before = rig.got().len();
+        let answer = rig.talk(&talk, turn..=turn).await;
+        let new = rig.got().split_off(before);
+        if answer.memory() == "bypass; reason=refused; rung=refused" {
+            assert_eq!(refused_at, None, "it is tried once");
+            refused_at = Some(turn);
+            let [refused, original] = &new[..] else {
+                panic!("two requests: {new:?}")
+            };
+            assert!(refused.refusal().is_some() && original.accepted());
+            assert_eq!(block(&refused.json().unwrap()), Some((1, "system".into())));
+            assert_eq!(original.body, talk.body(turn).to_string());
+        } else {
+            assert_eq!(new.len(), 1, "turn {turn}");
+        }
+        seen.push(new);
+    }
+    let refused_at = refused_at.unwrap();
+    // From the next turn on the block stands in the client's own system message.
+    for turn in refused_at + 1..=ACTIVE + 2 {
+        let body = seen[turn - 1][0].json().unwrap();
+        assert_eq!(block(&body), Some((0, "system".into())), "turn {turn}");
+    }
+    // The refused request goes out again as it was accepted, at once.
+    let before = rig.got().len();
+    rig.talk(&talk, refused_at..=refused_at).await;
+    assert_eq!(rig.got().len(), before + 1);
+    assert_eq!(rig.last().body, talk.body(refused_at).to_string());
+
+    // Another model has learned nothing, and is asked for itself.
+    let other = Talk {
+        model: "gpt-other",
+        ..talk.clone()
+    };
+    let answer = rig.talk(&other, ACTIVE + 3..=ACTIVE + 3).await;
+    assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
+    let lines = rig.audited(1).await;
+    let rungs = lines.iter().filter(|line| line["rung"] == "refused");
+    assert_eq!(rungs.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
+    for mode in ["alternate", "system_first", "json_object", "all"] {
+        let rig = Rig::small().await;
+        rig.provider.rules(|rules| {
+            rules.alternate = matches!(mode, "alternate" | "all");
+            rules.system_first = matches!(mode, "system_first" | "all");
+        });
+        for system in [Some("Answer in JSON."), None] {
+            let talk = Talk {
+                system,
+                ..Talk::new(mode)
+            };
+            let mut last = String::new();
+            for turn in 1..=ACTIVE {
+                let mut body = talk.body(turn);
+                if mode == "json_object" && system.is_some() {
+                    body["response_format"] = json!({"type": "json_object"});
+                }
+                let answer = rig.send(&body).await;
+                assert_eq!(answer.status, 200, "{mode}: {}", answer.text());
+                last = answer.memory().to_owned();
+                rig.quiet().await;
+            }
+            assert_eq!(last, "active", "{mode} {system:?}");
+        }
+        assert!(rig.got().iter().all(|entry| entry.accepted()), "{mode}");
+    }
+}
+
+fn refusing(status: u16, message: &str) -> Behaviour {
+    let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
+    Behaviour {
+        fail: Some(Failure {
+            status,
+            retry_after: None,
+            body: Some(("application/json", body.to_string())),
+        }),
+        ..Behaviour::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_original_is_refused_too_its_refusal_is_the_clients_and_nothing_is_learned() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
+    rig.provider.next(Part::Actor, 1, &refusing(422, "nor so"));
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.status, 422);
+    assert_eq!(answer.json()["error"]["message"], "nor so");
+    assert_eq!(rig.got().len(), before + 2);
+    assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
+    let answer = rig.talk(&talk, ACTIVE + 2..=ACTIVE + 2).await;
+    assert_eq!(answer.memory(), "active");
+    let at = block(&rig.last().json().unwrap());
+    assert_eq!(at, Some((1, "system".into())), "no step down");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_refusal_of_the_request_passes_untouched_and_once() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    let sent = {
+        rig.send(&talk.body(ACTIVE + 1)).await;
+        rig.last().body.clone()
+    };
+    for status in [401, 402, 403, 404, 429, 500, 502, 503] {
+        let before = rig.got().len();
+        rig.provider
+            .next(Part::Actor, 1, &refusing(status, "a failure"));
+        let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.json()["error"]["message"], "a failure");
+        assert_eq!(answer.memory(), "active");
+        assert_eq!(rig.got().len(), before + 1, "{status}");
+        assert_eq!(rig.last().body, sent, "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_asked_for_where_it_was_accepted_and_never_again_after_a_refusal() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let options = |body: &Value| body.get("stream_options").cloned();
+    // Nobody knows this upstream: nothing is asked on the client's behalf.
+    rig.send(&talk.streamed(1)).await;
+    assert_eq!(options(&rig.last().json().unwrap()), None);
+    let mut asked = talk.streamed(2);
+    asked["stream_options"] = json!({"include_usage": true});
+    rig.send(&asked).await;
+    rig.quiet().await;
+    rig.send(&talk.streamed(3)).await;
+    let wanted = json!({"include_usage": true});
+    assert_eq!(options(&rig.last().json().unwrap()), Some(wanted));
+    // A client that says no is taken at its word.
+    let mut refuses = talk.streamed(4);
+    refuses["stream_options"] = json!({"include_usage": false});
+    rig.send(&refuses).await;
+    assert_eq!(rig.last().body, refuses.to_string());
+
+    rig.provider
+        .rules(|rules| rules.refuse_stream_options = true);
+    let before = rig.got().len();
+    let answer = rig.send(&talk.streamed(5)).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(rig.got().len(), before + 2);
+    assert_eq!(rig.last().body, talk.streamed(5).to_string());
+    for turn in 6..=8 {
+        let before = rig.got().len();
+        let answer = rig.send(&talk.streamed(turn)).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(rig.got().len(), before + 1, "never again");
+    }
+    // A client that asks for itself is told itself.
+    let answer = rig.send(&asked).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["error"]["param"], "stream_options");
+}
+
+/// Much is observed, and little of it is due.
+async fn watchful() -> Rig {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() {
+    let rig = watchful().await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=12).await;
+    assert_eq!(answer.memory(), "watching");
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    // No model is waited for: the Observer says nothing any more.
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Observer, silent);
+
+    let answer = rig.send(&talk.body(13)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.memory(), "active; rung=observed");
+    let got = rig.got();
+    let [.., raw, observed] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(raw.body, talk.body(13).to_string());
+    assert_eq!(raw.refusal().unwrap().code, Some("context_length_exceeded"));
+    assert!(observed.accepted());
+    assert!(observed.messages < raw.messages / 2, "everything observed");
+    let line = rig.audited(13).await.pop().unwrap();
+    assert_eq!(
+        (&line["rung"], &line["cause"]),
+        (&json!("observed"), &json!("overflow"))
+    );
+
+    for _ in 0..3 {
+        let answer = rig.send(&talk.body(13)).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(rig.last().body, observed.body, "the same bytes");
+    }
+    assert_eq!(rig.got().len(), got.len() + 3, "each of them once");
+    // Memory goes on from there.
+    let answer = rig.send(&talk.body(14)).await;
+    assert_eq!((answer.status, answer.memory()), (200, "active"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_and_not_observed_is_the_clients_to_hear() {
+    let rig = watchful().await;
+    rig.provider.rules(|rules| rules.window = Some(500));
+    let talk = Talk::new("ada");
+    let direct = rig
+        .client
+        .post(format!("{}/chat/completions", rig.provider.base_url()))
+        .body(talk.body(9).to_string())
+        .send()
+        .await
+        .unwrap();
+    let direct = direct.text().await.unwrap();
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(9)).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.text(), direct);
+    assert_eq!(rig.got().len(), before + 1);
+}

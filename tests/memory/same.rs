@@ -1,0 +1,177 @@
+//! The same request is the same bytes (INV-SAME), and memory is its owner's alone (INV-OWN).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use diarist::provider::{Ask, Observer, Part, Reply, Script};
+use sqlx::Row as _;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut first: BTreeMap<usize, Bytes> = BTreeMap::new();
+    for turn in 1..=ACTIVE + 3 {
+        rig.talk(&talk, turn..=turn).await;
+        first.insert(turn, rig.last().body.clone());
+        // A client that repeats at once, before memory had its time, and after.
+        rig.send(&talk.body(turn)).await;
+        assert_eq!(rig.last().body, first[&turn], "turn {turn}");
+    }
+    assert_ne!(first[&(ACTIVE + 3)], talk.body(ACTIVE + 3).to_string());
+    let backwards: Vec<usize> = first.keys().rev().copied().collect();
+    let shuffled: Vec<usize> = backwards.iter().map(|turn| (turn * 5) % 13).collect();
+    for round in 0..2 {
+        for turn in backwards.iter().chain(&shuffled).filter(|turn| **turn > 0) {
+            rig.send(&talk.body(*turn)).await;
+            assert_eq!(rig.last().body, first[turn], "turn {turn} in round {round}");
+        }
+        rig.quiet().await;
+        rig.restart().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_at_once_are_the_same_bytes() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        if turn % 3 == 0 {
+            // Cold for the twenty: they ask the store.
+            rig.restart().await;
+        }
+        let before = rig.got().len();
+        let body = talk.body(turn);
+        let asked = (0..20).map(|_| rig.send(&body));
+        let answers = futures_util::future::join_all(asked).await;
+        assert!(answers.iter().all(|answer| answer.status == 200));
+        let sent: BTreeSet<Bytes> = rig.got()[before..]
+            .iter()
+            .map(|entry| entry.body.clone())
+            .collect();
+        assert_eq!(sent.len(), 1, "turn {turn}");
+        rig.quiet().await;
+    }
+    assert_ne!(rig.last().body, talk.body(ACTIVE).to_string());
+    let requests = rig.number("SELECT count(*) FROM requests").await;
+    assert_eq!(requests, i64::try_from(ACTIVE).unwrap());
+}
+
+/// An Observer that marks everything it writes with a number nobody else has.
+#[derive(Default)]
+struct Marking(AtomicUsize);
+
+impl Script for Marking {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let reply = Observer::default().reply(ask);
+        let text = reply.content.unwrap_or_default();
+        let marked = format!("<observations>\n* 🔴 Mark: mark-{number:05}.");
+        Reply::say(text.replacen("<observations>", &marked, 1))
+    }
+}
+
+fn marks(text: &[u8]) -> BTreeSet<String> {
+    memchr::memmem::find_iter(text, b"mark-")
+        .map(|at| String::from_utf8_lossy(&text[at..(at + 10).min(text.len())]).into_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
+    let mut rig = Rig::small().await;
+    rig.provider.script(Part::Observer, Marking::default());
+    let talk = Talk::new("ada");
+    let owners = ["Bearer sk-alice-0001", "Bearer sk-alice-0002"];
+    for turn in 1..=ACTIVE + 3 {
+        for owner in owners {
+            let answer = rig.talk_as(owner, &[], &talk, turn..=turn).await;
+            let wanted = if turn < ACTIVE {
+                answer.memory()
+            } else {
+                "active"
+            };
+            assert_eq!(answer.memory(), wanted);
+        }
+        if turn == ACTIVE + 1 {
+            rig.restart().await;
+        }
+    }
+    // Who was observed by whose credential, as the provider saw it.
+    let mut written: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for entry in rig.provider.record_of(Part::Observer) {
+        let reply = entry.reply.as_ref().unwrap().to_string();
+        let owner = owners
+            .iter()
+            .find(|owner| entry.credential.reveal() == **owner);
+        written
+            .entry(owner.unwrap())
+            .or_default()
+            .extend(marks(reply.as_bytes()));
+    }
+    let sent = rig.got();
+    for owner in owners {
+        let own: BTreeSet<String> = sent
+            .iter()
+            .filter(|entry| entry.credential.reveal() == owner)
+            .flat_map(|entry| marks(&entry.body))
+            .collect();
+        assert!(!own.is_empty() && own.is_subset(&written[owner]), "{owner}");
+    }
+    // And in the database each owner's rows hold only what was written for it.
+    let mut database = rig.database().await;
+    let rows = sqlx::query(
+        "SELECT tenant, text AS words FROM parts UNION ALL
+         SELECT tenant, segments FROM snapshots UNION ALL SELECT tenant, payload FROM jobs",
+    )
+    .fetch_all(&mut database)
+    .await
+    .unwrap();
+    let mut stored: BTreeMap<Vec<u8>, BTreeSet<String>> = BTreeMap::new();
+    for row in rows {
+        let words: String = row.get("words");
+        stored
+            .entry(row.get("tenant"))
+            .or_default()
+            .extend(marks(words.as_bytes()));
+    }
+    assert_eq!(stored.len(), 2);
+    for marks in stored.values() {
+        let owners = written.values().filter(|own| marks.is_subset(own));
+        assert_eq!(owners.count(), 1, "{marks:?} of {written:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
+    let rig = Rig::small().await;
+    rig.provider.script(Part::Observer, Marking::default());
+    let talk = Talk::new("ada");
+    let of = |name: &'static str| [("x-diarist-resource", name)];
+    let all_marks = |from: usize| -> BTreeSet<String> {
+        rig.got()[from..]
+            .iter()
+            .flat_map(|entry| marks(&entry.body))
+            .collect()
+    };
+    rig.talk_as("Bearer sk-test", &of("user-1"), &talk, 1..=ACTIVE + 1)
+        .await;
+    let (first, from) = (all_marks(0), rig.got().len());
+    assert!(!first.is_empty());
+    rig.talk_as("Bearer sk-test", &of("user-2"), &talk, 1..=ACTIVE + 1)
+        .await;
+    let (second, from_third) = (all_marks(from), rig.got().len());
+    assert!(!second.is_empty() && first.is_disjoint(&second));
+    // Without a resource there is a third owner.
+    rig.talk(&talk, 1..=ACTIVE + 1).await;
+    let third = all_marks(from_third);
+    assert!(!third.is_empty() && third.is_disjoint(&first) && third.is_disjoint(&second));
+    let owners = rig
+        .number("SELECT count(DISTINCT resource) FROM parts")
+        .await;
+    assert_eq!(owners, 3);
+}

@@ -1,0 +1,293 @@
+//! Streams through memory: forwarded as they come, one event taken out where we asked for it, and
+//! the tokens in the audit.
+
+use std::sync::Arc;
+
+use diarist::provider::{Behaviour, LineEnd, Part};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Caller, Talk};
+
+/// The data of all events.
+fn events(stream: &[u8]) -> Vec<String> {
+    let text = String::from_utf8(stream.to_vec())
+        .unwrap()
+        .replace("\r\n", "\n")
+        .replace('\r', "\n");
+    text.trim_start_matches('\u{feff}')
+        .split("\n\n")
+        .map(|event| {
+            let lines = event.lines().filter_map(|line| line.strip_prefix("data: "));
+            lines.collect::<Vec<_>>().join("\n")
+        })
+        .filter(|data| !data.is_empty())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_chunk_arrives_before_the_second_is_sent() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Actor, Behaviour::gated(&gate));
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&talk.streamed(ACTIVE + 1)).await;
+    let seen = caller.until("\r\n\r\n").await;
+    assert!(seen.contains("x-diarist-memory: active"), "{seen}");
+    assert!(!seen.contains("data:"));
+    gate.add_permits(1);
+    let seen = caller.until("\n\n").await;
+    assert_eq!(seen.matches("data:").count(), 1, "{seen}");
+    gate.add_permits(1);
+    caller.until("\"content\":\"").await;
+    gate.add_permits(1_000);
+    caller.until("data: [DONE]\n\n").await;
+}
+
+/// Sends a streamed request; the stream's bytes.
+async fn stream(rig: &Rig, body: &Value) -> Vec<u8> {
+    let answer = rig.send(body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.body
+}
+
+/// A rig that asks for usage by itself.
+async fn asking() -> (Rig, Talk) {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut first = talk.streamed(1);
+    first["stream_options"] = json!({"include_usage": true});
+    let events = events(&stream(&rig, &first).await);
+    let usage: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+    assert_eq!(usage["choices"], json!([]), "who asks gets it");
+    rig.quiet().await;
+    (rig, talk)
+}
+
+fn oddities() -> Vec<(&'static str, Behaviour)> {
+    let plain = Behaviour::default;
+    vec![
+        ("plain", plain()),
+        (
+            "byte by byte",
+            Behaviour {
+                frame_bytes: Some(1),
+                ..plain()
+            },
+        ),
+        (
+            "seven bytes",
+            Behaviour {
+                frame_bytes: Some(7),
+                ..plain()
+            },
+        ),
+        (
+            "one frame",
+            Behaviour {
+                frame_bytes: Some(1 << 20),
+                ..plain()
+            },
+        ),
+        (
+            "CRLF",
+            Behaviour {
+                line_end: LineEnd::CrLf,
+                frame_bytes: Some(3),
+                ..plain()
+            },
+        ),
+        (
+            "CR",
+            Behaviour {
+                line_end: LineEnd::Cr,
+                ..plain()
+            },
+        ),
+        (
+            "a mark",
+            Behaviour {
+                byte_order_mark: true,
+                ..plain()
+            },
+        ),
+        (
+            "comments",
+            Behaviour {
+                comments: true,
+                ..plain()
+            },
+        ),
+        (
+            "many lines",
+            Behaviour {
+                multi_line: true,
+                frame_bytes: Some(11),
+                ..plain()
+            },
+        ),
+        (
+            "unasked",
+            Behaviour {
+                unasked_usage: true,
+                ..plain()
+            },
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
+    let (rig, talk) = asking().await;
+    let mut lines = 1;
+    for (turn, (name, behaviour)) in (2..).zip(oddities()) {
+        rig.provider.behave(Part::Actor, behaviour.clone());
+        for choices in [1, 2] {
+            let mut body = talk.streamed(turn);
+            if choices > 1 {
+                body["n"] = json!(choices);
+            }
+            let seen = events(&stream(&rig, &body).await);
+            lines += 1;
+            let entry = rig.last();
+            let asked = entry.json().unwrap();
+            assert_eq!(asked["stream_options"]["include_usage"], true, "{name}");
+            assert!(
+                !seen.iter().any(|event| event.contains("\"choices\":[]")),
+                "{name}"
+            );
+
+            // Nothing else is missing: the same request, asked for by the client itself, has one
+            // event more.
+            body["stream_options"] = json!({"include_usage": true});
+            let whole = events(&stream(&rig, &body).await);
+            lines += 1;
+            assert_eq!(seen.len() + 1, whole.len(), "{name}");
+            assert_eq!(seen.last().unwrap(), "[DONE]", "{name}");
+            let text = |events: &[String]| -> String {
+                let parsed = events
+                    .iter()
+                    .filter_map(|event| serde_json::from_str::<Value>(event).ok());
+                parsed
+                    .filter_map(|event| {
+                        Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())
+                    })
+                    .collect()
+            };
+            assert_eq!(text(&seen), text(&whole), "{name}");
+
+            let audited = rig.audited(lines).await;
+            for line in &audited[lines - 2..] {
+                let tokens = entry.measured.unwrap();
+                assert_eq!(
+                    line["prompt_tokens"], tokens.prompt_tokens,
+                    "{name}: {line}"
+                );
+                assert_eq!(
+                    line["completion_tokens"],
+                    entry.completion_tokens.unwrap(),
+                    "{name}"
+                );
+                assert_eq!(
+                    (&line["stream"], &line["ended"]),
+                    (&json!(true), &json!("complete"))
+                );
+            }
+        }
+        rig.quiet().await;
+    }
+    assert_eq!(rig.audited(lines).await.len(), lines, "one line a request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_answers_pass_as_they_are_and_are_read() {
+    let (rig, talk) = asking().await;
+    let gzip = Behaviour {
+        gzip: true,
+        frame_bytes: Some(13),
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, gzip);
+    let mut asked = talk.streamed(2);
+    asked["stream_options"] = json!({"include_usage": true});
+    for body in [asked, talk.body(3)] {
+        let answer = rig.send(&body).await;
+        assert_eq!(answer.headers["content-encoding"], "gzip");
+        let mut plain = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(answer.body.as_slice());
+        std::io::Read::read_to_end(&mut decoder, &mut plain).unwrap();
+        assert!(memchr::memmem::find(&plain, b"\"usage\"").is_some());
+        let entry = rig.last();
+        let line = rig
+            .audited(if body["stream"] == true { 2 } else { 3 })
+            .await
+            .pop()
+            .unwrap();
+        assert_eq!(
+            line["prompt_tokens"],
+            entry.measured.unwrap().prompt_tokens,
+            "{line}"
+        );
+        assert_eq!(line["cached_tokens"], entry.measured.unwrap().cached_tokens);
+        assert_eq!(line["completion_tokens"], entry.completion_tokens.unwrap());
+        rig.quiet().await;
+    }
+    assert_eq!(
+        rig.number("SELECT count(*) FROM requests").await,
+        3,
+        "they count"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streamed_and_whole_answers_make_the_same_memory() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        let body = if turn % 2 == 0 {
+            talk.streamed(turn)
+        } else {
+            talk.body(turn)
+        };
+        assert_eq!(rig.send(&body).await.status, 200);
+        rig.quiet().await;
+    }
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "active");
+    let lines = rig.audited(ACTIVE + 1).await;
+    for (line, entry) in lines.iter().zip(rig.got()) {
+        let whole = line["stream"] == false;
+        let reported = whole.then(|| entry.measured.unwrap().prompt_tokens);
+        assert_eq!(
+            line.get("prompt_tokens").and_then(Value::as_u64),
+            reported.map(u64::from)
+        );
+        assert!(line["ttfb_ms"].as_u64() <= line["total_ms"].as_u64());
+    }
+}
+
+/// An answer with an error in it, or a refusal, is no accepted exchange.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_an_end_is_not_recorded() {
+    let rig = Rig::small().await;
+    let open_ended = Behaviour {
+        no_done: true,
+        ..Behaviour::default()
+    };
+    rig.provider.next(Part::Actor, 1, &open_ended);
+    rig.send(&Talk::new("ada").streamed(1)).await;
+    rig.quiet().await;
+    // Without `[DONE]`, but every choice has its finish reason.
+    assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
+    rig.provider
+        .script(Part::Actor, |_: &diarist::provider::Ask<'_>| {
+            diarist::provider::Reply::filtered()
+        });
+    rig.send(&Talk::new("bob").streamed(1)).await;
+    rig.send(&Talk::new("bob").body(1)).await;
+    rig.quiet().await;
+    assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
+}

@@ -1,0 +1,218 @@
+//! What the tests of memory under trouble share: a short conversation with long words, the database
+//! seen from outside, the audit, and a client that can leave.
+
+use std::time::{Duration, Instant};
+
+use diarist::provider::{Part, Recorded};
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, SqliteConnection};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::rig::{Answer, PATIENCE, Rig};
+
+/// A conversation of about 350 tokens a turn, the same whenever it is made. With the thresholds of
+/// [`Rig::small`] it is active from its eighth turn at the latest.
+#[derive(Clone, Debug)]
+pub struct Talk {
+    pub name: String,
+    pub model: &'static str,
+    pub system: Option<&'static str>,
+}
+
+/// Turns after which memory is active for sure.
+pub const ACTIVE: usize = 9;
+
+impl Talk {
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            model: "gpt-test",
+            system: Some("You are a patient assistant."),
+        }
+    }
+
+    /// A word of this conversation's first user message that stands nowhere else.
+    pub fn canary(&self) -> String {
+        format!("{}@canary77", self.name)
+    }
+
+    /// The messages of the request of this turn (from 1).
+    pub fn messages(&self, turn: usize) -> Vec<Value> {
+        let mut messages: Vec<Value> = self
+            .system
+            .iter()
+            .map(|text| json!({"role": "system", "content": text}))
+            .collect();
+        for number in 1..=turn {
+            let filler = format!("what came in part {number} was weighed and kept. ").repeat(20);
+            let asked = format!(
+                "{} wants {} in turn {number}. {filler}",
+                self.canary(),
+                self.name
+            );
+            messages.push(json!({"role": "user", "content": asked}));
+            if number < turn {
+                let told = format!("Answer {number} for {}. {}", self.name, filler);
+                messages.push(json!({"role": "assistant", "content": told}));
+            }
+        }
+        messages
+    }
+
+    pub fn body(&self, turn: usize) -> Value {
+        json!({"model": self.model, "messages": self.messages(turn)})
+    }
+
+    pub fn streamed(&self, turn: usize) -> Value {
+        json!({"model": self.model, "messages": self.messages(turn), "stream": true})
+    }
+}
+
+impl Rig {
+    /// Plays the turns, giving memory its time after each; the last answer.
+    pub async fn talk(&self, talk: &Talk, turns: std::ops::RangeInclusive<usize>) -> Answer {
+        self.talk_as("Bearer sk-test", &[], talk, turns).await
+    }
+
+    pub async fn talk_as(
+        &self,
+        credential: &str,
+        headers: &[(&str, &str)],
+        talk: &Talk,
+        turns: std::ops::RangeInclusive<usize>,
+    ) -> Answer {
+        let mut last = None;
+        for turn in turns {
+            let answer = self.send_as(credential, headers, &talk.body(turn)).await;
+            assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+            self.quiet().await;
+            last = Some(answer);
+        }
+        last.unwrap()
+    }
+
+    /// What the provider got from conversations, oldest first.
+    pub fn got(&self) -> Vec<Arc<Recorded>> {
+        self.provider.record_of(Part::Actor)
+    }
+
+    /// The newest of them.
+    pub fn last(&self) -> Arc<Recorded> {
+        self.got().pop().unwrap()
+    }
+
+    pub fn file(&self) -> std::path::PathBuf {
+        self.folder.path().join("diarist.db")
+    }
+
+    /// The database as another program sees it.
+    pub async fn database(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.file());
+        options.connect().await.unwrap()
+    }
+
+    /// A number out of the database.
+    pub async fn number(&self, query: &'static str) -> i64 {
+        let mut database = self.database().await;
+        sqlx::query_scalar(query)
+            .fetch_one(&mut database)
+            .await
+            .unwrap()
+    }
+
+    /// Waits until so many audit lines are written, and gives them.
+    pub async fn audited(&self, lines: usize) -> Vec<Value> {
+        let path = self.folder.path().join("audit.jsonl");
+        let read = || -> Vec<Value> {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            whole
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect()
+        };
+        eventually("the audit lines", || read().len() >= lines).await;
+        read()
+    }
+
+    /// A counter of the metrics page. One process has one set of metrics, and tests run beside each
+    /// other in it: only that it grew can be said.
+    pub async fn metric(&self, name: &str) -> f64 {
+        metric(&self.metrics().await, name)
+    }
+}
+
+pub fn metric(page: &str, name: &str) -> f64 {
+    page.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        .map_or(0.0, |value| value.parse().unwrap())
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Waits until `done`; fails after a minute.
+pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A client by hand: it can send half a request, and leave.
+pub struct Caller {
+    stream: TcpStream,
+    seen: Vec<u8>,
+}
+
+impl Caller {
+    pub async fn connect(address: &str) -> Self {
+        Self {
+            stream: TcpStream::connect(address).await.unwrap(),
+            seen: Vec::new(),
+        }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Sends a whole memory request.
+    pub async fn ask(&mut self, body: &Value) {
+        let body = body.to_string();
+        self.send(head(body.len()).as_bytes()).await;
+        self.send(body.as_bytes()).await;
+    }
+
+    /// Reads until `wanted` has come.
+    pub async fn until(&mut self, wanted: &str) -> String {
+        let reading = async {
+            while memchr::memmem::find(&self.seen, wanted.as_bytes()).is_none() {
+                let mut piece = [0; 4096];
+                let length = self.stream.read(&mut piece).await.unwrap();
+                let seen = String::from_utf8_lossy(&self.seen).into_owned();
+                assert!(length > 0, "closed before {wanted:?}: {seen}");
+                self.seen.extend_from_slice(&piece[..length]);
+            }
+        };
+        let seen = tokio::time::timeout(PATIENCE, reading).await;
+        let text = String::from_utf8_lossy(&self.seen).into_owned();
+        assert!(seen.is_ok(), "waited in vain for {wanted:?}: {text}");
+        text
+    }
+}
+
+/// The head of a memory request with so many bytes of body.
+pub fn head(length: usize) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: diarist\r\nauthorization: Bearer sk-test\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
