@@ -260,6 +260,9 @@ async fn watch(
             }
             Err(error) => {
                 readiness.set("store", Condition::Degraded(error.to_string()));
+                if let Some(memory) = proxy.memory() {
+                    memory.recall.troubled(true);
+                }
             }
         }
         match (&asked, well) {

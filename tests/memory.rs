@@ -2,6 +2,7 @@
 //! file. What is asserted is read from the provider's record, not from the proxy's opinion.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "what was measured is worth reading")]
 
 #[path = "memory/rig.rs"]
 mod rig;

@@ -81,7 +81,7 @@ impl Manners {
             return;
         };
         let mut learned = self.learned();
-        if learned.refused.len() < MODELS {
+        if learned.refused.len() < MODELS || learned.refused.contains_key(model) {
             learned
                 .refused
                 .insert(model.to_owned(), (at + 1, Instant::now()));

@@ -30,7 +30,8 @@ async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<Recorded> {
     drop(caller);
     let gone = |record: &[Arc<Recorded>]| record.iter().any(|entry| entry.hung_up().is_some());
     let record = tokio::time::timeout(DEADLINE, rig.provider.wait_until(gone)).await;
-    let record = record.expect("the upstream was not told").unwrap();
+    assert!(record.is_ok(), "the upstream was not told");
+    let record = record.unwrap().unwrap();
     println!("{stage}: the upstream knew after {:?}", left.elapsed());
     record
         .into_iter()
@@ -94,7 +95,7 @@ async fn before_the_head_of_the_answer() {
 }
 
 /// Lets so many events (or frames, where `frames` says how large) through, and then none.
-async fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
+fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
     let behaviour = Behaviour {
         pace_frames: frames.is_some(),
         frame_bytes: frames,
@@ -106,7 +107,7 @@ async fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn before_the_first_token() {
     let rig = narrow().await;
-    holding(&rig, 0, None).await;
+    holding(&rig, 0, None);
     let body = Talk::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
@@ -120,7 +121,7 @@ async fn before_the_first_token() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_first_token() {
     let rig = narrow().await;
-    holding(&rig, 2, None).await;
+    holding(&rig, 2, None);
     let body = Talk::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
@@ -137,7 +138,7 @@ async fn at_the_first_token() {
 #[tokio::test(flavor = "multi_thread")]
 async fn in_the_middle_of_an_event() {
     let rig = narrow().await;
-    holding(&rig, 2, Some(5)).await;
+    holding(&rig, 2, Some(5));
     let body = Talk::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;

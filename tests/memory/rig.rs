@@ -6,7 +6,7 @@ use std::time::Duration;
 use diarist::app::App;
 use diarist::config;
 use diarist::provider::{Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -242,12 +242,4 @@ impl Rig {
             .filter_map(|entry| entry.json())
             .collect()
     }
-}
-
-pub fn chat(messages: &[(&str, &str)]) -> Value {
-    let messages: Vec<Value> = messages
-        .iter()
-        .map(|(role, text)| json!({"role": role, "content": text}))
-        .collect();
-    json!({"model": "gpt-test", "messages": messages})
 }

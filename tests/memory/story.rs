@@ -3,14 +3,14 @@
 use diarist::memory::render;
 use diarist::provider::{Conversation, Part, Style};
 
-use crate::rig::Rig;
+use crate::rig::{Answer, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_conversation_is_carried_by_its_observations() {
     let rig = Rig::small().await;
     let conversation = Conversation::generate(7, 60, Style::Travel);
     let answers = rig.play(&conversation).await;
-    let states: Vec<&str> = answers.iter().map(|answer| answer.memory()).collect();
+    let states: Vec<&str> = answers.iter().map(Answer::memory).collect();
     let first = states.iter().position(|state| *state == "active").unwrap();
     assert!(states[..first].iter().all(|state| *state == "watching"));
     assert!(states[first..].iter().all(|state| *state == "active"));
