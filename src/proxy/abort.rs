@@ -2,13 +2,20 @@
 //!
 //! HTTP/1.1 and 2 mark the end of a body, so that a missing mark tells of the cut. An HTTP/1.0
 //! client reads until the connection closes; only a reset distinguishes a cut from an end. `server`
-//! makes one [`ResetOnClose`] for each connection and hands it along with every request.
+//! makes one [`ResetOnClose`] for each connection and hands it along with every request. Either way
+//! what had come before the cut reaches the client first: see [`Abort::watch`].
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::Version;
 use http::request::Parts;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::upstream::BoxError;
 
 /// A connection's wish to be closed with a reset. Travels in the extensions of its requests.
 #[derive(Clone, Debug, Default)]
@@ -32,9 +39,102 @@ impl Abort {
         Self(parts.extensions.get().filter(|_| needs_reset).cloned())
     }
 
-    pub(super) fn now(&self) {
+    /// `body`, which tells of its failure only after what came before could be written.
+    ///
+    /// A server throws away what it has not written yet, the head included, as soon as a body fails;
+    /// it writes when a body has nothing to give. So a failure is held back for one round. A client
+    /// that reads too slowly can still lose what it had no room for.
+    pub(super) fn watch<B>(self, body: B) -> Breaking<B> {
+        Breaking {
+            body,
+            abort: self,
+            failure: None,
+        }
+    }
+
+    fn now(&self) {
         if let Some(ResetOnClose(wish)) = &self.0 {
             wish.store(true, Ordering::Release);
         }
+    }
+}
+
+/// See [`Abort::watch`].
+#[derive(Debug)]
+pub(super) struct Breaking<B> {
+    body: B,
+    abort: Abort,
+    failure: Option<BoxError>,
+}
+
+impl<B> Body for Breaking<B>
+where
+    B: Body<Data = Bytes, Error = BoxError> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(failure) = self.failure.take() {
+            self.abort.now();
+            return Poll::Ready(Some(Err(failure)));
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Err(failure))) => {
+                self.failure = Some(failure);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.failure.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http::Response;
+    use http_body_util::StreamBody;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    // Piece and failure are both there when the server asks: the failure would overtake the piece.
+    #[tokio::test]
+    async fn what_came_before_the_failure_is_written() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        client
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let service = service_fn(|_| async {
+            let piece = Ok(Frame::data(Bytes::from_static(b"abc")));
+            let body = stream::iter([piece, Err(BoxError::from("cut"))]);
+            let body = Abort(None).watch(StreamBody::new(body));
+            Ok::<_, Infallible>(Response::new(body))
+        });
+        hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(server), service)
+            .await
+            .unwrap_err();
+        let mut written = String::new();
+        client.read_to_string(&mut written).await.unwrap();
+        assert!(written.starts_with("HTTP/1.1 200 OK\r\n"), "{written:?}");
+        assert!(written.ends_with("\r\n3\r\nabc\r\n"), "{written:?}");
     }
 }

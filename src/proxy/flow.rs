@@ -72,9 +72,5 @@ pub(super) fn stream_back(
     parts.version = Version::HTTP_11;
     parts.headers = headers::towards_client(parts.headers);
     let body = Idle::new(body, proxy.limits.response_idle);
-    let body = body.map_err(move |error| {
-        abort.now();
-        error
-    });
-    Response::from_parts(parts, body.boxed_unsync())
+    Response::from_parts(parts, abort.watch(body).boxed_unsync())
 }

@@ -181,6 +181,11 @@ fn stream_back(
     if spec.filter_usage && spec.streaming {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
+    if spec.filter_usage && spec.encoding != Encoding::Identity {
+        // It compressed although it was asked not to: its report cannot be taken out of this
+        // answer, so there must be no other.
+        memory.manners.usage_refused();
+    }
     let status = parts.status;
     let (body, observed) = tee(body, spec, &proxy.tasks);
     let memory = Arc::clone(memory);
@@ -212,11 +217,7 @@ fn stream_back(
             });
         }
     });
-    let body = body.map_err(move |error| {
-        abort.now();
-        error
-    });
-    Response::from_parts(parts, body.boxed_unsync())
+    Response::from_parts(parts, abort.watch(body).boxed_unsync())
 }
 
 fn is_event_stream(headers: &http::HeaderMap) -> bool {
