@@ -291,3 +291,20 @@ async fn a_stream_without_an_end_is_not_recorded() {
     rig.quiet().await;
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
 }
+
+// Its report cannot be taken out of what is not decoded, so the client gets one it did not ask for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
+    let (rig, talk) = asking().await;
+    let gzip = Behaviour {
+        gzip: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, gzip);
+    for (turn, asked) in [(2, true), (3, false)] {
+        stream(&rig, &talk.streamed(turn)).await;
+        let sent = rig.last().json().unwrap();
+        assert_eq!(sent.get("stream_options").is_some(), asked, "turn {turn}");
+        rig.quiet().await;
+    }
+}
