@@ -17,6 +17,7 @@ pub use sqlite::{OpenError, SqliteStore};
 
 use crate::history::{Link, Scope};
 use crate::memory::advance::Work;
+use crate::memory::record::Content;
 use crate::memory::{
     Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
     Span,
@@ -66,6 +67,8 @@ pub struct Known {
     pub nodes: Vec<Node>,
     /// The lineage of the deepest recorded link.
     pub lineage: Option<i64>,
+    /// The thread key of that lineage.
+    pub thread_key: Option<String>,
     /// Whether the deepest recorded link already has a recorded successor (then a new message
     /// after it is a fork).
     pub branches: bool,
@@ -92,6 +95,9 @@ pub struct Record {
     pub confirmed: usize,
     /// The links up to `confirmed` that were not yet confirmed.
     pub confirm: Vec<Link>,
+    /// What those links say. What no other chain of this owner has confirmed yet raises the bound
+    /// on what the Observer may be shown.
+    pub contents: Vec<Content>,
     /// The last link of the request and its length.
     pub tip: Link,
     /// Its length.
@@ -123,6 +129,20 @@ pub struct NewJob {
     pub tip: Link,
     /// Length of that request.
     pub tip_count: usize,
+}
+
+/// What became of a job that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in the queue.
+    New,
+    /// Its span has a job or a part already.
+    Known,
+    /// The Observer was shown as much of this owner's conversations as it may be for what is
+    /// confirmed of them. The same job may be taken when more is.
+    Paused,
+    /// Its last link is not recorded (any more).
+    Forgotten,
 }
 
 /// A claimed job. `fence` changes with every claim; a commit with an old one is refused.
@@ -264,8 +284,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn chunk_ending(&self, scope: &Scope, to: Link) -> Result<Option<Part>, StoreError>;
 
     /// Puts a job into the queue unless its span has one, or has a part already, or its last link
-    /// is not recorded (then it was forgotten). Returns whether it is new.
-    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Result<bool, StoreError>;
+    /// is not recorded. A chunk also has to fit: the messages of all chunks ever queued for this
+    /// owner weigh at most 1.5 times what was confirmed of them by content. It is charged here, so
+    /// that what waits counts as shown.
+    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Result<Offered, StoreError>;
 
     /// Leases the next due job until `now_ms + lease_ms`. Expired leases count as free. A chunk
     /// waits for the job of the range before it, since its Observer is shown what that one wrote.
@@ -285,7 +307,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         at_ms: i64,
     ) -> Result<Option<PartId>, StoreError>;
 
-    /// Gives a claimed job back. Nothing happens where the lease was lost.
+    /// Gives a claimed job back. Nothing happens where the lease was lost. A range that is to be
+    /// shown again after an empty answer is charged again; it is not refused, or one empty answer
+    /// would leave a hole that no later range may cross.
     async fn release(&self, job: &Job, how: Release) -> Result<(), StoreError>;
 
     /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
@@ -307,6 +331,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn thread(&self, lineage: i64) -> Result<Option<ThreadDetail>, StoreError>;
 
     /// Deletes everything of a lineage that no other lineage uses; returns how many rows went.
+    /// What the Observer was shown of it stays charged. Its contents go, so that a client that goes
+    /// on talking is observed as a new conversation would be.
     async fn forget(&self, scope: &Scope, lineage: i64) -> Result<u64, StoreError>;
 
     /// Whether the store answers now.

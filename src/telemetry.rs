@@ -47,6 +47,9 @@ pub const JOBS: &str = "diarist_jobs_total";
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
 /// Tokens that memory's own model calls cost. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
+/// Conversations the Observer was kept from, or let back to, since it is shown at most 1.5 times what
+/// is new. Label: `change` (`paused`, `resumed`).
+pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 
@@ -136,6 +139,10 @@ fn describe_memory() {
     describe_counter!(JOBS, "Jobs ended, by kind and outcome");
     describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
+    describe_counter!(
+        OBSERVER_PAUSES,
+        "Conversations the Observer was kept from or let back to"
+    );
     describe_counter!(STORE_FAILURES, "Calls of the store that failed");
 }
 

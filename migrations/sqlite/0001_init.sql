@@ -43,6 +43,28 @@ CREATE TABLE nodes (
 CREATE INDEX nodes_by_parent ON nodes (tenant, resource, parent);
 CREATE INDEX nodes_by_lineage ON nodes (tenant, resource, lineage, count);
 
+-- What was confirmed, by content: each message once per owner however many chains carry it. `content`
+-- is a hash seeded by the owner; `lineage` is who confirmed it first, so that forgetting finds it.
+CREATE TABLE contents (
+    tenant   BLOB    NOT NULL,
+    resource BLOB    NOT NULL,
+    content  BLOB    NOT NULL CHECK (length(content) = 32),
+    lineage  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, resource, content),
+    FOREIGN KEY (tenant, resource, lineage) REFERENCES lineages (tenant, resource, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX contents_by_lineage ON contents (tenant, resource, lineage);
+
+-- What the Observer was shown of an owner's conversations against what was confirmed of them. Both
+-- only grow: what was paid for stays paid for, also when it is forgotten.
+CREATE TABLE accounts (
+    tenant           BLOB    NOT NULL,
+    resource         BLOB    NOT NULL,
+    confirmed_tokens INTEGER NOT NULL,
+    shown_tokens     INTEGER NOT NULL,
+    PRIMARY KEY (tenant, resource)
+) STRICT, WITHOUT ROWID;
+
 -- Chunks and reflections. Immutable.
 CREATE TABLE parts (
     id                 INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -140,6 +162,9 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('nodes', 'nodes', '1000000 10000 10000 1'),
     ('nodes', 'nodes_by_parent', '1000000 10000 10000 2'),
     ('nodes', 'nodes_by_lineage', '1000000 10000 10000 100 1'),
+    ('contents', 'contents', '1000000 10000 10000 1'),
+    ('contents', 'contents_by_lineage', '1000000 10000 10000 100 1'),
+    ('accounts', 'accounts', '100 1 1'),
     ('parts', 'sqlite_autoindex_parts_1', '100000 1000 1000 2 2 1'),
     ('snapshots', 'snapshots_by_to', '100000 1000 1000 2'),
     ('requests', 'requests', '500000 5000 5000 1'),

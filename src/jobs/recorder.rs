@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
-use super::payload::{self, Payload};
+use super::payload;
 use super::track::{Settled, Track, Tracks};
 use super::{Shop, now_ms};
 use crate::history::{History, Link, Scope};
@@ -18,7 +18,7 @@ use crate::memory::advance::{
     Path, Plan, Step, Work, WorkState, advance, overflow as plan_overflow,
 };
 use crate::memory::{Node, PartKind, Snapshot, Span, measure, record, render};
-use crate::store::{NewJob, NewSnapshot, Record, StoreError};
+use crate::store::{NewJob, NewSnapshot, Offered, Record, StoreError};
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
@@ -121,11 +121,17 @@ impl Recorder {
             .map_or_else(|| Link::root(scope), |node| node.link);
         let new_nodes = self.weigh(exchange, &track).await;
         let confirm = record::confirm(&mut track.nodes, history.len());
+        // Only what is new belongs to another thread; a repetition stays where it is.
+        let lineage = match exchange.thread_key.as_deref() {
+            Some(key) if !new_nodes.is_empty() => track.lineage_for(key),
+            _ => track.lineage,
+        };
         let record = Record {
             thread_key: exchange.thread_key.clone(),
-            lineage: track.lineage,
+            lineage,
             parent,
             confirmed: track.nodes.iter().take_while(|node| node.confirmed).count(),
+            contents: record::contents(scope, history, &track.nodes, &confirm),
             confirm,
             tip,
             count: history.len(),
@@ -135,7 +141,10 @@ impl Recorder {
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
-        track.lineage = Some(self.shop.store.record(scope, &record).await?);
+        let recorded = self.shop.store.record(scope, &record).await?;
+        track.joined(recorded, record.thread_key);
+        // Whatever is confirmed may make room for what had to wait.
+        track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         if !record.new_nodes.is_empty() {
             track.nodes.extend(record.new_nodes);
@@ -195,7 +204,7 @@ impl Recorder {
                 }
             }
             // The words of a range are only at hand while its request is.
-            if let Some(exchange) = exchange.filter(|_| !ranges.is_empty()) {
+            if let Some(exchange) = exchange.filter(|_| !ranges.is_empty() && !track.paused) {
                 self.observe(&mut track, ranges, exchange).await;
             }
             if !changed {
@@ -206,19 +215,12 @@ impl Recorder {
     }
 
     async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
-        let ranges: Vec<_> = ranges.into_iter().take(OFFERS).collect();
-        let spans: Vec<Span> = ranges.iter().map(|(span, _)| *span).collect();
-        let nodes = track.nodes.clone();
-        let parsed = Arc::clone(&exchange.parsed);
-        let written = tokio::task::spawn_blocking(move || {
-            spans
-                .iter()
-                .map(|span| payload::of(&parsed, &nodes, span))
-                .collect::<Vec<Payload>>()
-        })
-        .await
-        .unwrap_or_default();
-        for ((span, message_tokens), payload) in ranges.into_iter().zip(written) {
+        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        // In order: a range that is not taken leaves those after it without what comes before them.
+        for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
+            let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
+            let written = tokio::task::spawn_blocking(move || payload::of(&parsed, &nodes, &span));
+            let Ok(payload) = written.await else { return };
             let job = NewJob {
                 kind: PartKind::Chunk,
                 span,
@@ -229,7 +231,9 @@ impl Recorder {
                 tip: track.nodes.last().map_or(span.to, |node| node.link),
                 tip_count: track.nodes.len(),
             };
-            self.offer(track, &job).await;
+            if !self.offer(track, &job).await {
+                return;
+            }
         }
     }
 
@@ -254,17 +258,34 @@ impl Recorder {
         false
     }
 
-    async fn offer(&self, track: &mut Track, job: &NewJob) {
-        match self.shop.store.offer(&track.scope, job, now_ms()).await {
-            Ok(_) => {
+    /// Whether somebody does the job, or has done it.
+    async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
+        let offered = self.shop.store.offer(&track.scope, job, now_ms()).await;
+        match offered {
+            Ok(Offered::New | Offered::Known) => {
                 track.work.push(Work {
                     kind: job.kind,
                     span: job.span,
                     state: WorkState::Fresh,
                 });
+                if self.shop.recall.resume(&track.scope, job.span.to) {
+                    pause_changed("resumed", track, job);
+                }
                 self.wake.notify_one();
+                true
             }
-            Err(error) => failed("a job could not be queued", &error),
+            Ok(Offered::Paused) => {
+                track.paused = true;
+                if self.shop.recall.pause(&track.scope, job.span.to) {
+                    pause_changed("paused", track, job);
+                }
+                false
+            }
+            Ok(Offered::Forgotten) => false,
+            Err(error) => {
+                failed("a job could not be queued", &error);
+                false
+            }
         }
     }
 
@@ -347,7 +368,7 @@ async fn load(shop: &Shop, scope: &Scope, history: &History) -> Result<Track, St
     let by_chance = known.branches && known.nodes.len() <= CHANCE;
     let mut track = Track::of(scope, known);
     if by_chance {
-        track.lineage = None;
+        (track.lineage, track.thread_key) = (None, None);
     }
     Ok(track)
 }
@@ -425,6 +446,17 @@ impl TokenCounter for Tally<'_> {
     fn counted(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
+}
+
+fn pause_changed(change: &'static str, track: &Track, job: &NewJob) {
+    metrics::counter!(telemetry::OBSERVER_PAUSES, "change" => change).increment(1);
+    tracing::info!(
+        tenant = %track.scope.tenant_label(),
+        lineage = track.lineage,
+        observed = job.span.from_count,
+        messages = track.nodes.len(),
+        "observing {change}: the Observer is shown at most 1.5 times what is new"
+    );
 }
 
 fn failed(what: &'static str, error: &StoreError) {

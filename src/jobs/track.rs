@@ -16,6 +16,10 @@ const NODES: usize = 400_000;
 pub(super) struct Track {
     pub(super) scope: Scope,
     pub(super) lineage: Option<i64>,
+    /// The key of that lineage.
+    pub(super) thread_key: Option<String>,
+    /// The Observer may be shown no more until more is confirmed.
+    pub(super) paused: bool,
     /// What its last request asked for.
     pub(super) model: String,
     pub(super) nodes: Vec<Node>,
@@ -29,6 +33,8 @@ impl Track {
         Self {
             scope: scope.clone(),
             lineage: known.lineage,
+            thread_key: known.thread_key,
+            paused: false,
             model: String::new(),
             nodes: known.nodes,
             parts: known.parts,
@@ -45,6 +51,24 @@ impl Track {
             snapshots: &self.snapshots,
             work: &self.work,
         }
+    }
+
+    /// The lineage that new messages of a request under `key` belong to; `None` for a new one. A key
+    /// groups requests into a thread: two threads that share a beginning are two lineages, while
+    /// what is remembered of the beginning serves both.
+    pub(super) fn lineage_for(&self, key: &str) -> Option<i64> {
+        let same = self.thread_key.as_deref().is_none_or(|own| own == key);
+        self.lineage.filter(|_| same)
+    }
+
+    /// The track now ends in `lineage`, to which a request under `key` was recorded. The first key
+    /// of a lineage stays its key.
+    pub(super) fn joined(&mut self, lineage: i64, key: Option<String>) {
+        if self.lineage != Some(lineage) {
+            self.thread_key = None;
+        }
+        self.lineage = Some(lineage);
+        self.thread_key = self.thread_key.take().or(key);
     }
 
     /// Whether `span` lies on this chain.

@@ -1,8 +1,10 @@
 //! What an accepted request adds to what is known of its chain: new messages, and which of the old
 //! ones it confirms. Pure; `jobs` writes the result down, the property tests apply it directly.
 
+use std::collections::HashMap;
+
 use super::Node;
-use crate::history::{History, Link, Role};
+use crate::history::{Fingerprint, History, Link, Role, Scope};
 
 /// The messages of `history` beyond the first `known`, weighing `tokens` each, seen at `at_ms`.
 pub fn added(history: &History, known: usize, tokens: &[u32], at_ms: i64) -> Vec<Node> {
@@ -42,4 +44,68 @@ pub fn confirm(nodes: &mut [Node], length: usize) -> Vec<Link> {
             node.link
         })
         .collect()
+}
+
+/// A message by what it says, whatever chain carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// What is said.
+    pub key: ContentKey,
+    /// Its tokens.
+    pub tokens: u32,
+}
+
+/// The hash of what a message says and of how often its chain said it up to there ("yes", "yes" are
+/// two contents), seeded by the owner like a link, so that the stores of two owners tell nothing of
+/// each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentKey([u8; 32]);
+
+impl ContentKey {
+    fn of(root: &Link, fingerprint: &Fingerprint, occurrence: u64) -> Self {
+        // A link hashes 32 bytes under this key, a content 40: neither is ever taken for the other.
+        let mut hasher = blake3::Hasher::new_keyed(root.as_bytes());
+        hasher.update(fingerprint.as_bytes());
+        hasher.update(&occurrence.to_be_bytes());
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// As stored.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for ContentKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ContentKey({:02x?})", &self.0[..6])
+    }
+}
+
+/// What the messages at `confirmed` (what [`confirm`] returned for `nodes`) say. A client that drops
+/// its oldest messages makes new chains of them, but no new contents: each occurrence that is left
+/// has a number that was given before.
+pub fn contents(
+    scope: &Scope,
+    history: &History,
+    nodes: &[Node],
+    confirmed: &[Link],
+) -> Vec<Content> {
+    let root = Link::root(scope);
+    let mut said: HashMap<&Fingerprint, u64> = HashMap::new();
+    let mut contents = Vec::with_capacity(confirmed.len());
+    for (turn, node) in history.turns().iter().zip(nodes) {
+        if contents.len() == confirmed.len() {
+            break;
+        }
+        let occurrence = said.entry(&turn.message.fingerprint).or_default();
+        *occurrence += 1;
+        if confirmed[contents.len()] == node.link {
+            contents.push(Content {
+                key: ContentKey::of(&root, &turn.message.fingerprint, *occurrence),
+                tokens: node.tokens,
+            });
+        }
+    }
+    contents
 }

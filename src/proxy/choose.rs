@@ -158,6 +158,7 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
     });
     let why = match (&selection.snapshot, &placed) {
         (Some(_), None) => "no_placement",
+        _ if lookup.paused && selection.why != Why::Repeated => "observer_paused",
         _ => selection.why.name(),
     };
     let choice = Choice::of(asked, placed, asks_usage, why, rung);

@@ -51,6 +51,8 @@ pub struct Lookup {
     pub before: Option<Used>,
     /// Where this comes from.
     pub origin: Origin,
+    /// The Observer has been shown too much of this owner already to be shown more of this chain.
+    pub paused: bool,
 }
 
 impl Lookup {
@@ -74,6 +76,8 @@ struct Known {
     seen: HashSet<Key>,
     ends: HashMap<Key, Vec<SnapshotMeta>>,
     used: HashMap<Key, Used>,
+    /// Ends of the ranges at which observing stands still.
+    paused: HashSet<Key>,
     texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
     bytes: usize,
 }
@@ -142,13 +146,14 @@ impl Recall {
     fn remembered(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
         let known = self.known();
         let mut candidates = Vec::new();
-        let mut warm = false;
+        let (mut warm, mut paused) = (false, false);
         for turn in history.turns() {
             let key = (scope.tenant, turn.link);
             if let Some(ends) = known.ends.get(&key) {
                 candidates.extend(ends.iter().cloned());
             }
             warm |= known.seen.contains(&key);
+            paused |= known.paused.contains(&key);
         }
         let before = history
             .tip()
@@ -163,6 +168,7 @@ impl Recall {
                 candidates,
                 before,
                 origin,
+                paused,
             },
             warm,
         )
@@ -232,6 +238,22 @@ impl Recall {
             known.learn(scope, meta);
         }
         known.seen.insert((scope.tenant, tip));
+    }
+
+    /// The range that ends at `to` may not be observed for now. Whether that is new.
+    pub fn pause(&self, scope: &Scope, to: Link) -> bool {
+        let mut known = self.known();
+        let new = !known.paused.contains(&(scope.tenant, to));
+        if new {
+            known.charge(ENTRY);
+            known.paused.insert((scope.tenant, to));
+        }
+        new
+    }
+
+    /// The range that ends at `to` is being observed. Whether it was paused before.
+    pub fn resume(&self, scope: &Scope, to: Link) -> bool {
+        self.known().paused.remove(&(scope.tenant, to))
     }
 
     /// Drops everything: something was deleted from the store.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, OpenError, Record, Release, SqliteStore,
-    Store, StoreError, ThreadDetail, ThreadRow,
+    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Record, Release,
+    SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Snapshot, SnapshotId};
@@ -194,7 +194,7 @@ impl Store for Reopening {
         forward!(self, chunk_ending(scope, to))
     }
 
-    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<bool> {
+    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {
         forward!(self, offer(scope, job, at_ms))
     }
 

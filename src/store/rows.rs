@@ -15,6 +15,7 @@ use crate::memory::{
 
 use super::{Job, NewJob, StoreError};
 use crate::memory::advance::{Work, WorkState};
+use crate::memory::record::Content;
 
 type Read<T> = Result<T, StoreError>;
 
@@ -262,6 +263,22 @@ pub(super) fn node_list(nodes: &[Node], parent: Link) -> String {
             u8::from(node.live),
         ));
         parent = node.link;
+    }
+    out.push(']');
+    out
+}
+
+/// Contents as `CREDIT` and `NEW_CONTENTS` take them.
+pub(super) fn content_list(contents: &[Content]) -> String {
+    let mut out = String::with_capacity(2 + 80 * contents.len());
+    out.push('[');
+    for content in contents {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str("[\"");
+        push_hex(&mut out, content.key.as_bytes());
+        out.push_str(&format!("\",{}]", content.tokens));
     }
     out.push(']');
     out

@@ -36,6 +36,10 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)";
 pub(super) const HAS_SUCCESSOR: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
 
+/// The thread key of a lineage (`$3`).
+pub(super) const KEY_OF_LINEAGE: &str = "
+SELECT thread_key FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
+
 /// Parts that end in a chain (`$3`: links), without their text.
 pub(super) const PARTS_OF_CHAIN: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens
@@ -109,6 +113,22 @@ UPDATE nodes SET confirmed = 1
 WHERE tenant = $1 AND resource = $2 AND confirmed = 0
   AND link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 
+/// Adds the tokens of those contents (`$3`: pairs of content and tokens) that are new to the owner.
+/// Comes before `NEW_CONTENTS`, which makes them known.
+pub(super) const CREDIT: &str = "
+INSERT INTO accounts (tenant, resource, confirmed_tokens, shown_tokens)
+SELECT $1, $2, coalesce(sum(p.value ->> 1), 0), 0 FROM json_each($3) AS p
+WHERE NOT EXISTS (SELECT 1 FROM contents AS c
+                  WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0))
+ON CONFLICT (tenant, resource)
+DO UPDATE SET confirmed_tokens = accounts.confirmed_tokens + excluded.confirmed_tokens";
+
+/// Contents (`$4`: as `CREDIT` takes them) that a lineage (`$3`) confirmed. The first one wins.
+pub(super) const NEW_CONTENTS: &str = "
+INSERT INTO contents (tenant, resource, lineage, content)
+SELECT $1, $2, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
+ON CONFLICT (tenant, resource, content) DO NOTHING";
+
 /// The request itself; what it was sent with is kept from the first time (INV-SAME).
 pub(super) const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
@@ -119,7 +139,8 @@ DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, exclud
 
 // === Jobs ===
 
-/// A job, unless its span has one or a part, or its history is not recorded (any more).
+/// A job, unless its span has one or a part, or its history is not recorded (any more), or it is a
+/// chunk that weighs (`$9`) more than the Observer may still be shown.
 pub(super) const OFFER: &str = "
 INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
                   leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
@@ -127,8 +148,24 @@ INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_cou
 SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $13, $14
 WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $6)
   AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
-                  AND from_link = $4 AND kind = $15)
+                  AND from_link = $4 AND kind = $3)
+  AND ($3 <> 'chunk' OR EXISTS (
+          SELECT 1 FROM accounts WHERE tenant = $1 AND resource = $2
+             AND (shown_tokens + $9) * 2 <= confirmed_tokens * 3))
 ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
+
+/// Why `OFFER` did not take a job (`$3`: kind, `$4`: from, `$5`: to): whether its history is
+/// recorded, and whether its span has a job or a part.
+pub(super) const WHY_NOT_OFFERED: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $5),
+       EXISTS (SELECT 1 FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link = $5
+               AND from_link = $4 AND kind = $3)
+       OR EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $5
+                  AND from_link = $4 AND kind = $3)";
+
+/// The Observer is shown so many tokens (`$3`) more.
+pub(super) const CHARGE: &str = "
+UPDATE accounts SET shown_tokens = shown_tokens + $3 WHERE tenant = $1 AND resource = $2";
 
 /// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: tenants it may be claimed for
 /// otherwise; `$4`: now; `$5`: end of the lease. Tenants with fewest running jobs come first.
@@ -319,6 +356,11 @@ DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND to_link IN (
 pub(super) const FORGET_PARTS: &str = "
 DELETE FROM parts WHERE tenant = $1 AND resource = $2 AND to_link IN (
     SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// What the lineage was the first to confirm, the messages it handed over included: where another
+/// chain of the heir confirms them again, they count again, which errs on the side of observing.
+pub(super) const FORGET_CONTENTS: &str =
+    "DELETE FROM contents WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
 /// The lineage's requests.
 pub(super) const FORGET_REQUESTS: &str =

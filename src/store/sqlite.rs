@@ -35,8 +35,8 @@ use crate::tasks::Tasks;
 pub use error::OpenError;
 
 use super::{
-    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, Record, Release, Store, StoreError,
-    ThreadDetail, ThreadRow,
+    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, Offered, Record, Release, Store,
+    StoreError, ThreadDetail, ThreadRow,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -288,7 +288,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<bool> {
+    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {
         let (scope, job) = (scope.clone(), job.clone());
         self.write("store offer", move |conn| {
             Box::pin(queue::offer(conn, scope, job, at_ms))

@@ -1,7 +1,7 @@
 //! Forgetting deletes, spares what others use, and nothing comes back.
 
 use diarist::memory::PartKind;
-use diarist::store::{Release, SqliteStore, Store, StoreError};
+use diarist::store::{Offered, Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -31,8 +31,8 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
     let gone = store.forget(&talk.scope, lineage).await.expect("forgotten");
     assert_eq!(
         gone,
-        1 + 6 + 1 + 1 + 1 + 1,
-        "lineage, messages, request, part, snapshot, job"
+        1 + 6 + 6 + 1 + 1 + 1 + 1,
+        "lineage, messages, their contents, request, part, snapshot, job"
     );
     assert_eq!(
         store.forget(&talk.scope, lineage).await.expect("forgotten"),
@@ -64,7 +64,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
     let late = store
         .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await;
-    assert!(!late.expect("refused"));
+    assert_eq!(late.expect("refused"), Offered::Forgotten);
     let late = store.commit_snapshot(&talk.scope, &snapshot).await;
     assert!(matches!(late, Err(StoreError::Forgotten)));
     nothing().await;

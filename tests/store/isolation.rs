@@ -2,7 +2,7 @@
 
 use diarist::history::{Link, Scope};
 use diarist::memory::PartKind;
-use diarist::store::{Release, SqliteStore, Store, StoreError};
+use diarist::store::{Offered, Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
 
@@ -14,9 +14,9 @@ fn same_links(owners: [Scope; 2]) -> [Talk; 2] {
         .collect();
     let root = Link::from_slice(&[0; 32]).expect("32");
     owners.map(|scope| Talk {
-        scope,
         root,
         links: links.clone(),
+        ..Talk::new(&scope, "same", 6)
     })
 }
 
@@ -70,12 +70,15 @@ async fn equal_links_of_two_owners_stay_apart() {
         let found = store.find(them, &yours.links).await.expect("found");
         assert!(found.snapshots.is_empty());
         assert_eq!(found.used, Some(raw()));
-        assert!(
-            store
-                .offer(them, &yours.job(PartKind::Chunk, 0, 2), 0)
-                .await
-                .expect("offered")
-        );
+        // What is confirmed of mine makes no room for theirs.
+        let job = yours.job(PartKind::Chunk, 0, 2);
+        let offered = store.offer(them, &job, 0).await;
+        assert_eq!(offered.expect("offered"), Offered::Paused);
+        let mut confirming = yours.record(None, 6);
+        confirming.contents = yours.contents(1_000);
+        store.record(them, &confirming).await.expect("recorded");
+        let offered = store.offer(them, &job, 0).await;
+        assert_eq!(offered.expect("offered"), Offered::New);
         let known = store.known(them, &yours.links).await.expect("known");
         assert_eq!(known.jobs.len(), 1, "their span has its own job");
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use diarist::memory::PartKind;
 use diarist::memory::advance::{Work, WorkState};
-use diarist::store::{ClaimFilter, Release, SqliteStore, Store};
+use diarist::store::{ClaimFilter, Offered, Release, SqliteStore, Store};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -21,8 +21,8 @@ async fn a_span_has_one_job_and_then_one_part() {
     let (store, talk) = recorded(6).await;
     let job = talk.job(PartKind::Chunk, 0, 4);
     let offer = async || store.offer(&talk.scope, &job, 0).await.expect("offered");
-    assert!(offer().await);
-    assert!(!offer().await, "one is waiting");
+    assert_eq!(offer().await, Offered::New);
+    assert_eq!(offer().await, Offered::Known, "one is waiting");
     let held = store
         .claim(&ANYBODY, 1, LEASE)
         .await
@@ -30,7 +30,7 @@ async fn a_span_has_one_job_and_then_one_part() {
         .expect("a job");
     assert_eq!(held.work.payload, job.payload);
     assert_eq!((held.attempts, held.empty_answers), (1, 0));
-    assert!(!offer().await, "one is running");
+    assert_eq!(offer().await, Offered::Known, "one is running");
     assert!(
         store
             .claim(&ANYBODY, 1, LEASE)
@@ -46,18 +46,14 @@ async fn a_span_has_one_job_and_then_one_part() {
             .expect("committed")
             .is_some()
     );
-    assert!(!offer().await, "it is done");
+    assert_eq!(offer().await, Offered::Known, "it is done");
     assert_eq!(
         store.commit_part(&held, &part, 2).await.expect("refused"),
         None
     );
     let other_kind = talk.job(PartKind::Reflection, 0, 4);
-    assert!(
-        store
-            .offer(&talk.scope, &other_kind, 0)
-            .await
-            .expect("offered")
-    );
+    let offered = store.offer(&talk.scope, &other_kind, 0).await;
+    assert_eq!(offered.expect("offered"), Offered::New);
 }
 
 #[tokio::test]
@@ -65,7 +61,8 @@ async fn only_recorded_history_is_observed() {
     let (store, talk) = recorded(3).await;
     let longer = talk.grown("never sent", 2);
     let job = longer.job(PartKind::Chunk, 0, 5);
-    assert!(!store.offer(&talk.scope, &job, 0).await.expect("refused"));
+    let offered = store.offer(&talk.scope, &job, 0).await;
+    assert_eq!(offered.expect("refused"), Offered::Forgotten);
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
 }
 
@@ -187,7 +184,8 @@ async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
         }]
     );
     let again = talk.job(PartKind::Chunk, 0, 4);
-    assert!(!store.offer(&talk.scope, &again, 0).await.expect("refused"));
+    let offered = store.offer(&talk.scope, &again, 0).await;
+    assert_eq!(offered.expect("refused"), Offered::Known);
 }
 
 #[tokio::test]
@@ -299,12 +297,8 @@ async fn each_job_goes_to_one_worker() {
     talk.recorded(&*stores[0]).await;
     for to in 1..=JOBS {
         let job = talk.job(PartKind::Chunk, to - 1, to);
-        assert!(
-            stores[to % 2]
-                .offer(&talk.scope, &job, 0)
-                .await
-                .expect("offered")
-        );
+        let offered = stores[to % 2].offer(&talk.scope, &job, 0).await;
+        assert_eq!(offered.expect("offered"), Offered::New);
     }
     let mut workers = tokio::task::JoinSet::new();
     for number in 0..8 {

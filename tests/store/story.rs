@@ -3,7 +3,7 @@
 
 use diarist::memory::advance::{Work, WorkState};
 use diarist::memory::{Cause, PartKind, SnapshotId};
-use diarist::store::{SqliteStore, Store, Used};
+use diarist::store::{Offered, SqliteStore, Store, Used};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -143,7 +143,8 @@ async fn second_half(store: &dyn Store) {
     let first = known.parts[0].id;
     let mut reflect = longer.job(PartKind::Reflection, 0, 4);
     reflect.parts = vec![first, second];
-    assert!(store.offer(&owner, &reflect, 0).await.expect("offered"));
+    let offered = store.offer(&owner, &reflect, 0).await.expect("offered");
+    assert_eq!(offered, Offered::New);
     let known = store.known(&owner, &longer.links).await.expect("known");
     assert_eq!(
         known.jobs,

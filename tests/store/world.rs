@@ -1,8 +1,9 @@
 //! Conversations and databases for these tests.
 
-use diarist::history::{Encoder, Link, Role, Scope};
+use diarist::history::{Encoder, History, Link, Message, Role, Scope};
+use diarist::memory::record::{self, Content};
 use diarist::memory::{Cause, NewPart, Node, PartId, PartKind, Span};
-use diarist::store::{ClaimFilter, NewJob, NewSnapshot, Record, SqliteStore, Store, Used};
+use diarist::store::{ClaimFilter, NewJob, NewSnapshot, Offered, Record, SqliteStore, Store, Used};
 
 pub const LEASE: i64 = 60_000;
 
@@ -40,12 +41,13 @@ impl Disk {
     }
 }
 
-/// A history: its owner, the link before it and the links of its messages.
+/// A history: its owner, the link before it, its messages and their links.
 #[derive(Clone)]
 pub struct Talk {
     pub scope: Scope,
     pub root: Link,
     pub links: Vec<Link>,
+    pub messages: Vec<Message>,
 }
 
 impl Talk {
@@ -56,6 +58,7 @@ impl Talk {
             scope: scope.clone(),
             root,
             links: Vec::new(),
+            messages: Vec::new(),
         };
         talk.grown(name, length)
     }
@@ -67,7 +70,15 @@ impl Talk {
             let mut encoder = Encoder::new();
             encoder.text("content", name);
             encoder.count("number", number);
-            talk.links.push(talk.tip().next(&encoder.finish()));
+            let fingerprint = encoder.finish();
+            talk.links.push(talk.tip().next(&fingerprint));
+            talk.messages.push(Message {
+                fingerprint,
+                role: Role::User,
+                calls: Vec::new(),
+                answers: None,
+                span: 0..0,
+            });
         }
         talk
     }
@@ -76,6 +87,7 @@ impl Talk {
     pub fn first(&self, length: usize) -> Self {
         let mut talk = self.clone();
         talk.links.truncate(length);
+        talk.messages.truncate(length);
         talk
     }
 
@@ -131,6 +143,7 @@ impl Talk {
             parent: self.first(known).tip(),
             confirmed: known,
             confirm: self.links[..known].to_vec(),
+            contents: Vec::new(),
             tip: self.tip(),
             count: self.len(),
             used: raw(),
@@ -139,8 +152,20 @@ impl Talk {
         }
     }
 
+    /// What its messages say, each weighing `tokens`.
+    pub fn contents(&self, tokens: u32) -> Vec<Content> {
+        let history = History::chain(&self.scope, self.messages.clone());
+        let mut nodes = self.nodes(0);
+        for node in &mut nodes {
+            node.tokens = tokens;
+        }
+        record::contents(&self.scope, &history, &nodes, &self.links)
+    }
+
+    /// Recorded, with room for whatever a test has observed: `budget` is about the room.
     pub async fn recorded(&self, store: &dyn Store) -> i64 {
-        let record = self.record(None, 0);
+        let mut record = self.record(None, 0);
+        record.contents = self.contents(1_000);
         store.record(&self.scope, &record).await.expect("recorded")
     }
 
@@ -174,7 +199,8 @@ impl Talk {
     /// Offers, claims and commits the chunk of a range.
     pub async fn observed(&self, store: &dyn Store, from: usize, to: usize) -> PartId {
         let job = self.job(PartKind::Chunk, from, to);
-        assert!(store.offer(&self.scope, &job, 0).await.expect("offered"));
+        let offered = store.offer(&self.scope, &job, 0).await.expect("offered");
+        assert_eq!(offered, Offered::New);
         let job = store
             .claim(&ANYBODY, 1, LEASE)
             .await

@@ -109,6 +109,7 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
         sql::FORGET_JOBS,
         sql::FORGET_SNAPSHOTS,
         sql::FORGET_PARTS,
+        sql::FORGET_CONTENTS,
         sql::FORGET_REQUESTS,
         sql::FORGET_NODES,
         sql::FORGET_LINEAGE,

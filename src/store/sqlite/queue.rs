@@ -9,15 +9,25 @@ use sqlx::{query, query_scalar};
 
 use super::Answer;
 use crate::history::Scope;
-use crate::memory::{NewPart, PartId};
-use crate::store::rows::{self, count, hex_list, id_list};
-use crate::store::{ClaimFilter, Job, NewJob, Release, sql};
+use crate::memory::{NewPart, PartId, PartKind};
+use crate::store::rows::{self, count, get, hex_list, id_list};
+use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, sql};
 
 /// What a worker holds of a claimed job: its name and the fence, not its words.
 pub(super) struct Held {
     scope: Scope,
     id: i64,
     fence: i64,
+    /// What the Observer is shown by one more try.
+    shows: u32,
+}
+
+/// Only the Observer is shown messages.
+fn shows(job: &NewJob) -> u32 {
+    match job.kind {
+        PartKind::Chunk => job.message_tokens,
+        PartKind::Reflection => 0,
+    }
 }
 
 impl Held {
@@ -26,6 +36,7 @@ impl Held {
             scope: job.scope.clone(),
             id: job.id,
             fence: job.fence,
+            shows: shows(&job.work),
         }
     }
 }
@@ -35,7 +46,9 @@ pub(super) async fn offer(
     scope: Scope,
     job: NewJob,
     at_ms: i64,
-) -> Answer<bool> {
+) -> Answer<Offered> {
+    let shows = shows(&job);
+    let (kind, span) = (job.kind.name(), job.span);
     let done = query(sql::OFFER)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -51,10 +64,35 @@ pub(super) async fn offer(
         .bind(job.tip.as_bytes().as_slice())
         .bind(count(job.tip_count))
         .bind(job.payload)
-        .bind(job.kind.name())
+        .execute(&mut *conn)
+        .await?;
+    if done.rows_affected() == 1 {
+        charge(conn, &scope, shows).await?;
+        return Ok(Offered::New);
+    }
+    let row = query(sql::WHY_NOT_OFFERED)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(kind)
+        .bind(span.from.as_bytes().as_slice())
+        .bind(span.to.as_bytes().as_slice())
+        .fetch_one(conn)
+        .await?;
+    Ok(match (get::<bool>(&row, 0)?, get::<bool>(&row, 1)?) {
+        (false, _) => Offered::Forgotten,
+        (true, true) => Offered::Known,
+        (true, false) => Offered::Paused,
+    })
+}
+
+async fn charge(conn: &mut SqliteConnection, scope: &Scope, tokens: u32) -> Answer<()> {
+    query(sql::CHARGE)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(tokens)
         .execute(conn)
         .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(())
 }
 
 pub(super) async fn claim(
@@ -114,15 +152,18 @@ pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Releas
             return Ok(());
         }
     };
-    query(sql::RETRY)
+    let done = query(sql::RETRY)
         .bind(held.scope.tenant.as_slice())
         .bind(held.scope.resource_key())
         .bind(held.id)
         .bind(held.fence)
         .bind(due_ms)
         .bind(empty)
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
+    if done.rows_affected() == 1 && empty == 1 {
+        charge(conn, &held.scope, held.shows).await?;
+    }
     Ok(())
 }
 

@@ -75,6 +75,16 @@ pub(super) async fn known(
     let Some(deepest) = known.nodes.last() else {
         return Ok(known);
     };
+    if let Some(lineage) = known.lineage {
+        known.thread_key = query(sql::KEY_OF_LINEAGE)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(lineage)
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(Into::into)
+            .and_then(|row| get(&row, 0))?;
+    }
     known.branches = query(sql::HAS_SUCCESSOR)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())

@@ -8,7 +8,7 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::Node;
-use crate::store::rows::{count, node_list, probes};
+use crate::store::rows::{content_list, count, node_list, probes};
 use crate::store::{Record, sql};
 
 pub(super) async fn record(
@@ -27,6 +27,7 @@ pub(super) async fn record(
             .await?;
     }
     confirm(conn, &scope, &record).await?;
+    credit(conn, &scope, lineage, &record).await?;
     query(sql::RECORD_REQUEST)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -101,6 +102,33 @@ async fn confirm(conn: &mut SqliteConnection, scope: &Scope, record: &Record) ->
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(probes(links))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Raises the bound on what the Observer may be shown by what nobody confirmed before.
+async fn credit(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    record: &Record,
+) -> Answer<()> {
+    if record.contents.is_empty() {
+        return Ok(());
+    }
+    let contents = content_list(&record.contents);
+    query(sql::CREDIT)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(&contents)
+        .execute(&mut *conn)
+        .await?;
+    query(sql::NEW_CONTENTS)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(lineage)
+        .bind(&contents)
         .execute(conn)
         .await?;
     Ok(())

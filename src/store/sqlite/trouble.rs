@@ -53,6 +53,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
         parent: root,
         confirmed: 0,
         confirm: Vec::new(),
+        contents: Vec::new(),
         tip: links[length - 1],
         count: length,
         used: Used {

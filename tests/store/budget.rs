@@ -1,0 +1,411 @@
+//! What the Observer is shown of conversations stays within 1.5 times what is new in them, whatever
+//! a client does to its history.
+//!
+//! The clients here change histories; what the recorder does with each is done by the same pure
+//! functions and the same verbs of the store. What was shown is read from the jobs that were claimed,
+//! what is new from the words themselves.
+
+use std::collections::{HashMap, HashSet};
+
+use diarist::history::{Encoder, History, Link, Message, Role, Scope};
+use diarist::memory::advance::{Path, Step, advance};
+use diarist::memory::record::{self, Content};
+use diarist::memory::{NewPart, PartKind, Policy};
+use diarist::store::{Job, NewJob, Offered, Record, Release, SqliteStore, Store};
+
+use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
+
+/// A message weighs one token for each of its characters.
+type Say = (Role, String);
+
+const BUFFER: u32 = 100;
+
+/// Only observing matters here: nothing is ever activated.
+const POLICY: Policy = Policy {
+    message_tokens: u32::MAX,
+    buffer_tokens: BUFFER,
+    retention_floor: 0,
+    block_after: u32::MAX,
+    observation_tokens: u32::MAX,
+    reflect_from: u32::MAX,
+    block_overhead: 0,
+};
+
+/// A client in front of a store, and what an onlooker knows of both.
+struct Client<'a> {
+    store: &'a dyn Store,
+    scope: Scope,
+    /// The requests so far, to know what is confirmed.
+    sent: Vec<Vec<Say>>,
+    shown: u64,
+    paused: bool,
+}
+
+impl<'a> Client<'a> {
+    fn new(store: &'a dyn Store, name: &str) -> Self {
+        Self {
+            store,
+            scope: scope(name),
+            sent: Vec::new(),
+            shown: 0,
+            paused: false,
+        }
+    }
+
+    /// Sends `says`; it is accepted, recorded, observed as far as that is allowed.
+    async fn send(&mut self, says: &[Say]) {
+        let history = history(&self.scope, says);
+        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        let mut known = self.store.known(&self.scope, &chain).await.expect("known");
+        let parent = known
+            .nodes
+            .last()
+            .map_or(Link::root(&self.scope), |n| n.link);
+        let weights: Vec<u32> = says[known.nodes.len()..]
+            .iter()
+            .map(|(_, words)| u32::try_from(words.len()).expect("short"))
+            .collect();
+        let new_nodes = record::added(&history, known.nodes.len(), &weights, 1);
+        let confirm = record::confirm(&mut known.nodes, history.len());
+        let record = Record {
+            thread_key: None,
+            lineage: known.lineage,
+            parent,
+            confirmed: known.nodes.iter().take_while(|n| n.confirmed).count(),
+            contents: record::contents(&self.scope, &history, &known.nodes, &confirm),
+            confirm,
+            tip: chain[chain.len() - 1],
+            count: chain.len(),
+            used: raw(),
+            model: "m".to_owned(),
+            at_ms: 1,
+            new_nodes: new_nodes.clone(),
+        };
+        self.store
+            .record(&self.scope, &record)
+            .await
+            .expect("recorded");
+        self.sent.push(says.to_vec());
+        known.nodes.extend(new_nodes);
+        let path = Path {
+            root: Link::root(&self.scope),
+            nodes: &known.nodes,
+            parts: &known.parts,
+            snapshots: &known.snapshots,
+            work: &known.jobs,
+        };
+        self.paused = false;
+        for step in advance(&path, &POLICY) {
+            let Step::Observe {
+                span,
+                message_tokens,
+            } = step
+            else {
+                continue;
+            };
+            let job = NewJob {
+                kind: PartKind::Chunk,
+                span,
+                message_tokens,
+                payload: "words".to_owned(),
+                parts: Vec::new(),
+                model: "m".to_owned(),
+                tip: record.tip,
+                tip_count: record.count,
+            };
+            match self.store.offer(&self.scope, &job, 0).await.expect("asked") {
+                Offered::New => self.observe().await,
+                Offered::Paused => {
+                    self.paused = true;
+                    break;
+                }
+                other => panic!("{other:?} after a fresh look"),
+            }
+        }
+        let (shown, new) = (self.shown, self.new_tokens());
+        assert!(2 * shown <= 3 * new, "shown {shown} of {new}");
+    }
+
+    async fn claimed(&mut self) -> Job {
+        let job = self.store.claim(&ANYBODY, 1, LEASE).await.expect("asked");
+        let job = job.expect("a job");
+        self.shown += u64::from(job.work.message_tokens);
+        job
+    }
+
+    async fn observe(&mut self) {
+        let job = self.claimed().await;
+        let part = NewPart {
+            kind: PartKind::Chunk,
+            span: job.work.span,
+            text: "observed".to_owned(),
+            tokens: 1,
+            message_tokens: job.work.message_tokens,
+            current_task: None,
+            suggested_response: None,
+            sources: Vec::new(),
+            model: "observer".to_owned(),
+        };
+        let id = self.store.commit_part(&job, &part, 2).await;
+        id.expect("committed").expect("the only one");
+    }
+
+    /// What was said before a longer request said it again; what was said twice in one request
+    /// counts twice.
+    fn new_tokens(&self) -> u64 {
+        let mut most: HashMap<&Say, usize> = HashMap::new();
+        for (index, says) in self.sent.iter().enumerate() {
+            let confirmed = self.sent[..index]
+                .iter()
+                .filter(|before| before.len() < says.len())
+                .map(|before| before.iter().zip(says).take_while(|(a, b)| a == b).count())
+                .max()
+                .unwrap_or(0);
+            let mut said: HashMap<&Say, usize> = HashMap::new();
+            for say in &says[..confirmed] {
+                *said.entry(say).or_default() += 1;
+            }
+            for (say, times) in said {
+                let known = most.entry(say).or_default();
+                *known = times.max(*known);
+            }
+        }
+        most.iter()
+            .map(|((_, words), times)| (words.len() * times) as u64)
+            .sum()
+    }
+}
+
+fn history(scope: &Scope, says: &[Say]) -> History {
+    let messages = says.iter().map(|(role, words)| {
+        let mut encoder = Encoder::new();
+        encoder.text("role", role.name());
+        encoder.text("content", words);
+        Message {
+            fingerprint: encoder.finish(),
+            role: *role,
+            calls: Vec::new(),
+            answers: None,
+            span: 0..0,
+        }
+    });
+    History::chain(scope, messages.collect())
+}
+
+/// Words of turn `number`, twenty or thirty characters long.
+fn turn(number: usize) -> [Say; 2] {
+    [
+        (Role::User, format!("{number:>020}")),
+        (Role::Assistant, format!("{number:>030}")),
+    ]
+}
+
+fn turns(numbers: impl Iterator<Item = usize>) -> Vec<Say> {
+    numbers.flat_map(turn).collect()
+}
+
+async fn memory() -> SqliteStore {
+    SqliteStore::open("sqlite::memory:").await.expect("a store")
+}
+
+#[tokio::test]
+async fn a_conversation_that_only_grows_is_never_paused() {
+    let store = memory().await;
+    let mut client = Client::new(&store, "alice");
+    let mut says = Vec::new();
+    for number in 0..60 {
+        // Two in three turns say what was said before.
+        let number = if number % 3 == 0 { number } else { 1 };
+        says.push(turn(number)[0].clone());
+        client.send(&says).await;
+        assert!(!client.paused, "at {} messages", says.len());
+        says.push(turn(number)[1].clone());
+    }
+    assert!(client.shown > 2_500, "{} were shown", client.shown);
+}
+
+/// A window of 40 messages of which the oldest ten are dropped whenever it is full. Every time all
+/// that is left stands in a new chain, and is confirmed in it once more.
+#[tokio::test]
+async fn a_client_that_prunes_pays_for_what_is_new() {
+    let store = memory().await;
+    let mut client = Client::new(&store, "alice");
+    let (mut says, mut pauses, mut observed) = (Vec::new(), 0, Vec::new());
+    for number in 0..200 {
+        says.push(turn(number)[0].clone());
+        client.send(&says).await;
+        pauses += usize::from(client.paused);
+        observed.push(client.shown);
+        says.push(turn(number)[1].clone());
+        if says.len() >= 40 {
+            says.drain(..10);
+        }
+    }
+    assert!(pauses > 0, "it would have been shown too much");
+    assert!(
+        observed[199] > observed[150] && observed[150] > observed[100],
+        "and goes on with what is new"
+    );
+}
+
+#[tokio::test]
+async fn an_early_edit_is_observed_as_far_as_the_slack_goes_and_then_with_what_is_new() {
+    let store = memory().await;
+    let mut client = Client::new(&store, "alice");
+    for number in 1..=40 {
+        client.send(&turns(0..number)).await;
+    }
+    let before = client.shown;
+    let mut edited = turns(0..40);
+    edited[0].1 = "another first question".to_owned();
+    let mut shown_by_edit = 0;
+    for number in 40..80 {
+        edited.extend(turn(number));
+        client.send(&edited).await;
+        if client.paused {
+            shown_by_edit = client.shown;
+            break;
+        }
+    }
+    assert!(shown_by_edit > before, "there was some slack");
+    let mut went_on = false;
+    for number in 80..120 {
+        edited.extend(turn(number));
+        client.send(&edited).await;
+        went_on |= client.shown > shown_by_edit;
+    }
+    assert!(went_on, "what is new makes room");
+}
+
+#[tokio::test]
+async fn a_restart_keeps_the_account() {
+    let disk = Disk::new();
+    let mut sent = Vec::new();
+    let mut shown = 0;
+    let mut paused = false;
+    // Each time another first message: without its account the store would take each as new.
+    for edit in 0..6 {
+        let store = disk.open().await;
+        let mut client = Client::new(&store, "alice");
+        (client.sent, client.shown) = (sent, shown);
+        let mut says = turns(0..20);
+        says[0].1 = format!("first message {edit}");
+        for _ in 0..3 {
+            client.send(&says).await;
+            says.extend(turn(says.len()));
+        }
+        (sent, shown) = (client.sent, client.shown);
+        paused |= client.paused;
+        store.close().await;
+    }
+    assert!(paused);
+}
+
+#[tokio::test]
+async fn one_owner_does_not_pay_for_another() {
+    let store = memory().await;
+    let mut spender = Client::new(&store, "alice");
+    for edit in 0..6 {
+        let mut says = turns(0..20);
+        says[0].1 = format!("first message {edit}");
+        spender.send(&says).await;
+        says.extend(turn(20));
+        spender.send(&says).await;
+    }
+    assert!(spender.paused);
+    let mut other = Client::new(&store, "bob");
+    other.send(&turns(0..20)).await;
+    other.send(&turns(0..21)).await;
+    assert!(!other.paused && other.shown > 900, "{}", other.shown);
+}
+
+async fn account() -> (SqliteStore, Talk) {
+    let store = memory().await;
+    let talk = Talk::new(&scope("alice"), "talk", 12);
+    let mut record = talk.record(None, 0);
+    // Twelve messages of ten tokens: 180 may be shown.
+    record.contents = talk.contents(10);
+    store.record(&talk.scope, &record).await.expect("recorded");
+    (store, talk)
+}
+
+/// A chunk of so many tokens that ends after `to` messages.
+async fn offer(store: &dyn Store, talk: &Talk, to: usize, tokens: u32) -> Offered {
+    let mut job = talk.job(PartKind::Chunk, to - 1, to);
+    job.message_tokens = tokens;
+    let offered = store.offer(&talk.scope, &job, 0).await;
+    offered.expect("asked")
+}
+
+#[tokio::test]
+async fn the_last_token_counts() {
+    let (store, talk) = account().await;
+    assert_eq!(offer(&store, &talk, 1, 181).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 1, 100).await, Offered::New);
+    assert_eq!(offer(&store, &talk, 1, 100).await, Offered::Known);
+    assert_eq!(offer(&store, &talk, 2, 81).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 2, 80).await, Offered::New);
+    assert_eq!(offer(&store, &talk, 3, 1).await, Offered::Paused);
+    let reflection = talk.job(PartKind::Reflection, 0, 4);
+    let offered = store.offer(&talk.scope, &reflection, 0).await;
+    assert_eq!(offered.expect("asked"), Offered::New, "it shows no message");
+    // The same contents once more, as by another process: nothing is new.
+    let mut record = talk.record(None, 12);
+    record.contents = talk.contents(10);
+    store.record(&talk.scope, &record).await.expect("recorded");
+    assert_eq!(offer(&store, &talk, 3, 1).await, Offered::Paused);
+}
+
+#[tokio::test]
+async fn asking_again_after_an_empty_answer_is_shown_again() {
+    let (store, talk) = account().await;
+    assert_eq!(offer(&store, &talk, 1, 60).await, Offered::New);
+    let claim = async || store.claim(&ANYBODY, 1, LEASE).await.expect("asked");
+    let job = claim().await.expect("a job");
+    let release = async |job: &Job, how| store.release(job, how).await.expect("released");
+    release(&job, Release::RetryAt(0)).await;
+    let job = claim().await.expect("a job");
+    release(&job, Release::EmptyRetryAt(0)).await;
+    // The lease is gone: this empties nothing a second time.
+    release(&job, Release::EmptyRetryAt(0)).await;
+    assert_eq!(offer(&store, &talk, 2, 61).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 2, 60).await, Offered::New);
+}
+
+#[tokio::test]
+async fn what_was_forgotten_stays_charged_and_counts_anew_when_it_is_said_again() {
+    let (store, talk) = account().await;
+    assert_eq!(offer(&store, &talk, 1, 180).await, Offered::New);
+    let lineage = store.known(&talk.scope, &talk.links).await.expect("known");
+    let lineage = lineage.lineage.expect("recorded");
+    store.forget(&talk.scope, lineage).await.expect("forgotten");
+    let record = talk.record(None, 0);
+    store.record(&talk.scope, &record).await.expect("recorded");
+    assert_eq!(offer(&store, &talk, 1, 1).await, Offered::Paused);
+    let mut record = talk.record(None, 12);
+    record.contents = talk.contents(10);
+    store.record(&talk.scope, &record).await.expect("recorded");
+    assert_eq!(offer(&store, &talk, 1, 181).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 1, 180).await, Offered::New);
+}
+
+#[test]
+fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
+    let yes = (Role::User, "yes".to_owned());
+    let says: Vec<Say> = (0..6)
+        .flat_map(|number| [yes.clone(), turn(number % 2)[1].clone()])
+        .collect();
+    let keys = |owner: &str, says: &[Say]| -> Vec<Content> {
+        let history = history(&scope(owner), says);
+        let mut nodes = record::added(&history, 0, &vec![1; says.len()], 0);
+        let confirmed = record::confirm(&mut nodes, says.len() + 1);
+        record::contents(&scope(owner), &history, &nodes, &confirmed)
+    };
+    let set = |contents: &[Content]| -> HashSet<_> { contents.iter().map(|c| c.key).collect() };
+    let whole = set(&keys("alice", &says));
+    assert_eq!(whole.len(), says.len(), "what is said twice is two");
+    for from in 1..says.len() {
+        assert!(set(&keys("alice", &says[from..])).is_subset(&whole));
+    }
+    assert!(whole.is_disjoint(&set(&keys("bob", &says))));
+}
