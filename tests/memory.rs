@@ -21,6 +21,8 @@ mod database;
 mod hangups;
 #[path = "memory/observing.rs"]
 mod observing;
+#[path = "memory/process.rs"]
+mod process;
 #[path = "memory/refusals.rs"]
 mod refusals;
 #[path = "memory/same.rs"]

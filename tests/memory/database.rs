@@ -2,10 +2,12 @@
 //! it is said why; and memory is back when the database is, without a restart.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist::provider::Options;
+use diarist::provider::{Behaviour, Options, Part, Recorded};
 use sqlx::SqliteConnection;
+use tokio::sync::Semaphore;
 
 use crate::rig::{Answer, PATIENCE, Rig};
 use crate::tools::{ACTIVE, Talk};
@@ -221,10 +223,20 @@ async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
         rig.number("SELECT count(*) FROM nodes").await > 0,
         "a new database was made"
     );
-    // Other conversations find their memory in the new one.
+    // Another conversation makes its memory there, under numbers that were given before: neither is
+    // ever sent for the other.
     let bob = Talk::new("bob");
-    let answer = rig.talk(&bob, 1..=4).await;
-    assert_eq!(answer.memory(), "watching");
+    let answer = rig.talk(&bob, 1..=ACTIVE + 1).await;
+    assert_eq!(answer.memory(), "active");
+    for (mine, theirs, turn) in [(&talk, &bob, 40), (&bob, &talk, ACTIVE + 2)] {
+        for turn in turn..turn + 3 {
+            let answer = rig.send(&mine.body(turn)).await;
+            assert_eq!(answer.status, 200);
+            let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
+            assert!(!sent.contains(&theirs.canary()), "{}", answer.memory());
+            rig.quiet().await;
+        }
+    }
 }
 
 /// A process that never knew the conversation sends what the client sent.
@@ -332,4 +344,37 @@ async fn a_place_that_holds_no_file_is_said_and_served_around() {
     }
     let ready = rig.admin("/readyz").await;
     assert!(ready.text().contains("x.db"), "{}", ready.text());
+}
+
+/// What a model wrote while the database was locked is stored when it is free, not asked for again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
+    let rig = Rig::small().await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    let talk = Talk::new("ada");
+    for turn in 1..=3 {
+        rig.send(&talk.body(turn)).await;
+    }
+    let asked = |record: &[Arc<Recorded>]| record.iter().any(|e| e.part == Part::Observer);
+    rig.provider.wait_until(asked).await.unwrap();
+    // Everything the recorder has to write is written; only the part is missing.
+    let began = Instant::now();
+    while rig.number("SELECT count(*) FROM requests").await < 3 {
+        assert!(began.elapsed() < PATIENCE);
+    }
+    let undo = cause(&rig, Trouble::Locked).await;
+    gate.add_permits(1_000);
+    // Longer than one write waits for a lock.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    mend(&rig, Trouble::Locked, undo).await;
+    rig.quiet().await;
+    let parts = rig.number("SELECT count(*) FROM parts").await;
+    assert!(parts > 0);
+    let calls = rig.provider.record_of(Part::Observer).len();
+    assert_eq!(
+        calls,
+        usize::try_from(parts).unwrap(),
+        "no call was made twice"
+    );
 }

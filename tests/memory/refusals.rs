@@ -259,3 +259,35 @@ async fn what_is_too_long_and_not_observed_is_the_clients_to_hear() {
     assert_eq!(answer.text(), direct);
     assert_eq!(rig.got().len(), before + 1);
 }
+
+/// A snapshot that waits for a longer request is of use to this one, where it does not fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut turn = 0;
+    while rig.number("SELECT count(*) FROM snapshots").await == 0 {
+        turn += 1;
+        rig.talk(&talk, turn..=turn).await;
+    }
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    // The newest message was edited: as long a history, so it may not be sent with the snapshot yet.
+    let mut edited = talk.body(turn);
+    let messages = edited["messages"].as_array_mut().unwrap();
+    let longer = format!(
+        "{} And more. {}",
+        messages.pop().unwrap()["content"],
+        "more ".repeat(40)
+    );
+    messages.push(json!({"role": "user", "content": longer}));
+    let answer = rig.send(&edited).await;
+    assert_eq!(
+        (answer.status, answer.memory()),
+        (200, "active; rung=observed")
+    );
+    let body = rig.last().body.clone();
+    rig.quiet().await;
+    rig.send(&edited).await;
+    assert_eq!(rig.last().body, body);
+}

@@ -1,14 +1,16 @@
 //! The same request is the same bytes (INV-SAME), and memory is its owner's alone (INV-OWN).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use diarist::provider::{Ask, Observer, Part, Reply, Script};
+use diarist::provider::{Ask, Behaviour, Observer, Part, Recorded, Reply, Script};
 use sqlx::Row as _;
+use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::rig::{PATIENCE, Rig};
+use crate::tools::{ACTIVE, Caller, Talk};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart() {
@@ -59,6 +61,45 @@ async fn twenty_at_once_are_the_same_bytes() {
     assert_ne!(rig.last().body, talk.body(ACTIVE).to_string());
     let requests = rig.number("SELECT count(*) FROM requests").await;
     assert_eq!(requests, i64::try_from(ACTIVE).unwrap());
+}
+
+/// A snapshot that becomes ready while a request is under way, and would fit it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
+    let rig = Rig::small().await;
+    let observer = Arc::new(Semaphore::new(0));
+    rig.provider
+        .behave(Part::Observer, Behaviour::gated(&observer));
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+    }
+    let answer = Arc::new(Semaphore::new(0));
+    rig.provider
+        .next(Part::Actor, 1, &Behaviour::gated(&answer));
+    let mut under_way = Caller::connect(&rig.address()).await;
+    under_way.ask(&talk.body(ACTIVE + 1)).await;
+    let asked = |record: &[Arc<Recorded>]| {
+        let long = 2 * ACTIVE;
+        record
+            .iter()
+            .any(|entry| entry.part == Part::Actor && entry.messages > long)
+    };
+    rig.provider.wait_until(asked).await.unwrap();
+    observer.add_permits(1_000);
+    let began = std::time::Instant::now();
+    while rig.number("SELECT count(*) FROM snapshots").await == 0 {
+        assert!(began.elapsed() < PATIENCE, "no snapshot was prepared");
+    }
+    // The recorder tells the request path before anybody can see the row; give it the time.
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let repeated = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(repeated.memory(), "watching");
+    assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
+    answer.add_permits(1_000);
+    under_way.until("\r\n\r\n").await;
+    rig.quiet().await;
+    assert_eq!(rig.send(&talk.body(ACTIVE + 2)).await.memory(), "active");
 }
 
 /// An Observer that marks everything it writes with a number nobody else has.

@@ -1,0 +1,460 @@
+//! The program itself, as a process: killed, restarted, out of disk, and looked at for secrets. One
+//! process has one set of metrics, so what has to be counted exactly is counted here.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use serde_json::Value;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, SqliteConnection};
+
+use crate::rig::{Answer, PATIENCE};
+use crate::tools::{ACTIVE, Caller, Talk, eventually, metric};
+
+struct Program {
+    provider: Provider,
+    folder: tempfile::TempDir,
+    client: reqwest::Client,
+    shell: Option<&'static str>,
+    starts: usize,
+    running: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    data: String,
+    admin: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Program {
+    async fn start() -> Self {
+        Self::within(None).await
+    }
+
+    /// `shell` runs first, in a shell that then becomes the program.
+    async fn within(shell: Option<&'static str>) -> Self {
+        let mut program = Self {
+            provider: Provider::start(Options::default()).await.unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+            client: reqwest::Client::new(),
+            shell,
+            starts: 0,
+            running: None,
+        };
+        program.again().await;
+        program
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts it on the same database.
+    async fn again(&mut self) {
+        self.starts += 1;
+        let log = self.path(&format!("log-{}.jsonl", self.starts));
+        let program = assert_cmd::cargo::cargo_bin!("diarist");
+        let mut command = match self.shell {
+            None => Command::new(program),
+            Some(before) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]);
+                shell.arg(program);
+                shell
+            }
+        };
+        let at = |name: &str| self.path(name).display().to_string();
+        command
+            .env_clear()
+            .env("DIARIST_LOG", "trace")
+            .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
+            .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
+            .env("DIARIST__UPSTREAM__BASE_URL", self.provider.base_url())
+            .env(
+                "DIARIST__STORE__URL",
+                format!("sqlite://{}", at("diarist.db")),
+            )
+            .env("DIARIST__AUDIT__PATH", at("audit.jsonl"))
+            .env("DIARIST__MEMORY__OBSERVATION__MODEL", OBSERVER_MODEL)
+            .env("DIARIST__MEMORY__REFLECTION__MODEL", REFLECTOR_MODEL)
+            .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000")
+            .env("DIARIST__MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000")
+            .arg("serve")
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap());
+        let child = command.spawn().unwrap();
+        let listening = || -> Option<Value> {
+            let text = std::fs::read_to_string(&log).ok()?;
+            let lines = text
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            lines
+                .into_iter()
+                .find(|line: &Value| line.get("listen").is_some())
+        };
+        eventually("the program to listen", || listening().is_some()).await;
+        let said = listening().unwrap();
+        let address = |field: &str| said[field].as_str().unwrap().to_owned();
+        self.running = Some(Running {
+            child,
+            data: address("listen"),
+            admin: address("admin"),
+        });
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.running = None;
+    }
+
+    async fn terminate(&mut self) {
+        let mut running = self.running.take().unwrap();
+        let kill = format!("kill -TERM {}", running.child.id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut status = None;
+        eventually("the program to end", || {
+            status = running.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        assert!(status.unwrap().success());
+    }
+
+    async fn send_as(&self, credential: &str, body: &Value) -> Answer {
+        let url = format!("http://{}/v1/chat/completions", self.running().data);
+        let request = self.client.post(url).header("authorization", credential);
+        let response = request.json(body).send().await.unwrap();
+        Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.bytes().await.unwrap().to_vec(),
+        }
+    }
+
+    async fn send(&self, body: &Value) -> Answer {
+        self.send_as("Bearer sk-test", body).await
+    }
+
+    async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.running().admin);
+        self.client
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap()
+    }
+
+    async fn metric(&self, name: &str) -> f64 {
+        metric(&self.metrics().await, name)
+    }
+
+    async fn database(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path("diarist.db"));
+        options.busy_timeout(PATIENCE).connect().await.unwrap()
+    }
+
+    async fn number(&self, query: &'static str) -> i64 {
+        let mut database = self.database().await;
+        sqlx::query_scalar(query)
+            .fetch_one(&mut database)
+            .await
+            .unwrap()
+    }
+
+    /// Waits until so many exchanges of this process are recorded and no job is left.
+    async fn settled(&self, recorded: usize) {
+        let began = std::time::Instant::now();
+        loop {
+            let seen = self.metric("diarist_exchanges_recorded_total").await;
+            let jobs = self
+                .number("SELECT count(*) FROM jobs WHERE state = 'open'")
+                .await;
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+            if seen >= recorded as f64 && jobs == 0 {
+                return;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{seen} of {recorded}, {jobs} jobs"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Where `secret` stands in a file; `None` where it does not.
+fn found(path: &std::path::Path, secret: &str) -> Option<String> {
+    let bytes = std::fs::read(path).unwrap();
+    let at = memchr::memmem::find(&bytes, secret.as_bytes())?;
+    let around = &bytes[at.saturating_sub(80)..(at + 80).min(bytes.len())];
+    Some(format!(
+        "{}: …{}…",
+        path.display(),
+        String::from_utf8_lossy(around)
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_credential_and_no_word_of_a_conversation_leaks() {
+    let mut program = Program::start().await;
+    let secrets = ["sk-SECRET-alpha-1", "sk-SECRET-beta-2"];
+    let talk = Talk::new("ada");
+    let mut sent = 0;
+    for secret in secrets {
+        let credential = format!("Bearer {secret}");
+        for turn in 1..=ACTIVE {
+            let answer = program.send_as(&credential, &talk.body(turn)).await;
+            assert_eq!(answer.status, 200);
+            sent += 1;
+            program.settled(sent).await;
+        }
+    }
+    // Trouble is logged too: a credential that is refused, a call that fails.
+    for secret in secrets {
+        let credential = format!("Bearer {secret}");
+        for status in [401, 500] {
+            program
+                .provider
+                .next(Part::Actor, 1, &Behaviour::failing(status));
+            program
+                .provider
+                .next(Part::Observer, 1, &Behaviour::failing(status));
+            let answer = program.send_as(&credential, &talk.body(ACTIVE + 1)).await;
+            assert_eq!(answer.status, status);
+        }
+        let broken = program
+            .send_as(&credential, &Value::from(talk.canary()))
+            .await;
+        assert_eq!(broken.status, 400);
+    }
+    let metrics = program.metrics().await;
+    program.terminate().await;
+
+    for secret in secrets {
+        assert!(!metrics.contains(secret));
+        let files = std::fs::read_dir(program.folder.path()).unwrap();
+        for file in files {
+            assert_eq!(found(&file.unwrap().path(), secret), None);
+        }
+    }
+    // The words of a conversation stand in the database, where its memory is, and nowhere else.
+    let canary = talk.canary();
+    assert!(!metrics.contains(&canary));
+    assert!(found(&program.path("diarist.db"), &canary).is_some());
+    for name in ["log-1.jsonl", "audit.jsonl"] {
+        assert_eq!(found(&program.path(name), &canary), None);
+    }
+    let log = std::fs::read_to_string(program.path("log-1.jsonl")).unwrap();
+    assert!(
+        log.contains("\"TRACE\"") || log.contains("\"DEBUG\""),
+        "it was told to say all"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_twice() {
+    let mut program = Program::start().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        program.send(&talk.body(turn)).await;
+        program.settled(turn).await;
+    }
+    let committed = program.number("SELECT count(*) FROM parts").await;
+    assert!(committed > 0);
+    let before = program.provider.record_of(Part::Observer).len();
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    program.provider.behave(Part::Observer, silent);
+    program.send(&talk.body(5)).await;
+    let asked = || program.provider.record_of(Part::Observer).len() > before;
+    eventually("the Observer to be asked", asked).await;
+    program.kill();
+    program
+        .provider
+        .behave(Part::Observer, Behaviour::default());
+    let leased = "SELECT count(*) FROM jobs WHERE leased = 1";
+    assert_eq!(program.number(leased).await, 1, "nobody gave it back");
+
+    program.again().await;
+    program.send(&talk.body(6)).await;
+    // Within its lease the job is somebody's: it might still be at work.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(program.provider.record_of(Part::Observer).len(), before + 1);
+    let mut database = program.database().await;
+    sqlx::raw_sql("UPDATE jobs SET due_ms = 0 WHERE leased = 1")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    program.settled(1).await;
+    let calls = program.provider.record_of(Part::Observer);
+    let parts = program
+        .number("SELECT count(*) FROM parts WHERE kind = 'chunk'")
+        .await;
+    assert_eq!(
+        calls.len(),
+        usize::try_from(parts).unwrap() + 1,
+        "only the lost call is made again"
+    );
+    assert_eq!(
+        calls[before].body_bytes,
+        calls[before + 1].body_bytes,
+        "that very one"
+    );
+    for turn in 7..=ACTIVE + 1 {
+        program.send(&talk.body(turn)).await;
+        program.settled(turn - 5).await;
+    }
+    let answer = program.send(&talk.body(ACTIVE + 2)).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+/// What was answered before the kill and never written down comes again with the next request.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_turn_it_goes_on_at_the_next() {
+    let mut program = Program::start().await;
+    let talk = Talk::new("ada");
+    let mut states = Vec::new();
+    for turn in 1..=ACTIVE + 6 {
+        let answer = program.send(&talk.body(turn)).await;
+        assert_eq!(answer.status, 200);
+        states.push(answer.memory().to_owned());
+        if turn % 3 == 0 {
+            program.kill();
+            let mut database = program.database().await;
+            // Its lease has run out.
+            sqlx::raw_sql("UPDATE jobs SET due_ms = 0 WHERE leased = 1")
+                .execute(&mut database)
+                .await
+                .unwrap();
+            program.again().await;
+        } else {
+            program.settled(1).await;
+        }
+    }
+    assert_eq!(states.last().unwrap(), "active", "{states:?}");
+    let broken =
+        program.number("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'");
+    assert_eq!(broken.await, 0);
+}
+
+/// Bytes of the messages' words that this turn adds to the one before.
+fn new_bytes(talk: &Talk, turns: std::ops::RangeInclusive<usize>) -> f64 {
+    let words = |turn: usize| -> usize {
+        let messages = talk.messages(turn);
+        messages
+            .iter()
+            .map(|m| m["content"].as_str().unwrap().len())
+            .sum()
+    };
+    let before = match turns.start() {
+        1 => 0,
+        start => words(start - 1),
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred kilobytes")]
+    let bytes = (words(*turns.end()) - before) as f64;
+    bytes
+}
+
+const TOKENIZED: &str = "diarist_tokenized_bytes_total";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
+    let mut program = Program::start().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=100 {
+        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+    }
+    program.settled(100).await;
+    let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=100));
+    println!("{first} bytes tokenised of {new} new ones");
+    assert!(first > 0.0 && first <= 1.2 * new, "{first} of {new}");
+
+    program.terminate().await;
+    program.again().await;
+    for turn in 101..=200 {
+        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+    }
+    program.settled(100).await;
+    let (second, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 101..=200));
+    println!("{second} bytes tokenised of {new} new ones after a restart");
+    assert!(second > 0.0 && second <= 1.2 * new, "{second} of {new}");
+
+    // The provider has the request and holds its answer back.
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    program.provider.behave(Part::Actor, silent);
+    let mut caller = Caller::connect(&program.running().data).await;
+    caller.ask(&talk.body(201)).await;
+    let held = |record: &[std::sync::Arc<diarist::provider::Recorded>]| {
+        let open = diarist::provider::Ending::Open;
+        record
+            .iter()
+            .any(|entry| entry.messages > 0 && entry.ending == open)
+    };
+    program.provider.wait_until(held).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before_the_head = program.metric(TOKENIZED).await;
+    assert!((before_the_head - second).abs() < f64::EPSILON);
+}
+
+/// No file may grow beyond a megabyte: as on a full disk, what is there can be read.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
+    // In blocks of 512 bytes; without the trap the signal would end the program.
+    let program = Program::within(Some("trap '' XFSZ; ulimit -f 2000")).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        program.send(&talk.body(turn)).await;
+        program.settled(turn).await;
+    }
+    let mut told = Vec::new();
+    for turn in ACTIVE + 1..=60 {
+        let answer = program.send(&talk.body(turn)).await;
+        assert_eq!(answer.status, 200, "turn {turn}");
+        told.push(answer.memory().to_owned());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if told
+            .iter()
+            .filter(|said| said.ends_with("rung=process"))
+            .count()
+            > 3
+        {
+            break;
+        }
+    }
+    assert!(
+        told.contains(&"active; rung=process".to_owned()),
+        "{told:?}"
+    );
+    assert!(program.metric("diarist_store_failures_total").await > 0.0);
+    let process = "diarist_memory_requests_total{rung=\"process\"}";
+    assert!(program.metric(process).await > 0.0);
+}
