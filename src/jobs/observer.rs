@@ -24,7 +24,7 @@ pub(super) async fn observe(
     job: &Job,
 ) -> Result<NewPart, Failure> {
     let Some(payload) = Payload::from_json(&job.work.payload) else {
-        // Written by another version: the range is offered again with the next request.
+        // Not JSON any more; nothing in the row could be observed.
         return Err(Failure::Hopeless);
     };
     if payload.transcript.trim().is_empty() {

@@ -10,6 +10,7 @@ use crate::wire::chat::Parsed;
 
 /// The text of a job row.
 #[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Payload {
     /// What the Observer reads.
     pub(super) transcript: String,

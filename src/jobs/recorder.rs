@@ -112,8 +112,9 @@ impl Recorder {
             ));
         };
         let mut track = match self.tracks.take(scope, history) {
-            Some(track) => track,
-            None => load(&self.shop, scope, history).await?,
+            Some(track) if track.knows(exchange.used.snapshot) => track,
+            // Not followed, or the request was sent with what was prepared beside this task.
+            _ => load(&self.shop, scope, history).await?,
         };
         let parent = track
             .nodes

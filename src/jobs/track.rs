@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Work, WorkState};
-use crate::memory::{Node, PartKind, PartMeta, SnapshotMeta, Span};
+use crate::memory::{Node, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
 use crate::store::Known;
 
 /// Messages held over all tracks; about 100 bytes each.
@@ -69,6 +69,11 @@ impl Track {
         }
         self.lineage = Some(lineage);
         self.thread_key = self.thread_key.take().or(key);
+    }
+
+    /// Whether `snapshot` is one of this chain's, as far as it is known here.
+    pub(super) fn knows(&self, snapshot: Option<SnapshotId>) -> bool {
+        snapshot.is_none_or(|id| self.snapshots.iter().any(|known| known.id == id))
     }
 
     /// Whether `span` lies on this chain.

@@ -443,6 +443,17 @@ fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Pl
         |now| view.size(policy, now.to_count, now.pin, now.tokens),
     );
     let after = view.size(policy, to_count, pin, log_tokens);
+    // Whoever asks why the cache missed is told of the rewriting: the appending costs far less.
+    let rewrites = log.first().is_some_and(|first| {
+        let sent = view
+            .current
+            .is_some_and(|current| current.parts.contains(&first.id));
+        first.kind == PartKind::Reflection && !sent
+    });
+    let cause = match cause {
+        Cause::Threshold if rewrites => Cause::Reflection,
+        cause => cause,
+    };
     (after < before).then(|| Plan {
         to: last.to,
         to_count,

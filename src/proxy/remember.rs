@@ -25,10 +25,10 @@ use super::manners::Manners;
 use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
 use crate::audit::Audit;
-use crate::history::History;
+use crate::history::{History, Scope};
 use crate::jobs::{Exchange, Jobs};
 use crate::store::recall::Recall;
-use crate::wire::chat::{self, Parsed};
+use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// What memory requests share.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| line.failed(error))?;
     line.received(&received);
-    let asked = read(memory, &parts, &received, &mut line);
+    let asked = read(memory, &parts, &received, &mut line).await;
     let choice = match &asked {
         Some(asked) => choose(memory, asked).await,
         None => Choice::verbatim(received.clone()),
@@ -124,7 +124,7 @@ pub(super) async fn handle(
 }
 
 /// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
-fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Option<Asked> {
+async fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Option<Asked> {
     if !memory.enabled {
         line.without(Off::Disabled);
         return None;
@@ -137,14 +137,13 @@ fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Op
         }
     };
     line.tenant(&identity);
-    let parsed = match chat::parse(received) {
-        Ok(parsed) => parsed,
+    let (parsed, history) = match parse(received, &identity.scope).await {
+        Ok(read) => read,
         Err(reason) => {
             line.bypass(reason.to_string());
             return None;
         }
     };
-    let history = parsed.history(&identity.scope);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {
         line.bypass("no_history".to_owned());
@@ -157,6 +156,26 @@ fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Op
         history: Arc::new(history),
         model,
     })
+}
+
+/// Bodies from this size on are read on a thread of their own: at about a millisecond a megabyte, a
+/// smaller one is read sooner than handed over, and a larger one would hold up other requests.
+const READ_APART: usize = 256 * 1024;
+
+async fn parse(received: &Bytes, scope: &Scope) -> Result<(Parsed, History), NotParsed> {
+    let (body, owner) = (received.clone(), scope.clone());
+    let read = move || {
+        let parsed = chat::parse(&body)?;
+        let history = parsed.history(&owner);
+        Ok((parsed, history))
+    };
+    if received.len() < READ_APART {
+        return read();
+    }
+    // A thread that could not be had, or died: the request passes as one that was not understood.
+    tokio::task::spawn_blocking(read)
+        .await
+        .unwrap_or(Err(NotParsed::InvalidJson))
 }
 
 /// The upstream's answer, tapped. When it has ended, one way or the other, the exchange is audited

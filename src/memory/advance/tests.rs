@@ -444,7 +444,7 @@ fn reflection_starts_at_half_and_is_used_at_the_budget() {
         chain.part(PartKind::Chunk, *from, *to, 2_500);
     }
     let plan = chain.plan().expect("activates");
-    assert_eq!(plan.parts[0], reflection);
+    assert_eq!((plan.parts[0], plan.cause), (reflection, Cause::Reflection));
     assert!(plan.tokens < POLICY.observation_tokens, "{}", plan.tokens);
     // Chunks that came meanwhile follow it, none lost.
     assert_eq!(plan.parts.len() - 1, (plan.to_count - 10) / 2);
