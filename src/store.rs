@@ -307,6 +307,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         at_ms: i64,
     ) -> Result<Option<PartId>, StoreError>;
 
+    /// Keeps a claimed job until `until_ms`, while its worker is alive. `false` where the lease was
+    /// lost.
+    async fn renew(&self, job: &Job, until_ms: i64) -> Result<bool, StoreError>;
+
     /// Gives a claimed job back. Nothing happens where the lease was lost. A range that is to be
     /// shown again after an empty answer is charged again; it is not refused, or one empty answer
     /// would leave a hole that no later range may cross.

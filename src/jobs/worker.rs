@@ -23,20 +23,20 @@ use crate::telemetry;
 /// for leases of workers that died.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a lease lasts beyond the calls it is for.
-const GRACE: Duration = Duration::from_mins(1);
+/// What a lease lasts. Short, since the jobs of a process that died are free again only when it runs
+/// out; a worker that is alive renews it.
+const LEASE: Duration = Duration::from_mins(1);
 
-/// Pauses between tries to store what a model wrote: with the five seconds a try
-/// takes at most, well within [`GRACE`].
+/// How often a lease is renewed: two renewals may fail before it is lost.
+const RENEWAL: Duration = Duration::from_secs(20);
+
+/// Pauses between tries to store what a model wrote.
 const COMMIT_AGAIN: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-
-/// Calls a job makes at most under one lease (a reflection tries up to four levels).
-const CALLS: u32 = 4;
 
 /// How a job ended without a part.
 #[derive(Debug)]
@@ -82,8 +82,12 @@ pub(super) async fn run(
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
             let stop = stop.clone();
             tasks.spawn("job", async move {
-                let worked = stop.run_until_cancelled(work(&shop, &job, &events)).await;
-                if worked.is_none() {
+                let stopped = tokio::select! {
+                    () = work(&shop, &job, &events) => false,
+                    () = keep(&shop, &job) => false,
+                    () = stop.cancelled() => true,
+                };
+                if stopped {
                     // Given back, so that whoever runs next need not wait for the lease to run out.
                     // Where that fails, it does.
                     let _ = shop.store.release(&job, Release::RetryAt(now_ms())).await;
@@ -103,13 +107,7 @@ async fn claim(shop: &Shop) -> Option<Job> {
         reflect_any: settings.reflection.endpoint.is_some(),
         held: shop.routes.usable(),
     };
-    let deadline = settings
-        .observation
-        .deadline
-        .max(settings.reflection.deadline);
-    let lease = deadline * CALLS + GRACE;
-    let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX / 4);
-    match shop.store.claim(&filter, now_ms(), lease_ms).await {
+    match shop.store.claim(&filter, now_ms(), millis(LEASE)).await {
         Ok(job) => job,
         Err(error) => {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
@@ -117,6 +115,22 @@ async fn claim(shop: &Shop) -> Option<Job> {
             None
         }
     }
+}
+
+/// Renews the lease of `job` for as long as it is held. Ends where it was lost: another worker has
+/// the job then, and what this one writes would be refused.
+async fn keep(shop: &Shop, job: &Job) {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        // A store in trouble may be out of it by the next renewal.
+        if let Ok(false) = shop.store.renew(job, now_ms() + millis(LEASE)).await {
+            return;
+        }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
 async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
@@ -157,8 +171,7 @@ async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
                 error = %error,
                 "a model call of memory failed; requests are not affected"
             );
-            let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX / 4);
-            release(shop, job, Release::RetryAt(now_ms() + wait_ms), events).await;
+            release(shop, job, Release::RetryAt(now_ms() + millis(wait)), events).await;
         }
     }
 }
@@ -177,8 +190,7 @@ fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
         .or_else(|| shop.routes.of(&job.scope.tenant).map(Endpoint::Borrowed))
 }
 
-/// Stores `part`. It has been paid for: a store in trouble is given most of the lease's grace to get
-/// out of it.
+/// Stores `part`. It has been paid for: a store in trouble is given time to get out of it.
 async fn store(shop: &Shop, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
     for wait in COMMIT_AGAIN {
         match shop.store.commit_part(job, part, now_ms()).await {

@@ -206,6 +206,10 @@ impl Store for Reopening {
         forward!(self, commit_part(job, part, at_ms))
     }
 
+    async fn renew(&self, job: &Job, until_ms: i64) -> Answer<bool> {
+        forward!(self, renew(job, until_ms))
+    }
+
     async fn release(&self, job: &Job, how: Release) -> Answer<()> {
         forward!(self, release(job, how))
     }

@@ -208,6 +208,11 @@ pub(super) const RETRY: &str = "
 UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
+/// Keeps a job until `$5`.
+pub(super) const RENEW: &str = "
+UPDATE jobs SET due_ms = $5
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
 /// Gives a span up. What stays is a tombstone without words.
 pub(super) const ABANDON: &str = "
 UPDATE jobs SET leased = 0, state = 'abandoned', payload = '', parts = '[]'

@@ -312,6 +312,14 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn renew(&self, job: &Job, until_ms: i64) -> Answer<bool> {
+        let held = queue::Held::of(job);
+        self.write("store renew", move |conn| {
+            Box::pin(queue::renew(conn, held, until_ms))
+        })
+        .await
+    }
+
     async fn release(&self, job: &Job, how: Release) -> Answer<()> {
         let held = queue::Held::of(job);
         self.write("store release", move |conn| {

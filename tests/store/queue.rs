@@ -324,3 +324,35 @@ async fn each_job_goes_to_one_worker() {
         store.close().await;
     }
 }
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("one"), "jobs", 8);
+    talk.recorded(&store).await;
+    let job = talk.job(PartKind::Chunk, 0, 2);
+    store.offer(&talk.scope, &job, 0).await.expect("offered");
+    let held = store
+        .claim(&ANYBODY, 10, 100)
+        .await
+        .expect("asked")
+        .expect("a job");
+    assert!(store.renew(&held, 500).await.expect("asked"));
+    assert!(
+        store
+            .claim(&ANYBODY, 400, 100)
+            .await
+            .expect("asked")
+            .is_none()
+    );
+    let taken = store
+        .claim(&ANYBODY, 501, 100)
+        .await
+        .expect("asked")
+        .expect("it ran out");
+    assert!(
+        !store.renew(&held, 9_000).await.expect("asked"),
+        "another worker has it"
+    );
+    assert!(store.renew(&taken, 9_000).await.expect("asked"));
+}

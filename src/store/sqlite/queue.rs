@@ -143,6 +143,18 @@ pub(super) async fn commit_part(
     Ok(id.map(PartId))
 }
 
+pub(super) async fn renew(conn: &mut SqliteConnection, held: Held, until_ms: i64) -> Answer<bool> {
+    let done = query(sql::RENEW)
+        .bind(held.scope.tenant.as_slice())
+        .bind(held.scope.resource_key())
+        .bind(held.id)
+        .bind(held.fence)
+        .bind(until_ms)
+        .execute(conn)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
 pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Release) -> Answer<()> {
     let (due_ms, empty) = match how {
         Release::RetryAt(at_ms) => (at_ms, 0_i64),
