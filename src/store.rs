@@ -67,8 +67,8 @@ pub struct Known {
     pub nodes: Vec<Node>,
     /// The lineage of the deepest recorded link.
     pub lineage: Option<i64>,
-    /// The thread key of that lineage.
-    pub thread_key: Option<String>,
+    /// Every lineage that recorded one of the links, and its thread key; the deepest comes first.
+    pub lineages: Vec<(i64, Option<String>)>,
     /// Whether the deepest recorded link already has a recorded successor (then a new message
     /// after it is a fork).
     pub branches: bool,

@@ -369,7 +369,7 @@ async fn load(shop: &Shop, scope: &Scope, history: &History) -> Result<Track, St
     let by_chance = known.branches && known.nodes.len() <= CHANCE;
     let mut track = Track::of(scope, known);
     if by_chance {
-        (track.lineage, track.thread_key) = (None, None);
+        track.orphan();
     }
     Ok(track)
 }

@@ -16,8 +16,8 @@ const NODES: usize = 400_000;
 pub(super) struct Track {
     pub(super) scope: Scope,
     pub(super) lineage: Option<i64>,
-    /// The key of that lineage.
-    pub(super) thread_key: Option<String>,
+    /// The lineages of the chain and their thread keys, the one above first.
+    lineages: Vec<(i64, Option<String>)>,
     /// The Observer may be shown no more until more is confirmed.
     pub(super) paused: bool,
     /// What its last request asked for.
@@ -33,7 +33,7 @@ impl Track {
         Self {
             scope: scope.clone(),
             lineage: known.lineage,
-            thread_key: known.thread_key,
+            lineages: known.lineages,
             paused: false,
             model: String::new(),
             nodes: known.nodes,
@@ -57,18 +57,31 @@ impl Track {
     /// groups requests into a thread: two threads that share a beginning are two lineages, while
     /// what is remembered of the beginning serves both.
     pub(super) fn lineage_for(&self, key: &str) -> Option<i64> {
-        let same = self.thread_key.as_deref().is_none_or(|own| own == key);
-        self.lineage.filter(|_| same)
+        let own = |(_, other): &&(i64, Option<String>)| other.as_deref() == Some(key);
+        let deepest = self.lineages.first();
+        self.lineages
+            .iter()
+            .find(own)
+            .or(deepest.filter(|(_, other)| other.is_none()))
+            .map(|(lineage, _)| *lineage)
     }
 
-    /// The track now ends in `lineage`, to which a request under `key` was recorded. The first key
-    /// of a lineage stays its key.
+    /// What is said now begins a lineage.
+    pub(super) fn orphan(&mut self) {
+        self.lineage = None;
+        self.lineages.clear();
+    }
+
+    /// The chain now ends in `lineage`, where a request under `key` was recorded. The first key of a
+    /// lineage stays its key.
     pub(super) fn joined(&mut self, lineage: i64, key: Option<String>) {
-        if self.lineage != Some(lineage) {
-            self.thread_key = None;
-        }
+        let known = self
+            .lineages
+            .iter()
+            .position(|(known, _)| *known == lineage);
+        let (_, first) = known.map_or((lineage, None), |at| self.lineages.remove(at));
+        self.lineages.insert(0, (lineage, first.or(key)));
         self.lineage = Some(lineage);
-        self.thread_key = self.thread_key.take().or(key);
     }
 
     /// Whether `snapshot` is one of this chain's, as far as it is known here.

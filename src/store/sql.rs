@@ -25,20 +25,17 @@ pub(super) const SNAPSHOT: &str = "
 SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, segments
 FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
 
-/// Recorded messages of a chain (`$3`: links).
+/// Recorded messages of a chain (`$3`: links), each with its lineage and the key of that.
 pub(super) const NODES_OF_CHAIN: &str = "
 SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
-       n.live, n.lineage
-FROM json_each($3) AS p CROSS JOIN nodes AS n
-WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)";
+       n.live, n.lineage, l.thread_key
+FROM json_each($3) AS p CROSS JOIN nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
 /// Whether anything follows a link (`$3`).
 pub(super) const HAS_SUCCESSOR: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
-
-/// The thread key of a lineage (`$3`).
-pub(super) const KEY_OF_LINEAGE: &str = "
-SELECT thread_key FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// Parts that end in a chain (`$3`: links), without their text.
 pub(super) const PARTS_OF_CHAIN: &str = "

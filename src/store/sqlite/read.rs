@@ -70,21 +70,15 @@ pub(super) async fn known(
             break;
         }
         known.nodes.push(node);
-        known.lineage = Some(get(&row, 10)?);
+        let lineage = get(&row, 10)?;
+        if known.lineage.replace(lineage) != Some(lineage) {
+            known.lineages.retain(|(other, _)| *other != lineage);
+            known.lineages.insert(0, (lineage, get(&row, 11)?));
+        }
     }
     let Some(deepest) = known.nodes.last() else {
         return Ok(known);
     };
-    if let Some(lineage) = known.lineage {
-        known.thread_key = query(sql::KEY_OF_LINEAGE)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
-            .bind(lineage)
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(Into::into)
-            .and_then(|row| get(&row, 0))?;
-    }
     known.branches = query(sql::HAS_SUCCESSOR)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())

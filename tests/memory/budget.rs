@@ -1,0 +1,100 @@
+//! What memory may cost: the Observer is shown at most 1.5 times what is new, and the audit says
+//! when it has to wait. Threads of their own for requests under another key.
+
+use diarist::provider::Part;
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// How often the Observer was shown what was asked in a turn: all of it, which no observation that
+/// it is shown as well repeats.
+fn shown(rig: &Rig, turn: usize) -> usize {
+    let asked = &Talk::new("ada").messages(turn)[2 * turn - 1]["content"];
+    let words = asked.as_str().unwrap().trim().to_owned();
+    let prompts = rig.provider.record_of(Part::Observer);
+    prompts
+        .iter()
+        .map(|entry| String::from_utf8_lossy(&entry.body).matches(&words).count())
+        .sum()
+}
+
+/// The request of this turn of a conversation whose first message was edited.
+fn edited(talk: &Talk, turn: usize) -> Value {
+    let mut body = talk.body(turn);
+    body["messages"][1]["content"] = json!("Let us begin differently.");
+    body
+}
+
+async fn send(rig: &Rig, body: &Value) {
+    assert_eq!(rig.send(body).await.status, 200);
+    rig.quiet().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_edited_at_its_first_message_waits_for_something_new_and_says_so() {
+    const TURNS: usize = 40;
+    const LATER: usize = 130;
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    let before: usize = (1..=TURNS).map(|turn| shown(&rig, turn)).sum();
+    for turn in TURNS..=LATER {
+        send(&rig, &edited(&talk, turn)).await;
+    }
+    let lines = rig.audited(TURNS + LATER - TURNS + 1).await;
+    let paused = |line: &Value| line["reason"] == "observer_paused";
+    assert!(!lines[..TURNS].iter().any(paused), "only as it was said");
+
+    // What is new is confirmed by the second request with it; the third is told.
+    let waiting = &lines[TURNS..];
+    let first = waiting.iter().position(paused).unwrap();
+    assert_eq!(first, 2, "{}", waiting[first]);
+    let resumed = waiting.iter().rposition(paused).unwrap() + 1;
+    println!("paused in {first}..{resumed} of {}", waiting.len());
+    assert!(resumed < waiting.len(), "it goes on with what is new");
+
+    let again: usize = (1..=LATER).map(|turn| shown(&rig, turn)).sum();
+    println!("shown {before} turns, then {again} in all");
+    assert!(again > TURNS + before / 4, "as far as the slack goes");
+    assert!(again * 2 <= LATER * 3, "{again} of {LATER}");
+    let metrics = rig.metrics().await;
+    for change in ["paused", "resumed"] {
+        let counted = format!("diarist_observer_pauses_total{{change=\"{change}\"}}");
+        assert!(metrics.contains(&counted), "{change}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_key_is_another_thread_with_the_memory_of_their_common_beginning() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let ones = [("x-diarist-thread", "one")];
+    let twos = [("x-diarist-thread", "two")];
+    rig.talk_as("Bearer sk-test", &ones, &talk, 1..=ACTIVE)
+        .await;
+    let mut other = talk.body(ACTIVE + 1);
+    let messages = other["messages"].as_array_mut().unwrap();
+    *messages.last_mut().unwrap() = json!({"role": "user", "content": "Now to something else."});
+    let answer = rig.send_as("Bearer sk-test", &twos, &other).await;
+    assert_eq!(answer.memory(), "active");
+    rig.quiet().await;
+    // The first goes on, and so does somebody who gives no key.
+    rig.talk_as("Bearer sk-test", &ones, &talk, ACTIVE + 1..=ACTIVE + 1)
+        .await;
+    rig.talk(&talk, ACTIVE + 2..=ACTIVE + 2).await;
+
+    let count = "SELECT count(*) FROM lineages";
+    assert_eq!(rig.number(count).await, 2);
+    let requests = "SELECT requests FROM lineages WHERE thread_key = 'one'";
+    assert_eq!(
+        rig.number(requests).await,
+        i64::try_from(ACTIVE + 2).unwrap()
+    );
+    let own = "SELECT count(*) FROM nodes JOIN lineages ON id = lineage WHERE thread_key = 'two'";
+    assert_eq!(
+        rig.number(own).await,
+        2,
+        "the answer both have, and its own question"
+    );
+}
