@@ -95,7 +95,7 @@ pub struct Record {
     pub confirmed: usize,
     /// The links up to `confirmed` that were not yet confirmed.
     pub confirm: Vec<Link>,
-    /// What those links say. What no other chain of this owner has confirmed yet raises the bound
+    /// What those links say. What no other chain of its family has confirmed yet raises the bound
     /// on what the Observer may be shown.
     pub contents: Vec<Content>,
     /// The last link of the request and its length.
@@ -138,7 +138,7 @@ pub enum Offered {
     New,
     /// Its span has a job or a part already.
     Known,
-    /// The Observer was shown as much of this owner's conversations as it may be for what is
+    /// The Observer was shown as much of this family of conversations as it may be for what is
     /// confirmed of them. The same job may be taken when more is.
     Paused,
     /// Its last link is not recorded (any more).

@@ -8,11 +8,14 @@
 PRAGMA application_id = 1147748722; -- "DiAr"
 
 -- A conversation as it is listed. AUTOINCREMENT: an id that was forgotten is never given again.
+-- `family` is the first of the lineages that say largely the same (branches, and chains a client
+-- made by editing or pruning its history); it is never NULL once the row is written.
 CREATE TABLE lineages (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant     BLOB    NOT NULL CHECK (length(tenant) = 32),
     resource   BLOB    NOT NULL CHECK (length(resource) IN (0, 32)),
     thread_key TEXT,
+    family     INTEGER,
     model      TEXT    NOT NULL,
     requests   INTEGER NOT NULL,
     first_ms   INTEGER NOT NULL,
@@ -20,6 +23,7 @@ CREATE TABLE lineages (
     UNIQUE (tenant, resource, id)
 ) STRICT;
 CREATE INDEX lineages_by_time ON lineages (last_ms);
+CREATE INDEX lineages_by_family ON lineages (tenant, resource, family);
 
 -- One row per message of an accepted request; no text.
 CREATE TABLE nodes (
@@ -43,26 +47,29 @@ CREATE TABLE nodes (
 CREATE INDEX nodes_by_parent ON nodes (tenant, resource, parent);
 CREATE INDEX nodes_by_lineage ON nodes (tenant, resource, lineage, count);
 
--- What was confirmed, by content: each message once per owner however many chains carry it. `content`
--- is a hash seeded by the owner; `lineage` is who confirmed it first, so that forgetting finds it.
+-- What was confirmed, by content: each message once per family however many chains carry it.
+-- `content` is a hash seeded by the owner; `lineage` is who confirmed it first, so that forgetting
+-- finds it.
 CREATE TABLE contents (
     tenant   BLOB    NOT NULL,
     resource BLOB    NOT NULL,
     content  BLOB    NOT NULL CHECK (length(content) = 32),
+    family   INTEGER NOT NULL,
     lineage  INTEGER NOT NULL,
-    PRIMARY KEY (tenant, resource, content),
+    PRIMARY KEY (tenant, resource, content, family),
     FOREIGN KEY (tenant, resource, lineage) REFERENCES lineages (tenant, resource, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX contents_by_lineage ON contents (tenant, resource, lineage);
 
--- What the Observer was shown of an owner's conversations against what was confirmed of them. Both
+-- What the Observer was shown of a family of conversations against what was confirmed of it. Both
 -- only grow: what was paid for stays paid for, also when it is forgotten.
 CREATE TABLE accounts (
     tenant           BLOB    NOT NULL,
     resource         BLOB    NOT NULL,
+    family           INTEGER NOT NULL,
     confirmed_tokens INTEGER NOT NULL,
     shown_tokens     INTEGER NOT NULL,
-    PRIMARY KEY (tenant, resource)
+    PRIMARY KEY (tenant, resource, family)
 ) STRICT, WITHOUT ROWID;
 
 -- Chunks and reflections. Immutable.
@@ -159,12 +166,13 @@ ANALYZE sqlite_schema;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('lineages', 'sqlite_autoindex_lineages_1', '10000 100 100 1'),
     ('lineages', 'lineages_by_time', '10000 1'),
+    ('lineages', 'lineages_by_family', '10000 100 100 2'),
     ('nodes', 'nodes', '1000000 10000 10000 1'),
     ('nodes', 'nodes_by_parent', '1000000 10000 10000 2'),
     ('nodes', 'nodes_by_lineage', '1000000 10000 10000 100 1'),
-    ('contents', 'contents', '1000000 10000 10000 1'),
+    ('contents', 'contents', '1000000 10000 10000 2 1'),
     ('contents', 'contents_by_lineage', '1000000 10000 10000 100 1'),
-    ('accounts', 'accounts', '100 1 1'),
+    ('accounts', 'accounts', '10000 100 100 1'),
     ('parts', 'sqlite_autoindex_parts_1', '100000 1000 1000 2 2 1'),
     ('snapshots', 'snapshots_by_to', '100000 1000 1000 2'),
     ('requests', 'requests', '500000 5000 5000 1'),

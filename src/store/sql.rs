@@ -83,10 +83,38 @@ SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
 ORDER BY n.count DESC LIMIT 1";
 
-/// A new lineage.
+/// A new lineage. It is of the family of the message its first one follows (`$6`), or of its own.
 pub(super) const NEW_LINEAGE: &str = "
-INSERT INTO lineages (tenant, resource, thread_key, model, requests, first_ms, last_ms)
-VALUES ($1, $2, $3, $4, 0, $5, $5) RETURNING id";
+INSERT INTO lineages (tenant, resource, thread_key, family, model, requests, first_ms, last_ms)
+VALUES ($1, $2, $3,
+        (SELECT l.family FROM nodes AS n CROSS JOIN lineages AS l
+         WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $6
+           AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage),
+        $4, 0, $5, $5)
+RETURNING id";
+
+/// A lineage (`$3`) that follows nothing is the first of its family.
+pub(super) const OWN_FAMILY: &str = "
+UPDATE lineages SET family = id
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND family IS NULL";
+
+/// The family of a lineage (`$3`), and whether it has confirmed anything yet.
+pub(super) const FAMILY: &str = "
+SELECT l.family, EXISTS (SELECT 1 FROM accounts AS a
+                         WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family)
+FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id = $3";
+
+/// The family that confirmed most of some contents (`$3`: pairs of content and tokens), and how many
+/// tokens of them.
+pub(super) const LIKEST_FAMILY: &str = "
+SELECT c.family, sum(p.value ->> 1) AS tokens
+FROM json_each($3) AS p CROSS JOIN contents AS c
+WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
+GROUP BY c.family ORDER BY tokens DESC, c.family LIMIT 1";
+
+/// A family (`$3`) turns out to be of another (`$4`).
+pub(super) const JOIN_FAMILY: &str =
+    "UPDATE lineages SET family = $4 WHERE tenant = $1 AND resource = $2 AND family = $3";
 
 /// One more request of a lineage (`$3`).
 pub(super) const TOUCH_LINEAGE: &str = "
@@ -110,21 +138,23 @@ UPDATE nodes SET confirmed = 1
 WHERE tenant = $1 AND resource = $2 AND confirmed = 0
   AND link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 
-/// Adds the tokens of those contents (`$3`: pairs of content and tokens) that are new to the owner.
-/// Comes before `NEW_CONTENTS`, which makes them known.
+/// Adds the tokens of those contents (`$3`: pairs of content and tokens) that are new to a family
+/// (`$4`). Comes before `NEW_CONTENTS`, which makes them known.
 pub(super) const CREDIT: &str = "
-INSERT INTO accounts (tenant, resource, confirmed_tokens, shown_tokens)
-SELECT $1, $2, coalesce(sum(p.value ->> 1), 0), 0 FROM json_each($3) AS p
+INSERT INTO accounts (tenant, resource, family, confirmed_tokens, shown_tokens)
+SELECT $1, $2, $4, coalesce(sum(p.value ->> 1), 0), 0 FROM json_each($3) AS p
 WHERE NOT EXISTS (SELECT 1 FROM contents AS c
-                  WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0))
-ON CONFLICT (tenant, resource)
+                  WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
+                    AND c.family = $4)
+ON CONFLICT (tenant, resource, family)
 DO UPDATE SET confirmed_tokens = accounts.confirmed_tokens + excluded.confirmed_tokens";
 
-/// Contents (`$4`: as `CREDIT` takes them) that a lineage (`$3`) confirmed. The first one wins.
+/// Contents (`$4`: as `CREDIT` takes them) that a lineage (`$3`) of a family (`$5`) confirmed. The
+/// first one wins.
 pub(super) const NEW_CONTENTS: &str = "
-INSERT INTO contents (tenant, resource, lineage, content)
-SELECT $1, $2, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
-ON CONFLICT (tenant, resource, content) DO NOTHING";
+INSERT INTO contents (tenant, resource, family, lineage, content)
+SELECT $1, $2, $5, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
+ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 
 /// The request itself; what it was sent with is kept from the first time (INV-SAME).
 pub(super) const RECORD_REQUEST: &str = "
@@ -147,8 +177,11 @@ WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link =
   AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
                   AND from_link = $4 AND kind = $3)
   AND ($3 <> 'chunk' OR EXISTS (
-          SELECT 1 FROM accounts WHERE tenant = $1 AND resource = $2
-             AND (shown_tokens + $9) * 2 <= confirmed_tokens * 3))
+          SELECT 1 FROM nodes AS n CROSS JOIN lineages AS l CROSS JOIN accounts AS a
+          WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $6
+            AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage
+            AND a.tenant = $1 AND a.resource = $2 AND a.family = l.family
+            AND (a.shown_tokens + $9) * 2 <= a.confirmed_tokens * 3))
 ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
 
 /// Why `OFFER` did not take a job (`$3`: kind, `$4`: from, `$5`: to): whether its history is
@@ -160,9 +193,13 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link 
        OR EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $5
                   AND from_link = $4 AND kind = $3)";
 
-/// The Observer is shown so many tokens (`$3`) more.
+/// The Observer is shown so many tokens (`$3`) more of the family of a message (`$4`).
 pub(super) const CHARGE: &str = "
-UPDATE accounts SET shown_tokens = shown_tokens + $3 WHERE tenant = $1 AND resource = $2";
+UPDATE accounts SET shown_tokens = shown_tokens + $3
+WHERE tenant = $1 AND resource = $2
+  AND family = (SELECT l.family FROM nodes AS n CROSS JOIN lineages AS l
+                WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4
+                  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage)";
 
 /// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: tenants it may be claimed for
 /// otherwise; `$4`: now; `$5`: end of the lease. Tenants with fewest running jobs come first.

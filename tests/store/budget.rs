@@ -409,3 +409,30 @@ fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
     }
     assert!(whole.is_disjoint(&set(&keys("bob", &says))));
 }
+
+/// A conversation that says what others of the same owner said before (a file read again, a document
+/// asked about again) is a conversation of its own, and is observed like any other.
+#[tokio::test]
+async fn what_other_conversations_said_pauses_nobody() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let mut whole: Vec<Say> = vec![(Role::User, "a long session".to_owned())];
+    for talk in 0..6 {
+        let mut client = Client::new(&store, "owner");
+        let mut says: Vec<Say> = Vec::new();
+        for number in 0..12 {
+            says.extend(turn(talk * 100 + number));
+            client.send(&says).await;
+            assert!(!client.paused);
+        }
+        whole.extend(says);
+    }
+    let mut client = Client::new(&store, "owner");
+    for sent in (1..=whole.len()).step_by(2) {
+        client.send(&whole[..sent]).await;
+        assert!(!client.paused, "at {sent} of {}", whole.len());
+    }
+    assert!(
+        client.shown * 10 > client.new_tokens() * 9,
+        "all but the end was shown"
+    );
+}

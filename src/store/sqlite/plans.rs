@@ -101,10 +101,6 @@ async fn scans(conn: &mut SqliteConnection) -> Vec<String> {
 }
 
 fn is_scan(detail: &str) -> bool {
-    // An account is all its owner has of the kind.
-    if detail.starts_with("SEARCH accounts USING PRIMARY KEY") {
-        return false;
-    }
     // To search by the owner alone is to scan all that is theirs.
     if detail.ends_with("(tenant=? AND resource=?)") || detail.ends_with("(tenant=?)") {
         return true;

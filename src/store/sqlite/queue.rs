@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
 use super::Answer;
-use crate::history::Scope;
+use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::rows::{self, count, get, hex_list, id_list};
 use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, sql};
@@ -20,6 +20,7 @@ pub(super) struct Held {
     fence: i64,
     /// What the Observer is shown by one more try.
     shows: u32,
+    to: Link,
 }
 
 /// Only the Observer is shown messages.
@@ -37,6 +38,7 @@ impl Held {
             id: job.id,
             fence: job.fence,
             shows: shows(&job.work),
+            to: job.work.span.to,
         }
     }
 }
@@ -67,7 +69,7 @@ pub(super) async fn offer(
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 {
-        charge(conn, &scope, shows).await?;
+        charge(conn, &scope, shows, span.to).await?;
         return Ok(Offered::New);
     }
     let row = query(sql::WHY_NOT_OFFERED)
@@ -85,11 +87,12 @@ pub(super) async fn offer(
     })
 }
 
-async fn charge(conn: &mut SqliteConnection, scope: &Scope, tokens: u32) -> Answer<()> {
+async fn charge(conn: &mut SqliteConnection, scope: &Scope, tokens: u32, to: Link) -> Answer<()> {
     query(sql::CHARGE)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(tokens)
+        .bind(to.as_bytes().as_slice())
         .execute(conn)
         .await?;
     Ok(())
@@ -174,7 +177,7 @@ pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Releas
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 && empty == 1 {
-        charge(conn, &held.scope, held.shows).await?;
+        charge(conn, &held.scope, held.shows, held.to).await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::Node;
-use crate::store::rows::{content_list, count, node_list, probes};
+use crate::store::rows::{content_list, count, get, int, node_list, probes};
 use crate::store::{Record, sql};
 
 pub(super) async fn record(
@@ -76,14 +76,22 @@ async fn lineage(conn: &mut SqliteConnection, scope: &Scope, record: &Record) ->
     if let Some(lineage) = joined {
         return Ok(lineage);
     }
-    Ok(query_scalar(sql::NEW_LINEAGE)
+    let lineage: i64 = query_scalar(sql::NEW_LINEAGE)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(&record.thread_key)
         .bind(&record.model)
         .bind(record.at_ms)
-        .fetch_one(conn)
-        .await?)
+        .bind(record.parent.as_bytes().as_slice())
+        .fetch_one(&mut *conn)
+        .await?;
+    query(sql::OWN_FAMILY)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(lineage)
+        .execute(conn)
+        .await?;
+    Ok(lineage)
 }
 
 /// Confirms what the caller asked for, and its new messages too where another process recorded
@@ -107,7 +115,8 @@ async fn confirm(conn: &mut SqliteConnection, scope: &Scope, record: &Record) ->
     Ok(())
 }
 
-/// Raises the bound on what the Observer may be shown by what nobody confirmed before.
+/// Raises the bound on what the Observer may be shown of a family of conversations by what it has
+/// not confirmed before.
 async fn credit(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -118,10 +127,13 @@ async fn credit(
         return Ok(());
     }
     let contents = content_list(&record.contents);
+    let tokens = record.contents.iter().map(|c| u64::from(c.tokens)).sum();
+    let family = family(conn, scope, lineage, &contents, tokens).await?;
     query(sql::CREDIT)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(&contents)
+        .bind(family)
         .execute(&mut *conn)
         .await?;
     query(sql::NEW_CONTENTS)
@@ -129,7 +141,53 @@ async fn credit(
         .bind(scope.resource_key())
         .bind(lineage)
         .bind(&contents)
+        .bind(family)
         .execute(conn)
         .await?;
     Ok(())
+}
+
+/// Contents that two families share below this many tokens may be chance, or a greeting all
+/// conversations of an application begin with.
+const CHANCE: u64 = 256;
+
+/// The family whose account a lineage's confirmations go to. It is settled with the first of them: a
+/// chain that says largely what another family said (a client edited or pruned its history) is of
+/// that family, so that the Observer is not shown the same words anew with every chain.
+async fn family(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    contents: &str,
+    tokens: u64,
+) -> Answer<i64> {
+    let row = query(sql::FAMILY)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(lineage)
+        .fetch_one(&mut *conn)
+        .await?;
+    let (own, settled) = (get::<i64>(&row, 0)?, get::<bool>(&row, 1)?);
+    if settled {
+        return Ok(own);
+    }
+    let likest = query(sql::LIKEST_FAMILY)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(contents)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(row) = likest else { return Ok(own) };
+    let (other, shared): (i64, u64) = (get(&row, 0)?, int(&row, 1)?);
+    if shared < CHANCE || shared * 2 < tokens {
+        return Ok(own);
+    }
+    query(sql::JOIN_FAMILY)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(own)
+        .bind(other)
+        .execute(conn)
+        .await?;
+    Ok(other)
 }
