@@ -8,13 +8,14 @@
 mod chain;
 mod cuts;
 mod fingerprint;
+mod lanes;
 mod spoken;
 
 use std::ops::Range;
 
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
-pub use fingerprint::{Encoder, Fingerprint};
+pub use fingerprint::{Batch, Encoder, Fingerprint};
 pub use spoken::{Attachment, Piece, Spoken};
 
 /// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.

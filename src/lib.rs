@@ -7,8 +7,15 @@
 //! after the answer [`jobs`] records what was said and lets [`llm`] write observations into the
 //! [`store`]. [`audit`] leaves one line per request.
 //!
-//! `history`, `wire`, `tokens` and `memory` are pure: no async, no I/O, no clock. The direction of
-//! imports between all rooms is a table in `tests/architecture.rs`.
+//! Around it: [`cli`] reads the command line and [`config`] what is configured, [`app`] builds the
+//! rooms and lets them run, [`tasks`] and [`telemetry`] carry what all of them need, [`admin`] tells
+//! how they are, [`tokens`] counts off the request path. [`provider`] is no part of the proxy: it
+//! plays the upstream for tests and the demo, and judges what it is sent; [`report`] puts what came of it
+//! side by side.
+//!
+//! `history`, `wire`, `tokens`, `memory` and `report` are pure: no async, no I/O, no clock. The direction of
+//! imports between all rooms is a table in `tests/architecture.rs`; `ARCHITECTURE.md` has the map, the
+//! invariants and three walkthroughs.
 
 #![forbid(unsafe_code)]
 

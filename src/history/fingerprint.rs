@@ -4,7 +4,11 @@
 //! fields share their bytes. What enters is decided by the wire format; this file only guarantees
 //! that different input gives different fingerprints and equal input equal ones.
 
+use blake3::CHUNK_LEN;
+use blake3::hazmat::{ContextKey, hash_derive_key_context};
+
 use super::chain::hex;
+use super::lanes;
 
 /// What a message means, as 256 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,24 +27,18 @@ impl std::fmt::Debug for Fingerprint {
     }
 }
 
-/// Collects the fields of one message.
-#[derive(Debug)]
-pub struct Encoder {
-    hasher: blake3::Hasher,
-}
+const CONTEXT: &str = "diarist 2026-11 fingerprint";
 
-impl Default for Encoder {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Collects the fields of one message.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    bytes: Vec<u8>,
 }
 
 impl Encoder {
     /// An empty message.
     pub fn new() -> Self {
-        Self {
-            hasher: blake3::Hasher::new_derive_key("diarist 2026-11 fingerprint"),
-        }
+        Self::default()
     }
 
     /// A named text field.
@@ -64,18 +62,89 @@ impl Encoder {
     }
 
     fn bytes(&mut self, kind: u8, name: &str, value: &[u8]) {
-        let mut head = [0_u8; 9];
-        head[0] = kind;
-        head[1..].copy_from_slice(&(name.len() as u64).to_be_bytes());
-        self.hasher.update(&head);
-        self.hasher.update(name.as_bytes());
-        self.hasher.update(&(value.len() as u64).to_be_bytes());
-        self.hasher.update(value);
+        self.bytes.push(kind);
+        for bytes in [name.as_bytes(), value] {
+            self.bytes
+                .extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends the message: zeros up to a whole chunk. No field begins with a zero.
+    fn close(&mut self) {
+        let chunks = self.bytes.len().div_ceil(CHUNK_LEN).max(1);
+        self.bytes.resize(chunks * CHUNK_LEN, 0);
     }
 
     /// The fingerprint of everything given so far.
-    pub fn finish(self) -> Fingerprint {
-        Fingerprint(*self.hasher.finalize().as_bytes())
+    pub fn finish(mut self) -> Fingerprint {
+        self.close();
+        Fingerprint(blake3::derive_key(CONTEXT, &self.bytes))
+    }
+}
+
+/// The fingerprints of many messages, an order of magnitude cheaper than one by one.
+#[derive(Debug)]
+pub struct Batch {
+    context: ContextKey,
+    encoder: Encoder,
+    /// Where the messages in the encoder end.
+    ends: Vec<usize>,
+    done: Vec<Fingerprint>,
+}
+
+/// Bytes that are collected before they are hashed: enough messages to fill the lanes, and little
+/// enough to stay in a core's cache.
+const WINDOW: usize = 256 * 1024;
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// No messages.
+    pub fn new() -> Self {
+        Self {
+            context: hash_derive_key_context(CONTEXT),
+            encoder: Encoder::new(),
+            ends: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Where the fields of the next message go.
+    pub fn encoder(&mut self) -> &mut Encoder {
+        &mut self.encoder
+    }
+
+    /// Ends a message and begins the next.
+    pub fn next_message(&mut self) {
+        self.encoder.close();
+        self.ends.push(self.encoder.bytes.len());
+        if self.encoder.bytes.len() >= WINDOW {
+            self.flush();
+        }
+    }
+
+    /// The fingerprints of all ended messages, in order.
+    pub fn finish(mut self) -> Vec<Fingerprint> {
+        self.flush();
+        self.done
+    }
+
+    fn flush(&mut self) {
+        let (chunks, _) = self.encoder.bytes.as_chunks::<CHUNK_LEN>();
+        let mut start = 0;
+        let messages: Vec<&[lanes::Chunk]> = self
+            .ends
+            .drain(..)
+            .map(|end| &chunks[std::mem::replace(&mut start, end / CHUNK_LEN)..end / CHUNK_LEN])
+            .collect();
+        let keys = lanes::derive_keys(&self.context, &messages);
+        self.done.extend(keys.into_iter().map(Fingerprint));
+        self.encoder.bytes.clear();
     }
 }
 
@@ -92,6 +161,24 @@ mod tests {
         two.text("a", "b");
         two.text("c", "d");
         assert_ne!(one.finish(), two.finish());
+    }
+
+    #[test]
+    fn together_is_as_one_by_one() {
+        for length in [0, 1, 900, 1024, 5000, 20_000, 300_000] {
+            let texts: Vec<String> = (0..40).map(|n| "x".repeat(length / (n % 5 + 1))).collect();
+            let mut batch = Batch::new();
+            for text in &texts {
+                batch.encoder().text("a", text);
+                batch.next_message();
+            }
+            let one_by_one = texts.iter().map(|text| {
+                let mut encoder = Encoder::new();
+                encoder.text("a", text);
+                encoder.finish()
+            });
+            assert_eq!(batch.finish(), one_by_one.collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 
 use self::fields::Fields;
-use self::meaning::Positions;
+use self::meaning::Reader;
 use self::text::{Text, Tree};
 use super::scan::{self, Fault, Walk};
 use crate::history::{History, Message, Role, Scope, Spoken};
@@ -218,12 +218,12 @@ impl Messages {
             leading: 0,
             leading_role: "system",
         };
-        let mut positions = Positions::default();
+        let mut reader = Reader::default();
         while elements.next_item()? {
             let start = elements.at();
             let (fields, end) = Fields::read(text, start)?;
             elements.resume(end);
-            if fields.role == Role::System && messages.leading == messages.all.len() {
+            if fields.role == Role::System && messages.leading == reader.count() {
                 messages.leading += 1;
                 messages.leading_role = if &*fields.spelled == "developer" {
                     "developer"
@@ -231,8 +231,9 @@ impl Messages {
                     "system"
                 };
             }
-            messages.all.push(positions.message(&fields, start..end));
+            reader.message(&fields, start..end);
         }
+        messages.all = reader.finish();
         if messages.all.is_empty() {
             return Err(NotParsed::MessagesEmpty);
         }

@@ -9,42 +9,73 @@ use std::ops::Range;
 use super::content::{Item, items};
 use super::fields::{Answer, Custom, Fields, Function};
 use super::text::Tree;
-use crate::history::{Encoder, Message};
+use crate::history::{Batch, Encoder, Message, Role};
 
-/// Where calls stand among those of their message, by id: the newest message that has the id.
+/// Reads messages in order and gives them their fingerprints.
 #[derive(Debug, Default)]
-pub(super) struct Positions(HashMap<Box<str>, usize>);
+pub(super) struct Reader {
+    batch: Batch,
+    /// Where calls stand among those of their message, by id: the newest message that has the id.
+    positions: HashMap<Box<str>, usize>,
+    /// The messages so far, in want of a fingerprint.
+    heard: Vec<Heard>,
+}
 
-impl Positions {
-    /// The message at `span`, and its calls remembered for the results that follow.
-    pub(super) fn message(&mut self, fields: &Fields<'_>, span: Range<usize>) -> Message {
+#[derive(Debug)]
+struct Heard {
+    role: Role,
+    calls: Vec<Box<str>>,
+    answers: Option<Box<str>>,
+    span: Range<usize>,
+}
+
+impl Reader {
+    /// How many messages were read.
+    pub(super) fn count(&self) -> usize {
+        self.heard.len()
+    }
+
+    /// Reads the next message, which stands at `span`.
+    pub(super) fn message(&mut self, fields: &Fields<'_>, span: Range<usize>) {
         let calls = calls(fields);
         let answers: Option<Box<str>> = fields.answers.as_ref().map(|answer| match answer {
             Answer::Call(id) => (**id).into(),
             Answer::Function(name) => legacy_id(name),
         });
-        let fingerprint = {
-            let mut encoder = Encoder::new();
-            encode(fields, &mut encoder);
-            if let Some(id) = &answers {
-                match self.0.get(id) {
-                    Some(position) => encoder.count("answers", *position),
-                    None => encoder.mark("answers nothing"),
-                }
+        let encoder = self.batch.encoder();
+        encode(fields, encoder);
+        if let Some(id) = &answers {
+            match self.positions.get(id) {
+                Some(position) => encoder.count("answers", *position),
+                None => encoder.mark("answers nothing"),
             }
-            encoder.finish()
-        };
+        }
+        self.batch.next_message();
         // Backwards, so that of two calls with one id the first is the one that is answered.
         for (position, id) in calls.iter().enumerate().rev() {
-            self.0.insert(id.clone(), position);
+            self.positions.insert(id.clone(), position);
         }
-        Message {
-            fingerprint,
+        self.heard.push(Heard {
             role: fields.role,
             calls,
             answers,
             span,
-        }
+        });
+    }
+
+    /// All messages.
+    pub(super) fn finish(self) -> Vec<Message> {
+        let prints = self.batch.finish();
+        let messages = self.heard.into_iter().zip(prints);
+        messages
+            .map(|(heard, fingerprint)| Message {
+                fingerprint,
+                role: heard.role,
+                calls: heard.calls,
+                answers: heard.answers,
+                span: heard.span,
+            })
+            .collect()
     }
 }
 
