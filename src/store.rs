@@ -274,7 +274,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Records an accepted request in one transaction and returns its lineage. Recording the same
     /// request twice changes nothing but `last_ms` and the request count. Where no lineage is named
     /// (or one that was forgotten) and another process recorded these messages first, its lineage
-    /// is joined.
+    /// is joined. [`StoreError::Forgotten`] where the messages before the new ones are not recorded.
     async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
 
     /// The texts of `parts`, in the order given; missing ones are left out.

@@ -26,6 +26,9 @@ use crate::tokens::TokenCounter;
 /// is taken up in bounded steps.
 const OFFERS: usize = 64;
 
+/// Tracks of one conversation that may be stale at the same time, its forks.
+const STALE: usize = 8;
+
 /// A shared beginning this short may be chance ("hi", "hello"): a fork that shares no more starts a
 /// lineage of its own.
 const CHANCE: usize = 2;
@@ -78,7 +81,15 @@ struct Recorder {
 
 impl Recorder {
     async fn exchange(&mut self, exchange: Exchange) {
-        match self.record(&exchange).await {
+        let mut recorded = self.record(&exchange).await;
+        for _ in 0..STALE {
+            if !matches!(recorded, Err(StoreError::Forgotten)) {
+                break;
+            }
+            // What was followed is no longer there, and is dropped: the store says what is.
+            recorded = self.record(&exchange).await;
+        }
+        match recorded {
             Ok(track) => {
                 self.shop.recall.troubled(false);
                 let track = self.perform(track, Some(&exchange)).await;

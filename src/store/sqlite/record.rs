@@ -9,13 +9,16 @@ use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::Node;
 use crate::store::rows::{content_list, count, get, int, node_list, probes};
-use crate::store::{Record, sql};
+use crate::store::{Record, StoreError, sql};
 
 pub(super) async fn record(
     conn: &mut SqliteConnection,
     scope: Scope,
     record: Record,
 ) -> Answer<i64> {
+    if !stands(conn, &scope, &record).await? {
+        return Err(StoreError::Forgotten);
+    }
     let lineage = lineage(conn, &scope, &record).await?;
     if !record.new_nodes.is_empty() {
         query(sql::NEW_NODES)
@@ -50,6 +53,24 @@ pub(super) async fn record(
         .execute(conn)
         .await?;
     Ok(lineage)
+}
+
+/// Whether what the new messages follow is recorded (where none is new, the last message). The
+/// caller may remember what was forgotten, or what another database held: a chain with a gap would
+/// never be found again from its first message.
+async fn stands(conn: &mut SqliteConnection, scope: &Scope, record: &Record) -> Answer<bool> {
+    let on = match record.new_nodes.first() {
+        Some(first) if first.count == 1 => return Ok(true),
+        Some(_) => record.parent,
+        None => record.tip,
+    };
+    let recorded: i64 = query_scalar(sql::NODE_EXISTS)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(on.as_bytes().as_slice())
+        .fetch_one(conn)
+        .await?;
+    Ok(recorded != 0)
 }
 
 /// The lineage the request belongs to. The caller looked before this transaction began: what it
