@@ -16,6 +16,10 @@ const HELD: Duration = Duration::from_mins(30);
 /// Tenants held at most; the longest unused goes first.
 const TENANTS: usize = 10_000;
 
+/// An upstream that asks for more is taken at this, as in [`crate::llm::backoff`]: the next answer can
+/// ask again.
+const LONGEST_REST: Duration = Duration::from_hours(1);
+
 #[derive(Debug)]
 struct Held {
     route: Arc<BorrowedRoute>,
@@ -58,7 +62,9 @@ impl Routes {
     /// The client needs what is left of its rate limit: jobs of this tenant wait.
     pub fn rest(&self, tenant: &[u8; 32], pause: Duration) {
         if let Some(held) = self.locked().get_mut(tenant) {
-            held.resting_until = Some(Instant::now() + pause);
+            let until = Instant::now() + pause.min(LONGEST_REST);
+            // What is left of a rate limit says nothing about a rest that was asked for.
+            held.resting_until = held.resting_until.max(Some(until));
         }
     }
 
@@ -92,5 +98,42 @@ impl Held {
             && self
                 .resting_until
                 .is_none_or(|until| Instant::now() >= until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: [u8; 32] = [7; 32];
+
+    fn lent() -> Routes {
+        let routes = Routes::default();
+        let url = url::Url::parse("http://localhost/v1/chat/completions").expect("a URL");
+        let route = BorrowedRoute::new(&url, &http::HeaderMap::new());
+        routes.lend(TENANT, Arc::new(route));
+        routes
+    }
+
+    fn rests(routes: &Routes) -> Duration {
+        let held = routes.locked();
+        let until = held[&TENANT].resting_until.expect("it rests");
+        until.saturating_duration_since(Instant::now())
+    }
+
+    #[test]
+    fn no_upstream_can_ask_for_a_rest_without_end() {
+        let routes = lent();
+        routes.rest(&TENANT, Duration::from_secs(u64::MAX));
+        assert!(rests(&routes) <= LONGEST_REST);
+        assert_eq!(routes.usable(), Vec::<[u8; 32]>::new());
+    }
+
+    #[test]
+    fn a_short_rest_does_not_end_a_long_one() {
+        let routes = lent();
+        routes.rest(&TENANT, Duration::from_mins(5));
+        routes.rest(&TENANT, Duration::from_secs(15));
+        assert!(rests(&routes) > Duration::from_secs(200));
     }
 }
