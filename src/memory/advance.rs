@@ -179,6 +179,10 @@ impl<'a> View<'a> {
             .snapshots
             .iter()
             .filter(|snapshot| snapshot.eligible_from <= next_length)
+            .filter(|snapshot| {
+                let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
+                select::alternates(snapshot, tail.iter().map(|node| node.role))
+            })
             .max_by_key(|snapshot| select::rank(snapshot));
         let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
         Self {

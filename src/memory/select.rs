@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use crate::history::History;
+use crate::history::{History, Role};
 
 use super::{SnapshotId, SnapshotMeta};
 
@@ -130,6 +130,13 @@ pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
     (to_count, Reverse(tokens), eligible_from, id)
 }
 
+/// Whether `tail`, the roles behind the cut, goes on from a pinned message as strict providers want
+/// it: not with another one of the user. A client that went back to the cut and asked for something
+/// else has no use for the pin, and gets a snapshot without one.
+pub(super) fn alternates(snapshot: &SnapshotMeta, mut tail: impl Iterator<Item = Role>) -> bool {
+    snapshot.pin.is_none() || tail.find(|role| *role != Role::System) != Some(Role::User)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Foreign,
@@ -146,10 +153,11 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     // Something must stay raw, calls stay with their results, and the newest user message is either
     // in the tail or pinned.
     let raw_tail = cut < history.len();
+    let roles = history.turns()[cut..].iter().map(|turn| turn.message.role);
     let asked = history
         .newest_user()
         .is_none_or(|newest| newest >= cut || snapshot.pin == Some(newest));
-    if raw_tail && asked && history.cuts().safe(cut) {
+    if raw_tail && asked && alternates(snapshot, roles) && history.cuts().safe(cut) {
         Fit::Whole
     } else {
         Fit::Breaks
@@ -159,7 +167,7 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Encoder, Message, Role, Scope};
+    use crate::history::{Encoder, Message, Scope};
     use crate::memory::Cause;
 
     fn history(lines: &[(Role, &str)]) -> History {
@@ -288,6 +296,30 @@ mod tests {
             ..snapshot(2, &task, 2, 3)
         };
         assert_eq!(select(&task, &[inside], Before::Unseen).why, Why::Unsafe);
+    }
+
+    /// A client went back to the cut and asked for something else: the pinned message and its own
+    /// would stand side by side.
+    #[test]
+    fn two_users_never_follow_each_other_across_the_cut() {
+        let task = [
+            (Role::User, "do it"),
+            (Role::Assistant, "call a"),
+            (Role::Tool, "result a"),
+        ];
+        let elsewhere = history(
+            &[
+                &task[..],
+                &[(Role::User, "stop"), (Role::Assistant, "fine")],
+            ]
+            .concat(),
+        );
+        let pinned = SnapshotMeta {
+            pin: Some(0),
+            ..snapshot(1, &elsewhere, 3, 4)
+        };
+        let got = select(&elsewhere, std::slice::from_ref(&pinned), Before::Unseen);
+        assert_eq!(got.why, Why::Unsafe);
     }
 
     #[test]
