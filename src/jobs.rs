@@ -194,7 +194,8 @@ impl Jobs {
     }
 
     /// Applies everything observed of `history` to it at once, since the provider refused it as too
-    /// long. No model is called. `None` where nothing more is observed than was sent.
+    /// long when it went out with the snapshot `sent`. No model is called. `None` where nothing more
+    /// is observed than was sent.
     ///
     /// # Errors
     /// Those of the store.
@@ -202,8 +203,9 @@ impl Jobs {
         &self,
         scope: &crate::history::Scope,
         history: &crate::history::History,
+        sent: Option<crate::memory::SnapshotId>,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        recorder::overflow(&self.shop, scope, history).await
+        recorder::overflow(&self.shop, scope, history, sent).await
     }
 }
 

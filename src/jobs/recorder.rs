@@ -17,7 +17,7 @@ use crate::history::{History, Link, Scope};
 use crate::memory::advance::{
     Path, Plan, Step, Work, WorkState, advance, overflow as plan_overflow,
 };
-use crate::memory::{Node, PartKind, Snapshot, Span, measure, record, render};
+use crate::memory::{Node, PartKind, Snapshot, SnapshotId, Span, measure, record, render};
 use crate::store::{NewJob, NewSnapshot, Offered, Record, StoreError};
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -325,11 +325,12 @@ impl Recorder {
     }
 }
 
-/// Applies everything observed to a history that was refused as too long.
+/// Applies everything observed to a history that was refused as too long with the snapshot `sent`.
 pub(super) async fn overflow(
     shop: &Shop,
     scope: &Scope,
     history: &History,
+    sent: Option<SnapshotId>,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let Some(tip) = history.tip() else {
         return Ok(None);
@@ -356,16 +357,17 @@ pub(super) async fn overflow(
             })
         })
         .collect();
-    // Prepared for longer requests, it may cover more than was sent: it counts as not applied.
-    let usable: Vec<_> = track
+    // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
+    // was, went out first. They count as not applied.
+    let applied: Vec<_> = track
         .snapshots
         .iter()
-        .filter(|snapshot| snapshot.eligible_from <= history.len())
+        .filter(|snapshot| Some(snapshot.id) == sent)
         .cloned()
         .collect();
     let path = Path {
         nodes: &nodes,
-        snapshots: &usable,
+        snapshots: &applied,
         ..track.path()
     };
     match plan_overflow(&path, &shop.settings.policy) {

@@ -53,7 +53,13 @@ pub(super) async fn send(
         return Ok(choice.sent(first));
     };
     line.chosen(&again);
-    let second = once(proxy, parts, &again).await?;
+    let second = once(proxy, parts, &again).await;
+    if again.rung == Rung::Observed && second.as_ref().map_or(true, of_no_help) {
+        // That its own prompt is too long is something the client can act on.
+        line.chosen(&choice);
+        return Ok(choice.sent(first));
+    }
+    let second = second?;
     if again.rung == Rung::Refused && second.status().is_success() {
         learn(memory, asked, &choice, kind.as_ref());
     }
@@ -97,6 +103,11 @@ async fn once(
     )
 }
 
+/// Whether this is a refusal of words the client never wrote.
+fn of_no_help(answer: &Response<ProxyBody>) -> bool {
+    matches!(answer.status().as_u16(), 400 | 413 | 422)
+}
+
 /// Statuses with which upstreams refuse a request for what it holds; `refusal` reads the rest.
 fn may_be_refusal(status: StatusCode) -> bool {
     status.is_client_error() || status.is_server_error()
@@ -124,7 +135,8 @@ const APPLYING: Duration = Duration::from_secs(2);
 /// Everything observed applied, if that is more than was sent.
 async fn shortened(memory: &Memory, asked: &Asked, sent: &Choice) -> Option<Choice> {
     let placement = memory.manners.placement(&asked.model)?;
-    let applying = memory.jobs.overflow(&asked.identity.scope, &asked.history);
+    let (scope, used) = (&asked.identity.scope, sent.used());
+    let applying = memory.jobs.overflow(scope, &asked.history, used.snapshot);
     let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
         tracing::warn!("the log could not be applied within {APPLYING:?}");
         return None;

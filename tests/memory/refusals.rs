@@ -2,6 +2,8 @@
 
 use diarist::provider::{Behaviour, Failure, Options, Part};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
@@ -290,4 +292,56 @@ async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
     rig.quiet().await;
     rig.send(&edited).await;
     assert_eq!(rig.last().body, body);
+}
+
+/// A request is refused while the Observer is still busy. When it has written, the same request is
+/// no longer the client's to shorten.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_too_long_fits_when_it_is_repeated_after_the_observer_had_its_time() {
+    let rig = Rig::small().await;
+    let observer = Arc::new(Semaphore::new(0));
+    rig.provider
+        .behave(Part::Observer, Behaviour::gated(&observer));
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+    }
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    let refused = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(refused.status, 400);
+    observer.add_permits(1_000);
+    rig.quiet().await;
+    assert!(rig.number("SELECT count(*) FROM snapshots").await > 0);
+
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let body = rig.last().body.clone();
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!((rig.got().len(), &rig.last().body), (before + 1, &body));
+}
+
+/// The client knows what to do about a prompt that is too long, not about a block it never wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_what_is_observed_is_refused_too_the_client_hears_that_its_own_is_too_long() {
+    let rig = watchful().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=12).await;
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| {
+        rules.window = Some(window);
+        rules.single_system = true;
+    });
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(13)).await;
+    assert_eq!(rig.got().len(), before + 2);
+    assert_eq!(answer.status, 400);
+    assert_eq!(
+        answer.json()["error"]["code"],
+        "context_length_exceeded",
+        "{}",
+        answer.text()
+    );
 }
