@@ -274,7 +274,9 @@ impl Recorder {
     async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
         let offered = self.shop.store.offer(&track.scope, job, now_ms()).await;
         match offered {
-            Ok(Offered::New | Offered::Known) => {
+            Ok(taken @ (Offered::New | Offered::Known)) => {
+                // Somebody else does it, or has done it: another chain here, another process.
+                track.stale |= taken == Offered::Known;
                 track.work.push(Work {
                     kind: job.kind,
                     span: job.span,
@@ -293,7 +295,10 @@ impl Recorder {
                 }
                 false
             }
-            Ok(Offered::Forgotten) => false,
+            Ok(Offered::Forgotten) => {
+                track.stale = true;
+                false
+            }
             Err(error) => {
                 failed("a job could not be queued", &error);
                 false
@@ -316,8 +321,12 @@ impl Recorder {
                 }
                 new
             }
-            Ok(None) => false,
+            Ok(None) => {
+                track.stale = true;
+                false
+            }
             Err(error) => {
+                track.stale = true;
                 failed("a snapshot could not be prepared", &error);
                 false
             }

@@ -20,6 +20,8 @@ pub(super) struct Track {
     lineages: Vec<(i64, Option<String>)>,
     /// The Observer may be shown no more until more is confirmed.
     pub(super) paused: bool,
+    /// The store knows more of the chain than is known here: whoever needs it next reads it again.
+    pub(super) stale: bool,
     /// What its last request asked for.
     pub(super) model: String,
     pub(super) nodes: Vec<Node>,
@@ -35,6 +37,7 @@ impl Track {
             lineage: known.lineage,
             lineages: known.lineages,
             paused: false,
+            stale: false,
             model: String::new(),
             nodes: known.nodes,
             parts: known.parts,
@@ -117,7 +120,8 @@ impl Track {
                     state: *state,
                 });
             }
-            Settled::Written(_) | Settled::Gone => {}
+            Settled::Written(_) => {}
+            Settled::Gone => self.stale = true,
         }
     }
 }
@@ -155,8 +159,11 @@ impl Tracks {
         Some(track)
     }
 
-    /// Puts a track back under its tip.
+    /// Puts a track back under its tip, unless it is stale.
     pub(super) fn put(&mut self, track: Track) {
+        if track.stale {
+            return;
+        }
         let Some(tip) = track.nodes.last().map(|node| node.link) else {
             return;
         };

@@ -83,6 +83,8 @@ pub(super) async fn run(
             let stop = stop.clone();
             tasks.spawn("job", async move {
                 let stopped = tokio::select! {
+                    // First, since what is committed is no longer held: it must be told all the same.
+                    biased;
                     () = work(&shop, &job, &events) => false,
                     () = keep(&shop, &job) => false,
                     () = stop.cancelled() => true,

@@ -295,3 +295,37 @@ async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
     let calls = rig.provider.record_of(Part::Observer);
     assert_eq!(calls[0].body_bytes, calls[1].body_bytes);
 }
+
+/// Another worker took the job over, and was the first to finish it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_wrote_is_used_as_well() {
+    let rig = Rig::small().await;
+    let observer = Arc::new(Semaphore::new(0));
+    rig.provider
+        .behave(Part::Observer, Behaviour::gated(&observer));
+    let talk = Talk::new("ada");
+    let mut turn = 0;
+    while rig
+        .number("SELECT count(*) FROM jobs WHERE leased = 1")
+        .await
+        == 0
+    {
+        turn += 1;
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    let mut database = rig.database().await;
+    let taken =
+        "INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count,
+             text, tokens, message_tokens, sources, model, at_ms)
+         SELECT tenant, resource, kind, from_link, from_count, to_link, to_count,
+             '* 🔴 written elsewhere', 9, message_tokens, '[]', 'other', 0
+         FROM jobs WHERE leased = 1;
+         DELETE FROM jobs WHERE leased = 1;";
+    sqlx::raw_sql(taken).execute(&mut database).await.unwrap();
+    observer.add_permits(1_000);
+    rig.quiet().await;
+    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    let sent = rig.last().json().unwrap().to_string();
+    assert!(sent.contains("written elsewhere"), "{sent}");
+}
