@@ -11,13 +11,16 @@
 //! does not fit is dropped, since the client will send the same history again.
 
 mod ask;
+mod failure;
 mod intake;
 mod observer;
 mod payload;
+mod prepare;
 mod recorder;
 mod reflector;
 mod routes;
 mod track;
+mod weigh;
 mod worker;
 
 use std::sync::Arc;
@@ -205,7 +208,7 @@ impl Jobs {
         history: &crate::history::History,
         sent: Option<crate::memory::SnapshotId>,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        recorder::overflow(&self.shop, scope, history, sent).await
+        prepare::overflow(&self.shop, scope, history, sent).await
     }
 }
 

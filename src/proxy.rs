@@ -17,6 +17,7 @@ mod ladder;
 mod lend;
 mod line;
 pub mod manners;
+mod memory;
 mod remember;
 pub mod respond;
 pub mod sse;
@@ -34,7 +35,7 @@ use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
-pub use self::remember::Memory;
+pub use self::memory::Memory;
 use self::watch::Watch;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;

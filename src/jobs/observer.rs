@@ -1,8 +1,8 @@
 //! One observation: the end of the log and new history in, a chunk out.
 
 use super::ask::ask;
+use super::failure::Failure;
 use super::payload::Payload;
-use super::worker::Failure;
 use super::{Phase, Shop, now_ms};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::observe::{self, ObserveInput, Outcome};

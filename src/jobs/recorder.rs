@@ -4,23 +4,22 @@
 //! view. It never calls a model and is never waited for by a request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
 use super::payload;
+use super::prepare::{load, prepare};
 use super::track::{Settled, Track, Tracks};
+use super::weigh::weigh;
 use super::{Shop, now_ms};
-use crate::history::{History, Link, Scope};
-use crate::memory::advance::{
-    Path, Plan, Step, Work, WorkState, advance, overflow as plan_overflow,
-};
-use crate::memory::{Node, PartKind, Snapshot, SnapshotId, Span, measure, record, render};
-use crate::store::{NewJob, NewSnapshot, Offered, Record, StoreError};
+use crate::history::{Link, Scope};
+use crate::memory::advance::{Plan, Step, Work, WorkState, advance};
+use crate::memory::{Node, PartKind, Span, record};
+use crate::store::{NewJob, Offered, Record, StoreError};
 use crate::telemetry;
-use crate::tokens::TokenCounter;
 
 /// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
 /// is taken up in bounded steps.
@@ -28,10 +27,6 @@ const OFFERS: usize = 64;
 
 /// Tracks of one conversation that may be stale at the same time, its forks.
 const STALE: usize = 8;
-
-/// A shared beginning this short may be chance ("hi", "hello"): a fork that shares no more starts a
-/// lineage of its own.
-const CHANCE: usize = 2;
 
 /// What a worker tells the recorder.
 #[derive(Debug)]
@@ -131,7 +126,7 @@ impl Recorder {
             .nodes
             .last()
             .map_or_else(|| Link::root(scope), |node| node.link);
-        let new_nodes = self.weigh(exchange, &track).await;
+        let new_nodes = weigh(&self.shop, exchange, track.nodes.len()).await?;
         let confirm = record::confirm(&mut track.nodes, history.len());
         // Only what is new belongs to another thread; a repetition stays where it is.
         let lineage = match exchange.thread_key.as_deref() {
@@ -163,30 +158,6 @@ impl Recorder {
             self.shop.recall.complete(scope, tip, &track.snapshots);
         }
         Ok(track)
-    }
-
-    /// The messages that are new in `exchange`, counted.
-    async fn weigh(&self, exchange: &Exchange, track: &Track) -> Vec<Node> {
-        let known = track.nodes.len();
-        let history = Arc::clone(&exchange.history);
-        let parsed = Arc::clone(&exchange.parsed);
-        let counter = Arc::clone(&self.shop.counter);
-        // Large text is never counted on a worker of the runtime.
-        let counted = tokio::task::spawn_blocking(move || {
-            let tally = Tally::new(&*counter);
-            let tokens: Vec<u32> = (known..history.len())
-                .map(|index| {
-                    parsed
-                        .spoken(index)
-                        .map_or(0, |said| measure::message(&said, &tally))
-                })
-                .collect();
-            (tokens, tally.counted())
-        })
-        .await;
-        let (tokens, bytes) = counted.unwrap_or_default();
-        metrics::counter!(telemetry::TOKENIZED_BYTES).increment(bytes);
-        record::added(&exchange.history, known, &tokens, exchange.at_ms)
     }
 
     /// Does what follows for `track`, until nothing more does.
@@ -331,143 +302,6 @@ impl Recorder {
                 false
             }
         }
-    }
-}
-
-/// Applies everything observed to a history that was refused as too long with the snapshot `sent`.
-pub(super) async fn overflow(
-    shop: &Shop,
-    scope: &Scope,
-    history: &History,
-    sent: Option<SnapshotId>,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let Some(tip) = history.tip() else {
-        return Ok(None);
-    };
-    let track = load(shop, scope, history).await?;
-    // The newest messages were never accepted, so they are not recorded; what is observed lies
-    // before them, and only their roles matter here.
-    let nodes: Vec<Node> = history
-        .turns()
-        .iter()
-        .enumerate()
-        .map(|(index, turn)| {
-            track.nodes.get(index).copied().unwrap_or(Node {
-                link: turn.link,
-                count: index + 1,
-                role: turn.message.role,
-                tokens: 0,
-                closed: history.cuts().closed(index + 1),
-                turn_end: false,
-                born: history.len(),
-                confirmed: false,
-                seen_ms: 0,
-                live: true,
-            })
-        })
-        .collect();
-    // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
-    // was, went out first. They count as not applied.
-    let applied: Vec<_> = track
-        .snapshots
-        .iter()
-        .filter(|snapshot| Some(snapshot.id) == sent)
-        .cloned()
-        .collect();
-    let path = Path {
-        nodes: &nodes,
-        snapshots: &applied,
-        ..track.path()
-    };
-    match plan_overflow(&path, &shop.settings.policy) {
-        Some(plan) => prepare(shop, scope, plan, (tip, history.len()), true).await,
-        None => Ok(None),
-    }
-}
-
-async fn load(shop: &Shop, scope: &Scope, history: &History) -> Result<Track, StoreError> {
-    let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
-    let known = shop.store.known(scope, &chain).await?;
-    let by_chance = known.branches && known.nodes.len() <= CHANCE;
-    let mut track = Track::of(scope, known);
-    if by_chance {
-        track.orphan();
-    }
-    Ok(track)
-}
-
-/// Renders and commits a snapshot, and tells the request path of it.
-async fn prepare(
-    shop: &Shop,
-    scope: &Scope,
-    plan: Plan,
-    (tip, tip_count): (Link, usize),
-    at_once: bool,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let parts = shop.store.parts(scope, &plan.parts).await?;
-    if parts.len() != plan.parts.len() {
-        // One was deleted meanwhile: what it covered would be lost (INV-COVER).
-        return Ok(None);
-    }
-    let hints = parts
-        .last()
-        .filter(|last| last.body.span.to == plan.to)
-        .map(|last| render::Hints {
-            current_task: last.body.current_task.as_deref(),
-            suggested_response: last.body.suggested_response.as_deref(),
-        })
-        .filter(|hints| hints.current_task.is_some() || hints.suggested_response.is_some());
-    let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-    let snapshot = NewSnapshot {
-        to: plan.to,
-        to_count: plan.to_count,
-        pin: plan.pin,
-        parts: plan.parts,
-        tokens: plan.tokens,
-        cause: plan.cause,
-        segments: render::segments(render::PREAMBLE_VERSION, &texts, hints),
-        tip,
-        tip_count,
-        at_once,
-        at_ms: now_ms(),
-    };
-    let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
-    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
-    tracing::info!(
-        tenant = %scope.tenant_label(),
-        snapshot = committed.meta.id.0,
-        covers = committed.meta.to_count,
-        eligible_from = committed.meta.eligible_from,
-        observation_tokens = committed.meta.tokens,
-        cause = snapshot.cause.name(),
-        "prepared a snapshot"
-    );
-    Ok(Some(shop.recall.insert(scope, committed)))
-}
-
-/// Sums up what goes through a counter here; workers use the same one at the same time.
-struct Tally<'a> {
-    counter: &'a dyn TokenCounter,
-    bytes: AtomicU64,
-}
-
-impl<'a> Tally<'a> {
-    fn new(counter: &'a dyn TokenCounter) -> Self {
-        Self {
-            counter,
-            bytes: AtomicU64::new(0),
-        }
-    }
-}
-
-impl TokenCounter for Tally<'_> {
-    fn count(&self, text: &str) -> u32 {
-        self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
-        self.counter.count(text)
-    }
-
-    fn counted(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
     }
 }
 

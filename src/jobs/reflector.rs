@@ -1,7 +1,7 @@
 //! One reflection: the log so far in, a smaller log out, or nothing.
 
 use super::ask::ask;
-use super::worker::Failure;
+use super::failure::Failure;
 use super::{Phase, Shop, now_ms};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::reflect::{self, Attempts, Outcome, ReflectInput, START_LEVEL, Source, Verdict};

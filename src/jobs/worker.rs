@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
+use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
 use super::{Phase, Shop, now_ms, observer, reflector};
@@ -37,27 +38,6 @@ const COMMIT_AGAIN: [Duration; 4] = [
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-
-/// How a job ended without a part.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// Nothing usable came back; asking once more may help.
-    Empty,
-    /// The model could not be called.
-    Call(CallError),
-    /// This range is not worth another try.
-    Hopeless,
-}
-
-impl Failure {
-    /// What was needed could not be read; the same job works when the store does.
-    pub(super) fn store(error: &StoreError) -> Self {
-        Self::Call(CallError::Transient {
-            retry_after: None,
-            message: format!("the log cannot be read: {error}"),
-        })
-    }
-}
 
 /// Runs until the tasks are told to stop. Calls under way are then abandoned: their jobs come again.
 pub(super) async fn run(

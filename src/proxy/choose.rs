@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::remember::{Asked, Memory};
+use super::memory::{Asked, Memory};
 use crate::memory::select::{Before, Selection, Why, select};
 use crate::memory::{Snapshot, SnapshotMeta, render};
 use crate::store::Used;

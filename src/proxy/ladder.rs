@@ -16,7 +16,7 @@ use super::body::OutBody;
 use super::choose::{Choice, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
-use super::remember::{Asked, Memory};
+use super::memory::{Asked, Memory};
 use super::{Proxy, ProxyBody, ProxyError, body, forward};
 use crate::store::Used;
 use crate::wire::usage::{RefusalKind, refusal};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
-use super::remember::{Asked, Memory};
+use super::memory::{Asked, Memory};
 use super::{Proxy, ProxyBody};
 use crate::llm::BorrowedRoute;
 

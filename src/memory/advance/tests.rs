@@ -1,6 +1,6 @@
 use super::*;
-use crate::history::{Encoder, Scope};
-use crate::memory::SnapshotId;
+use crate::history::{Encoder, Role, Scope};
+use crate::memory::{SnapshotId, render};
 
 const POLICY: Policy = Policy {
     message_tokens: 30_000,

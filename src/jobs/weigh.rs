@@ -1,0 +1,68 @@
+//! What new messages weigh: counted once, off the runtime's workers, and booked as tokenised.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Exchange, Shop};
+use crate::memory::{Node, measure, record};
+use crate::store::StoreError;
+use crate::telemetry;
+use crate::tokens::TokenCounter;
+
+/// The messages of `exchange` beyond the first `known`.
+///
+/// # Errors
+/// Where the thread that counts died: the exchange is then not recorded, and comes again.
+pub(super) async fn weigh(
+    shop: &Shop,
+    exchange: &Exchange,
+    known: usize,
+) -> Result<Vec<Node>, StoreError> {
+    let history = Arc::clone(&exchange.history);
+    let parsed = Arc::clone(&exchange.parsed);
+    let counter = Arc::clone(&shop.counter);
+    let (tokens, bytes) = tokio::task::spawn_blocking(move || {
+        let tally = Tally::new(&*counter);
+        let weigh = |index| {
+            let said = parsed.spoken(index);
+            said.map_or(0, |said| measure::message(&said, &tally))
+        };
+        let tokens: Vec<u32> = (known..history.len()).map(weigh).collect();
+        (tokens, tally.counted())
+    })
+    .await
+    .map_err(|_| StoreError::Unavailable("the thread that counts tokens died".to_owned()))?;
+    metrics::counter!(telemetry::TOKENIZED_BYTES).increment(bytes);
+    Ok(record::added(
+        &exchange.history,
+        known,
+        &tokens,
+        exchange.at_ms,
+    ))
+}
+
+/// Sums up what goes through a counter here; workers use the same one at the same time.
+struct Tally<'a> {
+    counter: &'a dyn TokenCounter,
+    bytes: AtomicU64,
+}
+
+impl<'a> Tally<'a> {
+    fn new(counter: &'a dyn TokenCounter) -> Self {
+        Self {
+            counter,
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl TokenCounter for Tally<'_> {
+    fn count(&self, text: &str) -> u32 {
+        self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
+        self.counter.count(text)
+    }
+
+    fn counted(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}

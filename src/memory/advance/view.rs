@@ -1,0 +1,180 @@
+//! A chain as the decisions of `advance` see it: what is observed, what is sent, what a request would
+//! weigh. Derived from a [`Path`]; decides nothing.
+
+use super::Path;
+use crate::history::Role;
+use crate::memory::{Node, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
+
+/// The chain as the decisions see it.
+pub(super) struct View<'a> {
+    pub(super) path: Path<'a>,
+    /// Observed without a gap from the first message on.
+    pub(super) chunks: Vec<&'a PartMeta>,
+    /// The newest reflection, if any.
+    pub(super) reflection: Option<&'a PartMeta>,
+    /// What the next request on this chain will be sent with.
+    pub(super) current: Option<&'a SnapshotMeta>,
+    pub(super) confirmed: usize,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn of(path: &Path<'a>) -> Self {
+        let mut chunks: Vec<&PartMeta> = Vec::new();
+        let mut at = 0;
+        while let Some(next) = path
+            .parts
+            .iter()
+            .filter(|part| part.kind == PartKind::Chunk && part.span.from_count == at)
+            .max_by_key(|part| (part.span.to_count, std::cmp::Reverse(part.id)))
+        {
+            at = next.span.to_count;
+            chunks.push(next);
+        }
+        let reflection = newest_reflection(path.parts, usize::MAX);
+        let next_length = path.nodes.len() + 1;
+        let current = path
+            .snapshots
+            .iter()
+            .filter(|snapshot| snapshot.eligible_from <= next_length)
+            .filter(|snapshot| {
+                let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
+                select::alternates(snapshot, tail.iter().map(|node| node.role))
+            })
+            .max_by_key(|snapshot| select::rank(snapshot));
+        let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
+        Self {
+            path: *path,
+            chunks,
+            reflection,
+            current,
+            confirmed,
+        }
+    }
+
+    pub(super) fn observed(&self) -> usize {
+        self.chunks.last().map_or(0, |chunk| chunk.span.to_count)
+    }
+
+    pub(super) fn covered(&self) -> usize {
+        self.current.map_or(0, |snapshot| snapshot.to_count)
+    }
+
+    /// Tokens of the raw history the next request would carry, without its newest turn.
+    pub(super) fn pending(&self) -> u32 {
+        tokens(&self.path.nodes[self.covered().min(self.path.nodes.len())..])
+    }
+
+    /// Observed, but not in what is sent.
+    pub(super) fn fresh_chunks(&self) -> Vec<&'a PartMeta> {
+        let covered = self.covered();
+        self.chunks
+            .iter()
+            .copied()
+            .filter(|chunk| chunk.span.to_count > covered)
+            .collect()
+    }
+
+    /// The log up to `to_count`: the newest reflection that reaches no further, and the chunks
+    /// after it.
+    pub(super) fn log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
+        let start = newest_reflection(self.path.parts, to_count);
+        let from = start.map_or(0, |reflection| reflection.span.to_count);
+        let rest = self
+            .chunks
+            .iter()
+            .copied()
+            .filter(|chunk| chunk.span.from_count >= from && chunk.span.to_count <= to_count);
+        let log: Vec<_> = start.into_iter().chain(rest).collect();
+        let gapless = log
+            .windows(2)
+            .all(|pair| pair[0].span.to_count == pair[1].span.from_count);
+        (gapless
+            && log
+                .last()
+                .is_some_and(|part| part.span.to_count == to_count))
+        .then_some(log)
+    }
+
+    /// The parts of what is sent now, followed by the chunks after it up to `to_count`.
+    pub(super) fn continued(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
+        let Some(current) = self.current else {
+            return self.log(to_count);
+        };
+        let mut log = Vec::with_capacity(current.parts.len() + 1);
+        for id in &current.parts {
+            log.push(self.path.parts.iter().find(|part| part.id == *id)?);
+        }
+        log.extend(
+            self.fresh_chunks()
+                .into_iter()
+                .filter(|c| c.span.to_count <= to_count),
+        );
+        let gapless = log
+            .windows(2)
+            .all(|pair| pair[0].span.to_count == pair[1].span.from_count);
+        gapless.then_some(log)
+    }
+
+    /// The user message that must stand raw when everything up to `to_count` is covered.
+    pub(super) fn pin(&self, to_count: usize) -> Option<usize> {
+        let newest = self
+            .path
+            .nodes
+            .iter()
+            .rposition(|node| node.role == Role::User)?;
+        (newest < to_count).then_some(newest)
+    }
+
+    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`.
+    pub(super) fn size(
+        &self,
+        policy: &Policy,
+        to_count: usize,
+        pin: Option<usize>,
+        log_tokens: u32,
+    ) -> u32 {
+        let block = if to_count == 0 {
+            0
+        } else {
+            policy.block_overhead + log_tokens
+        };
+        let reminded = to_count > 0 && pin.is_none() && self.begins_with_answer(to_count);
+        let reminder = if reminded {
+            render::reminder_tokens()
+        } else {
+            0
+        };
+        block
+            + reminder
+            + pin.map_or(0, |index| self.path.nodes[index].tokens)
+            + tokens(&self.path.nodes[to_count..])
+    }
+
+    /// Whether a tail from `to_count` on would not begin with the user: then a reminder is sent
+    /// before it.
+    pub(super) fn begins_with_answer(&self, to_count: usize) -> bool {
+        self.path.nodes[to_count..]
+            .iter()
+            .find(|node| node.role != Role::System)
+            .is_some_and(|node| node.role != Role::User)
+    }
+}
+
+fn newest_reflection(parts: &[PartMeta], up_to: usize) -> Option<&PartMeta> {
+    parts
+        .iter()
+        .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= up_to)
+        .max_by_key(|part| (part.span.to_count, part.id))
+}
+
+pub(super) fn tokens(nodes: &[Node]) -> u32 {
+    nodes
+        .iter()
+        .fold(0, |sum, node| sum.saturating_add(node.tokens))
+}
+
+pub(super) fn text_tokens(parts: &[&PartMeta]) -> u32 {
+    parts
+        .iter()
+        .fold(0, |sum, part| sum.saturating_add(part.tokens))
+}

@@ -1,0 +1,76 @@
+//! What memory requests share, and what one of them is once it was read. Decides nothing; `remember`
+//! and its phases work with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::identify::Identity;
+use super::manners::Manners;
+use crate::audit::Audit;
+use crate::history::History;
+use crate::jobs::Jobs;
+use crate::store::recall::Recall;
+use crate::wire::chat::Parsed;
+
+/// What memory requests share.
+#[derive(Debug)]
+pub struct Memory {
+    /// `[memory] enabled`.
+    pub enabled: bool,
+    /// Whether requests without a credential may have memory.
+    pub anonymous: bool,
+    /// What this process knows of the store.
+    pub recall: Arc<Recall>,
+    /// Where finished exchanges go.
+    pub jobs: Jobs,
+    /// What the upstream was found to accept.
+    pub manners: Manners,
+    /// Where the audit lines go, if anywhere.
+    pub audit: Option<Audit>,
+    /// Answers under way.
+    pub unfinished: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    /// Waits until every answer that has ended is handed over and memory has nothing left to do.
+    /// `false` where `within` was not enough. See [`Jobs::quiet`].
+    pub async fn quiet(&self, within: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + within;
+        while self.unfinished.load(Ordering::SeqCst) > 0 {
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        self.jobs
+            .quiet(deadline.saturating_duration_since(tokio::time::Instant::now()))
+            .await
+    }
+}
+
+/// Counts an answer that is under way.
+#[derive(Debug)]
+pub(super) struct Unfinished(Arc<AtomicUsize>);
+
+impl Unfinished {
+    pub(super) fn of(memory: &Memory) -> Self {
+        memory.unfinished.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(&memory.unfinished))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a request is, once it was read: its parsed body and its chain.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) identity: Identity,
+    pub(super) parsed: Arc<Parsed>,
+    pub(super) history: Arc<History>,
+    pub(super) model: String,
+}
