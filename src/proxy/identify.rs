@@ -1,6 +1,6 @@
 //! Who is talking, and whether memory may serve them.
 //!
-//! Decides from headers alone; the body is never looked at here. A key groups requests, it does not
+//! Decides from headers and query alone; the body is never looked at here. A key groups requests, it does not
 //! admit: what memory a request gets is decided by its content (see `memory::select`).
 
 use http::HeaderMap;
@@ -8,13 +8,22 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
 
 use crate::history::Scope;
 
-/// Headers that carry a credential. All that are present count, whole: two credentials that share a
-/// beginning are two tenants.
-const CREDENTIALS: [HeaderName; 4] = [
-    AUTHORIZATION,
-    HeaderName::from_static("api-key"),
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-goog-api-key"),
+/// Headers that carry a credential by name, and by how their names end: gateways have their own
+/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
+/// insist on. All that are present count, whole: two credentials that share a beginning are two
+/// tenants.
+const CREDENTIALS: [&str; 2] = ["authorization", "api-key"];
+const CREDENTIAL_ENDINGS: [&str; 3] = ["-api-key", "-auth", "-authorization"];
+
+/// Members of a query that carry one.
+const CREDENTIALS_IN_QUERY: [&str; 7] = [
+    "key",
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_token",
+    "token",
+    "subscription-key",
 ];
 
 /// Headers that name a conversation, our own first.
@@ -93,12 +102,16 @@ impl Off {
     }
 }
 
-/// Reads identity from `headers`. `anonymous` says whether a request without a credential may have
+/// Reads identity from `headers` and the `query` of the address. `anonymous` says whether a request without a credential may have
 /// memory (only on a loopback listener).
 ///
 /// # Errors
 /// Why the request gets no memory.
-pub fn identify(headers: &HeaderMap, anonymous: bool) -> Result<Identity, Off> {
+pub fn identify(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    anonymous: bool,
+) -> Result<Identity, Off> {
     if headers
         .get_all(MEMORY)
         .iter()
@@ -112,7 +125,7 @@ pub fn identify(headers: &HeaderMap, anonymous: bool) -> Result<Identity, Off> {
     if is_encoded(headers) {
         return Err(Off::Encoded);
     }
-    let credential = credential(headers);
+    let credential = credential(headers, query.unwrap_or_default());
     if credential.is_empty() && !anonymous {
         return Err(Off::Anonymous);
     }
@@ -131,17 +144,38 @@ pub fn identify(headers: &HeaderMap, anonymous: bool) -> Result<Identity, Off> {
     })
 }
 
-/// Every presented credential, each with its header and length, so that none runs into another.
-fn credential(headers: &HeaderMap) -> Vec<u8> {
+/// Every presented credential, each with its name and length, so that none runs into another.
+fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
+    let in_headers = headers
+        .iter()
+        .filter(|(name, _)| carries_credential(name))
+        .map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let in_query = query
+        .split('&')
+        .filter_map(|member| member.split_once('='))
+        .filter(|(name, value)| CREDENTIALS_IN_QUERY.contains(name) && !value.is_empty())
+        .map(|(name, value)| (name, value.as_bytes()));
+    let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
+    // Their order means nothing; that of two values under one name does, and is kept.
+    presented.sort_by_key(|(name, _)| *name);
     let mut all = Vec::new();
-    for name in &CREDENTIALS {
-        for value in headers.get_all(name) {
-            all.extend_from_slice(name.as_str().as_bytes());
-            all.extend_from_slice(&(value.len() as u64).to_be_bytes());
-            all.extend_from_slice(value.as_bytes());
-        }
+    for (name, value) in presented {
+        all.extend_from_slice(name.as_bytes());
+        all.extend_from_slice(&(value.len() as u64).to_be_bytes());
+        all.extend_from_slice(value);
     }
     all
+}
+
+/// `Proxy-Authorization` is for the hop between the client and us: the upstream never sees it.
+fn carries_credential(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let ends = || {
+        CREDENTIAL_ENDINGS
+            .iter()
+            .any(|ending| name.ends_with(ending))
+    };
+    CREDENTIALS.contains(&name) || ends() && name != "proxy-authorization"
 }
 
 fn is_signed(headers: &HeaderMap) -> bool {
@@ -192,7 +226,7 @@ mod tests {
     }
 
     fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, Off> {
-        identify(&headers(pairs), false)
+        identify(&headers(pairs), None, false)
     }
 
     #[test]
@@ -208,6 +242,17 @@ mod tests {
         let one = who(&[("api-key", "k")]).expect("an identity");
         let two = who(&[("x-api-key", "k")]).expect("an identity");
         assert_ne!(one.scope.tenant, two.scope.tenant);
+    }
+
+    #[test]
+    fn the_order_of_credentials_means_nothing() {
+        let both = [("authorization", "Bearer k"), ("x-portkey-api-key", "p")];
+        let one = who(&both).expect("an identity").scope;
+        let two = who(&[both[1], both[0]]).expect("an identity").scope;
+        assert_eq!(one, two);
+        assert_ne!(one, who(&both[..1]).expect("an identity").scope);
+        let hop = ("proxy-authorization", "Basic x");
+        assert_eq!(who(&[hop]), Err(Off::Anonymous));
     }
 
     #[test]
@@ -249,7 +294,7 @@ mod tests {
         let base = ("authorization", "Bearer k");
         assert_eq!(who(&[base, ("x-diarist-memory", "OFF")]), Err(Off::Asked));
         assert_eq!(who(&[]), Err(Off::Anonymous));
-        assert!(identify(&HeaderMap::new(), true).is_ok());
+        assert!(identify(&HeaderMap::new(), None, true).is_ok());
         assert_eq!(
             who(&[base, ("content-encoding", "gzip")]),
             Err(Off::Encoded)

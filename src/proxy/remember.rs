@@ -63,7 +63,7 @@ async fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line)
         line.without(Off::Disabled);
         return None;
     }
-    let identity = match identify(&parts.headers, memory.anonymous) {
+    let identity = match identify(&parts.headers, parts.uri.query(), memory.anonymous) {
         Ok(identity) => identity,
         Err(off) => {
             line.without(off);

@@ -216,3 +216,34 @@ async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
         .await;
     assert_eq!(owners, 3);
 }
+
+/// SDKs insist on an `Authorization`; behind a gateway the key that counts stands elsewhere, and only
+/// the upstream can tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_makes_a_tenant_wherever_it_stands() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let owners = [
+        ("/v1/chat/completions", "x-portkey-api-key", "pk-alice"),
+        ("/v1/chat/completions", "x-portkey-api-key", "pk-bob"),
+        ("/v1/chat/completions", "helicone-auth", "Bearer sk-carol"),
+        ("/v1/chat/completions?key=dora", "x-other", "y"),
+        ("/v1/chat/completions?key=emil", "x-other", "y"),
+    ];
+    for (path, name, value) in owners {
+        let request = rig
+            .client
+            .post(rig.url(path))
+            .body(talk.body(1).to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("authorization", "Bearer unused");
+        let answer = request.header(name, value).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.bytes().await.unwrap();
+    }
+    rig.quiet().await;
+    let tenants = rig
+        .number("SELECT count(DISTINCT tenant) FROM requests")
+        .await;
+    assert_eq!(tenants, 5);
+}
