@@ -7,7 +7,7 @@
 
 mod view;
 
-use view::{View, text_tokens, tokens};
+use view::{View, text_tokens, tokens, usable};
 
 use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span};
 use crate::history::Link;
@@ -264,8 +264,29 @@ fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
     plan(view, policy, last.span, Cause::Reflection).filter(|plan| plan.parts != current.parts)
 }
 
-/// A snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
+/// A snapshot up to the end of `last`, or further where a fork prepared one that reaches further: it
+/// will be sent once this chain is as long as the fork was, and would take back what this one rewrites
+/// (INV-PREFIX).
 fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
+    let plan = plan_to(view, policy, last, cause)?;
+    let forked = view
+        .path
+        .snapshots
+        .iter()
+        .filter(|other| other.to_count > plan.to_count && !other.parts.starts_with(&plan.parts))
+        .filter(|other| usable(&view.path, other))
+        .map(|other| other.to_count)
+        .max();
+    let further = view
+        .chunks
+        .iter()
+        .find(|chunk| Some(chunk.span.to_count) == forked)
+        .and_then(|chunk| plan_to(view, policy, chunk.span, cause));
+    further.or(Some(plan))
+}
+
+/// The snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
+fn plan_to(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
     let to_count = last.to_count;
     let appended = view.continued(to_count).or_else(|| view.log(to_count));
     let over_budget = appended

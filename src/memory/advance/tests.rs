@@ -522,3 +522,34 @@ fn a_reflection_that_reaches_further_than_what_is_sent_changes_nothing_yet() {
             .is_none_or(|plan| plan.cause != Cause::Reflection)
     );
 }
+
+/// The log of the fork is the older one. Sent after the reflection of it, it would take that back.
+#[test]
+fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
+    let mut chain = Chain::chat(&[3_000; 9]);
+    let parts = [
+        chain.part(PartKind::Chunk, 0, 2, 20_500),
+        chain.part(PartKind::Chunk, 2, 4, 20_500),
+        chain.part(PartKind::Chunk, 4, 6, 500),
+    ];
+    let reflection = chain.part(PartKind::Reflection, 0, 4, 9_000);
+    for (id, (to_count, eligible_from)) in [(4, 9), (6, 40)].into_iter().enumerate() {
+        chain.snapshots.push(SnapshotMeta {
+            id: SnapshotId(id as i64),
+            to: chain.link(to_count),
+            to_count,
+            eligible_from,
+            pin: None,
+            parts: parts[..to_count / 2].to_vec(),
+            tokens: 41_000,
+            cause: Cause::Threshold,
+        });
+    }
+    let plan = chain.plan().expect("the log is over its budget");
+    assert_eq!(plan.to_count, 6);
+    assert_eq!(plan.parts, [reflection, parts[2]]);
+    // Without the fork there is no reason to.
+    chain.snapshots.pop();
+    let plan = chain.plan().expect("the log is over its budget");
+    assert_eq!((plan.to_count, plan.parts), (4, vec![reflection]));
+}

@@ -36,10 +36,7 @@ impl<'a> View<'a> {
             .snapshots
             .iter()
             .filter(|snapshot| snapshot.eligible_from <= next_length)
-            .filter(|snapshot| {
-                let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
-                select::alternates(snapshot, tail.iter().map(|node| node.role))
-            })
+            .filter(|snapshot| usable(path, snapshot))
             .max_by_key(|snapshot| select::rank(snapshot));
         let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
         Self {
@@ -158,6 +155,12 @@ impl<'a> View<'a> {
             .find(|node| node.role != Role::System)
             .is_some_and(|node| node.role != Role::User)
     }
+}
+
+/// Whether the messages behind the cut let `snapshot` be sent on this chain.
+pub(super) fn usable(path: &Path<'_>, snapshot: &SnapshotMeta) -> bool {
+    let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
+    select::alternates(snapshot, tail.iter().map(|node| node.role))
 }
 
 fn newest_reflection(parts: &[PartMeta], up_to: usize) -> Option<&PartMeta> {
