@@ -54,6 +54,9 @@ impl Block<'_> {
     }
 }
 
+/// Bytes of observations below which nothing is shortened much.
+const FEW: usize = 600;
+
 fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
     let (dates, mut blocks) = read(shown);
     let mut seen = std::collections::HashSet::new();
@@ -69,15 +72,21 @@ fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
             !goes
         });
     }
-    // What is high or done stays, but no longer in full: a little shorter until it fits.
+    // What is high or done stays, but no longer in full: a little shorter until it fits. A few lines
+    // are no log; to shorten them would leave nothing to remember.
     if left <= target {
         return write(&dates, &blocks, usize::MAX);
     }
-    [96, 72, 56, 44]
-        .into_iter()
-        .map(|width| write(&dates, &blocks, width))
+    let widths: &[usize] = if whole < FEW {
+        &[96]
+    } else {
+        &[96, 72, 56, 44, 36]
+    };
+    widths
+        .iter()
+        .map(|width| write(&dates, &blocks, *width))
         .find(|lines| lines.iter().map(|line| line.len() + 1).sum::<usize>() <= target)
-        .unwrap_or_else(|| write(&dates, &blocks, 36))
+        .unwrap_or_else(|| write(&dates, &blocks, *widths.last().unwrap_or(&96)))
 }
 
 fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
