@@ -45,7 +45,7 @@ use scribe::Script;
 fn config() -> Config {
     Config {
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
-            "tests/properties.regressions",
+            "tests/properties.proptest-regressions",
         ))),
         source_file: Some(file!()),
         ..Config::default()
@@ -142,6 +142,8 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::HeadSwallowed, Law::Tail),
     (Bug::PinForgotten, Law::Pair),
     (Bug::PinTwice, Law::Cover),
+    (Bug::PinFollows, Law::Prefix),
+    (Bug::RoleIgnored, Law::Tail),
     (Bug::ReminderMissing, Law::Pair),
     (Bug::AnotherResource, Law::Own),
     (Bug::AnotherTenant, Law::Own),
@@ -155,6 +157,7 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::EligibleIgnored, Law::Same),
     (Bug::RetryNotPinned, Law::Same),
     (Bug::UnconfirmedObserved, Law::Confirmed),
+    (Bug::ConfirmedByChain, Law::Confirmed),
     (Bug::ActivationNotSmaller, Law::Worth),
     (Bug::NeverActivates, Law::Bound),
     (Bug::NeverReflects, Law::Bound),

@@ -102,11 +102,17 @@ pub fn advance(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
     let waiting = steps
         .iter()
         .any(|step| matches!(step, Step::Observe { .. }));
-    steps.extend(
-        activate(&view, policy, waiting)
-            .or_else(|| condense(&view, policy))
-            .map(Step::Snapshot),
-    );
+    // An older request that came again is no place to prepare from: a longer one has carried its
+    // newest message. What is prepared is used after the longest, and this one's question may be
+    // long answered by then; pinned all the same, it would cost more than it saves (INV-WORTH).
+    let newest = path.nodes.last().is_some_and(|tip| !tip.confirmed);
+    if newest {
+        steps.extend(
+            activate(&view, policy, waiting)
+                .or_else(|| condense(&view, policy))
+                .map(Step::Snapshot),
+        );
+    }
     steps.extend(reflect(&view, policy));
     steps
 }

@@ -12,7 +12,7 @@ use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_
 use super::proxy::{Exchange, Shown};
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
-use super::talk::{Request, Run};
+use super::talk::{Digest, Request, Run};
 use super::world::Used;
 
 /// An accepted request.
@@ -34,6 +34,24 @@ struct Past {
     observations: usize,
 }
 
+/// A chain that an accepted request carried, by its last message.
+#[derive(Debug)]
+struct Carried {
+    /// Length of the first request that carried it.
+    first: usize,
+    /// Length of the longest one.
+    longest: usize,
+    tokens: usize,
+    /// What the message says, and how often it was said up to here.
+    content: (Digest, usize),
+}
+
+impl Carried {
+    fn confirmed(&self) -> bool {
+        self.longest > self.first
+    }
+}
+
 /// Everything about one owner.
 #[derive(Debug, Default)]
 struct Book {
@@ -43,8 +61,8 @@ struct Book {
     received: Prompts,
     received_with: HashMap<Used, Prompts>,
     sent: Prompts,
-    /// For each chain: length of the first and of the longest accepted request that carried it.
-    carried: HashMap<Run, (usize, usize, usize)>,
+    /// Every chain an accepted request carried.
+    carried: HashMap<Run, Carried>,
     shown: usize,
 }
 
@@ -152,16 +170,22 @@ impl Laws {
             observations: observations_end(prompt),
             prefixes,
         };
-        let mut checks = vec![
-            inv_same(&book, request, &read.sent, "when it came again"),
-            inv_bound(over),
-        ];
+        let mut checks = vec![inv_bound(over)];
         let raw = judge(&request.body, &Rules::default())
             .ok()
             .map(|raw| raw.prompt);
+        // Two at one moment, where one process knows already what the provider refuses and the other
+        // finds it out: that one sends the original.
+        if !exchange.stepped_down {
+            checks.push(inv_same(&book, request, &read.sent, "when it came again"));
+        }
         if let Some(before) = before.map(|at| &book.past[at]) {
             let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
-            if changed && past.prefixes.len() > before.prefixes.len() && !exchange.too_long {
+            if changed
+                && past.prefixes.len() > before.prefixes.len()
+                && !exchange.too_long
+                && !exchange.stepped_down
+            {
                 checks.push(inv_worth(&read, &with(before.used)));
                 checks.push(inv_prefix_of_observations(before, &past, prompt, &book));
             }
@@ -226,7 +250,13 @@ impl Laws {
             .and_then(|before| before.before)
             .map(|at| &book.past[at]);
         let known = earlier.map_or(0, |earlier| earlier.prefixes.len() - 1);
-        if waiting || !self.script.works() {
+        // A branch that is not longer yet than the request that brought its messages confirms none.
+        let unconfirmed = earlier.is_some_and(|earlier| {
+            earlier.prefixes[1..]
+                .iter()
+                .any(|run| !book.carried[run].confirmed())
+        });
+        if waiting || unconfirmed || !self.script.works() {
             return 0;
         }
         let head = read.raw_items[..read.request.leading].iter();
@@ -252,11 +282,14 @@ impl Laws {
     ) -> Check {
         let owner = read.request.owner.label();
         let steady = book.steady(used, raw.segments());
+        let best = steady
+            && book.received.kept(raw.segments()).bytes
+                == book.received_with[&used].kept(raw.segments()).bytes;
         let with = self.with.read_and_write(&owner, "m", sent);
         let without = self.without.read_and_write(&owner, "m", raw);
         // Less than this is never cached, however alike.
         let alike = with.prompt_tokens.saturating_sub(without.uncached_tokens());
-        if !steady || alike < cache::MINIMUM_TOKENS + cache::STEP_TOKENS {
+        if !best || alike < cache::MINIMUM_TOKENS + cache::STEP_TOKENS {
             return Ok(());
         }
         // The simulated cache compares in pieces of 80 tokens at most.
@@ -284,11 +317,9 @@ impl Laws {
         let mut run = Run::of(&shown.chain[..shown.from]);
         for digest in &shown.chain[shown.from..] {
             run = run.with(*digest);
-            let confirmed = book.carried.get(&run).is_some_and(|(born, longest, size)| {
-                book.shown += size;
-                longest > born
-            });
-            if !confirmed {
+            let carried = book.carried.get(&run);
+            book.shown += carried.map_or(0, |carried| carried.tokens);
+            if !carried.is_some_and(Carried::confirmed) {
                 let broken = breaks(
                     Law::Confirmed,
                     format!("message {} was shown unconfirmed", run.count),
@@ -298,16 +329,17 @@ impl Laws {
         }
     }
 
-    /// At the end: what the Observer was shown in all, against what was confirmed in all.
+    /// At the end: what the Observer was shown in all is at most 1.5 times what was confirmed, where
+    /// a message counts once however many chains carry it. Some room is left for how the two sides
+    /// round.
     pub fn ended(&mut self) {
         for book in self.books.values() {
-            let confirmed: usize = book
-                .carried
-                .values()
-                .filter(|(born, longest, _)| longest > born)
-                .map(|(_, _, size)| size)
-                .sum();
-            if book.shown * 2 > confirmed * 3 {
+            let confirmed = book.carried.values().filter(|it| it.confirmed());
+            let contents: HashMap<(Digest, usize), usize> = confirmed
+                .map(|carried| (carried.content, carried.tokens))
+                .collect();
+            let confirmed: usize = contents.values().sum();
+            if book.shown * 100 > confirmed * 155 {
                 let how = format!("{} tokens were shown of {confirmed} confirmed", book.shown);
                 self.broken.extend(breaks(Law::Confirmed, how).err());
             }
@@ -327,13 +359,17 @@ impl Laws {
 impl Book {
     fn carry(&mut self, request: &Request, prefixes: &[Run]) {
         let length = request.turns.len();
+        let mut said: HashMap<Digest, usize> = HashMap::new();
         for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
-            let entry = self
-                .carried
-                .entry(*run)
-                .or_insert((length, length, turn.tokens));
-            entry.0 = entry.0.min(length);
-            entry.1 = entry.1.max(length);
+            let times = said.entry(turn.digest).or_default();
+            *times += 1;
+            let carried = self.carried.entry(*run).or_insert(Carried {
+                first: length,
+                longest: length,
+                tokens: turn.tokens,
+                content: (turn.digest, *times),
+            });
+            carried.longest = carried.longest.max(length);
         }
     }
 

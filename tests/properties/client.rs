@@ -51,6 +51,8 @@ pub enum Act {
     Side,
     /// Lets the Observer catch up.
     Rest,
+    /// Finds the proxy started anew.
+    Restart,
 }
 
 /// Who makes a move.
@@ -154,6 +156,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Prune),
         1 => Just(Act::Side),
         2 => Just(Act::Rest),
+        1 => Just(Act::Restart),
     ]
 }
 
@@ -174,6 +177,8 @@ pub trait Upstream {
     fn ask_twice(&mut self, request: &Request) -> bool;
     /// Waits until the Observer has nothing left to do.
     fn rest(&mut self);
+    /// Starts every process of it anew.
+    fn restart(&mut self);
 }
 
 /// A client in the middle of its conversation.
@@ -213,7 +218,13 @@ impl Client {
     pub fn perform(&mut self, act: &Act, upstream: &mut dyn Upstream) {
         let appends = matches!(
             act,
-            Act::Chat { .. } | Act::Yes | Act::Task { .. } | Act::Retry | Act::Rest | Act::Head
+            Act::Chat { .. }
+                | Act::Yes
+                | Act::Task { .. }
+                | Act::Retry
+                | Act::Rest
+                | Act::Restart
+                | Act::Head
         );
         self.linear &= appends;
         match act {
@@ -279,6 +290,7 @@ impl Client {
                 upstream.ask(&request);
             }
             Act::Rest => upstream.rest(),
+            Act::Restart => upstream.restart(),
         }
     }
 
@@ -311,6 +323,7 @@ impl Client {
             self.push(Said::Answer(text));
         } else {
             // As `llm` does: the turn that failed is gone.
+            self.linear = false;
             while let Some(gone) = self.turns.pop() {
                 if gone.role() == Role::User {
                     break;
@@ -344,6 +357,7 @@ impl Client {
             self.answered(40, upstream);
         } else {
             // Given up in the middle: the next request goes on from before the task.
+            self.linear = false;
             while self
                 .turns
                 .pop()

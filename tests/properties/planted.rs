@@ -2,6 +2,7 @@
 //! laws notice it, and which law does.
 
 use bytes::Bytes;
+use diarist::history::Role;
 use diarist::memory::{NewPart, PartKind, Policy, Snapshot, render};
 use diarist::wire::chat::Parsed;
 use diarist::wire::{Insert, Placement};
@@ -26,6 +27,10 @@ pub enum Bug {
     PinForgotten,
     /// The pinned message is sent twice.
     PinTwice,
+    /// The pin goes when the user has spoken again, instead of with its snapshot.
+    PinFollows,
+    /// The block is a system message whatever the client calls its own.
+    RoleIgnored,
     /// Nothing stands between the block and a tail that begins with the assistant.
     ReminderMissing,
     /// Resources share their memory.
@@ -48,6 +53,8 @@ pub enum Bug {
     RetryNotPinned,
     /// The newest messages are observed before anybody confirmed them.
     UnconfirmedObserved,
+    /// What a client confirms again on another chain may be shown again.
+    ConfirmedByChain,
     /// A snapshot is used even where it makes the request larger.
     ActivationNotSmaller,
     /// Snapshots are never prepared.
@@ -84,6 +91,13 @@ pub fn splice(
         Some(Bug::OneTooFew) => insert.cut -= 1,
         Some(Bug::OneTooMany) => insert.cut += 1,
         Some(Bug::PinForgotten) => insert.pin = None,
+        Some(Bug::PinFollows)
+            if parsed.messages()[insert.cut..]
+                .iter()
+                .any(|message| message.role == Role::User) =>
+        {
+            insert.pin = None;
+        }
         _ => {}
     }
     let body = joined(&insert);
@@ -101,6 +115,11 @@ pub fn splice(
             }
             None => body,
         },
+        Some(Bug::RoleIgnored) => {
+            let block = r#"{"role":"developer","content":"<diarist"#;
+            let system = block.replace("developer", "system");
+            text(&body).replacen(block, &system, 1).into()
+        }
         Some(Bug::ReminderMissing) => {
             let reminder = reminder();
             text(&body).replacen(&format!("{reminder},"), "", 1).into()

@@ -45,7 +45,8 @@ pub struct Exchange {
     pub shown: Vec<Shown>,
     /// Whether a placement was given up.
     pub stepped_down: bool,
-    /// Whether the Observer still had something to do when the request was made.
+    /// Whether the Observer still had something to do when the request was made, or may be shown no
+    /// more.
     pub waiting: bool,
     /// Whether the upstream refused as too long, whatever came of it.
     pub too_long: bool,
@@ -77,7 +78,16 @@ pub struct Track {
     pub owner: String,
 }
 
-/// One proxy and its store.
+/// What a process knows beside the store.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// How many placements were refused.
+    steps: usize,
+    /// What requests were decided to go out with.
+    settled: HashMap<(Scope, Link), Used>,
+}
+
+/// The processes of one proxy, which take requests in turn, and their store.
 #[derive(Debug)]
 pub struct Proxy {
     pub world: World,
@@ -85,8 +95,7 @@ pub struct Proxy {
     pub script: Script,
     pub rules: Rules,
     pub ladder: Vec<Placement>,
-    pub steps: usize,
-    pub settled: HashMap<(Scope, Link), Used>,
+    pub processes: Vec<Process>,
     pub tracks: Vec<Track>,
     pub requests: usize,
     pub answers: usize,
@@ -100,6 +109,7 @@ impl Proxy {
         script: Script,
         rules: Rules,
         first: Placement,
+        processes: usize,
         bug: Option<Bug>,
     ) -> Self {
         let ladder = [
@@ -110,6 +120,7 @@ impl Proxy {
         let start = ladder.iter().position(|p| *p == first).unwrap();
         let mut world = World::default();
         world.any_branch = bug == Some(Bug::AnotherBranch);
+        world.any_chain = bug == Some(Bug::ConfirmedByChain);
         world.any_length = bug == Some(Bug::EligibleIgnored);
         Self {
             world,
@@ -117,8 +128,7 @@ impl Proxy {
             script,
             rules,
             ladder: ladder[start..].to_vec(),
-            steps: 0,
-            settled: HashMap::new(),
+            processes: vec![Process::default(); processes],
             tracks: Vec::new(),
             requests: 0,
             answers: 0,
@@ -147,8 +157,9 @@ impl Proxy {
 
     /// Forgets everything but the store.
     pub fn restart(&mut self) {
-        self.settled.clear();
-        self.steps = 0;
+        for process in &mut self.processes {
+            *process = Process::default();
+        }
     }
 
     /// What `request` would go out as now.
@@ -156,7 +167,7 @@ impl Proxy {
         let parsed = chat::parse(&request.body).unwrap();
         let scope = self.scope(request);
         let history = parsed.history(&scope);
-        self.choose(&scope, &parsed, &history).body
+        self.choose(&scope, &parsed, &history, 0).body
     }
 
     /// What `request` would have gone out as with that snapshot, or with none.
@@ -165,10 +176,24 @@ impl Proxy {
         self.splice(&self.scope(request), &parsed, used)
     }
 
-    fn choose(&self, scope: &Scope, parsed: &Parsed, history: &History) -> Choice {
+    /// The process that takes the request with this number.
+    fn process(&self, turn: usize) -> &Process {
+        &self.processes[turn % self.processes.len()]
+    }
+
+    fn process_mut(&mut self, turn: usize) -> &mut Process {
+        let at = turn % self.processes.len();
+        &mut self.processes[at]
+    }
+
+    fn choose(&self, scope: &Scope, parsed: &Parsed, history: &History, turn: usize) -> Choice {
         let tip = history.tip();
         let pinned = tip.and_then(|tip| {
-            let settled = self.settled.get(&(scope.clone(), tip)).copied();
+            let settled = self
+                .process(turn)
+                .settled
+                .get(&(scope.clone(), tip))
+                .copied();
             settled.or_else(|| self.world.pin(scope, tip))
         });
         let before = match pinned {
@@ -182,7 +207,7 @@ impl Proxy {
         let placement = pinned
             .flatten()
             .map(|(_, placement)| placement)
-            .or_else(|| self.ladder.get(self.steps).copied());
+            .or_else(|| self.ladder.get(self.process(turn).steps).copied());
         let used = selection
             .snapshot
             .as_ref()
@@ -212,17 +237,20 @@ impl Proxy {
     /// The whole way of one request.
     pub fn exchange(&mut self, request: &Request) -> Exchange {
         self.begin();
-        let (scope, parsed, history, choice) = self.start(request);
-        self.finish(request, &scope, &parsed, &history, &choice)
+        let turn = self.requests;
+        let (scope, parsed, history, choice) = self.start(request, turn);
+        self.finish(request, &scope, &parsed, &history, &choice, turn)
     }
 
     /// Two equal requests: both are on their way before either is answered.
     pub fn exchange_twice(&mut self, request: &Request) -> [Exchange; 2] {
         self.begin();
-        let (scope, parsed, history, one) = self.start(request);
-        let (_, _, _, two) = self.start(request);
-        let first = self.finish(request, &scope, &parsed, &history, &one);
-        [first, self.finish(request, &scope, &parsed, &history, &two)]
+        let turn = self.requests;
+        let (scope, parsed, history, one) = self.start(request, turn);
+        let (_, _, _, two) = self.start(request, turn + 1);
+        let first = self.finish(request, &scope, &parsed, &history, &one, turn);
+        let second = self.finish(request, &scope, &parsed, &history, &two, turn + 1);
+        [first, second]
     }
 
     /// Lets the Observer finish.
@@ -247,13 +275,14 @@ impl Proxy {
         self.work();
     }
 
-    fn start(&mut self, request: &Request) -> (Scope, Parsed, History, Choice) {
+    fn start(&mut self, request: &Request, turn: usize) -> (Scope, Parsed, History, Choice) {
         let parsed = chat::parse(&request.body).unwrap();
         let scope = self.scope(request);
         let history = parsed.history(&scope);
-        let mut choice = self.choose(&scope, &parsed, &history);
+        let mut choice = self.choose(&scope, &parsed, &history, turn);
         if let Some(tip) = history.tip().filter(|_| !self.has(Bug::RetryNotPinned)) {
             let used = *self
+                .process_mut(turn)
                 .settled
                 .entry((scope.clone(), tip))
                 .or_insert(choice.used);
@@ -274,9 +303,10 @@ impl Proxy {
         parsed: &Parsed,
         history: &History,
         choice: &Choice,
+        turn: usize,
     ) -> Exchange {
         let mut exchange = Exchange {
-            waiting: self.waiting(),
+            waiting: self.waiting() || self.world.paused(scope),
             ..Exchange::default()
         };
         exchange.sent.push((choice.body.clone(), choice.used));
@@ -286,15 +316,19 @@ impl Proxy {
             Err(refusal) => {
                 let too_long = refusal.code == Some("context_length_exceeded");
                 exchange.too_long = too_long;
+                let original = (choice.body != request.body).then(|| Choice {
+                    body: request.body.clone(),
+                    used: None,
+                });
                 let again = if self.has(Bug::RefusalPassedOn) {
                     None
                 } else if too_long {
-                    self.shortened(scope, parsed, history, used)
+                    // Our counts are not the provider's (a picture may cost it next to nothing):
+                    // where nothing more can be taken out, the original may fit all the same.
+                    self.shortened(scope, parsed, history, used, turn)
+                        .or(original)
                 } else {
-                    (choice.body != request.body).then(|| Choice {
-                        body: request.body.clone(),
-                        used: None,
-                    })
+                    original
                 };
                 if let Some(again) = again {
                     exchange.sent.push((again.body.clone(), again.used));
@@ -304,18 +338,23 @@ impl Proxy {
                         && let Some((_, placement)) = used
                     {
                         let at = self.ladder.iter().position(|p| *p == placement);
-                        self.steps = self.steps.max(at.map_or(0, |at| at + 1));
+                        let process = self.process_mut(turn);
+                        process.steps = process.steps.max(at.map_or(0, |at| at + 1));
                         exchange.stepped_down = true;
                     }
                     used = again.used;
                     if let Some(tip) = history.tip() {
-                        self.settled.insert((scope.clone(), tip), used);
+                        let process = self.process_mut(turn);
+                        process.settled.insert((scope.clone(), tip), used);
                     }
                 }
             }
         }
         if exchange.accepted.is_some() {
             self.record(request, scope, parsed, history, used);
+        } else if let Some(tip) = history.tip() {
+            // Nothing was recorded: another process may be the first to have it accepted.
+            self.process_mut(turn).settled.remove(&(scope.clone(), tip));
         }
         exchange.shown = std::mem::take(&mut self.shown);
         exchange
@@ -328,8 +367,9 @@ impl Proxy {
         parsed: &Parsed,
         history: &History,
         used: Used,
+        turn: usize,
     ) -> Option<Choice> {
-        let placement = *self.ladder.get(self.steps)?;
+        let placement = *self.ladder.get(self.process(turn).steps)?;
         let known = self.world.known(scope, &links(history));
         let nodes: Vec<Node> = history
             .turns()
@@ -359,7 +399,7 @@ impl Proxy {
         };
         let plan = overflow(&path, &self.policy)?;
         let to_count = plan.to_count;
-        let id = self.prepare(scope, &plan, (history.tip()?, history.len()), true)?;
+        let (id, _) = self.prepare(scope, &plan, (history.tip()?, history.len()), true)?;
         let covered = used.map_or(0, |(id, _)| {
             self.world.snapshot(scope, id).unwrap().meta.to_count
         });

@@ -37,6 +37,8 @@ impl Proxy {
         let at_ms = 1_790_000_000_000 + 60_000 * i64::try_from(self.requests).unwrap();
         let new = record::added(history, nodes.len(), &tokens, at_ms);
         let confirm = record::confirm(&mut nodes, history.len());
+        let contents = record::contents(scope, history, &nodes, &confirm);
+        self.world.credit(scope, &contents);
         self.world.record(scope, parent, &new, &confirm, tip, used);
         self.tracks
             .retain(|track| track.scope != *scope || !chain.contains(track.chain.last().unwrap()));
@@ -125,7 +127,9 @@ impl Proxy {
                         .all(|id| parts.iter().any(|p| p.id == *id))
                 );
                 !self.has(Bug::NeverActivates)
-                    && self.prepare(&track.scope, &plan, tip, false).is_some()
+                    && self
+                        .prepare(&track.scope, &plan, tip, false)
+                        .is_some_and(|(_, new)| new)
             }
         }
     }
@@ -136,7 +140,7 @@ impl Proxy {
         plan: &Plan,
         (tip, length): (Link, usize),
         at_once: bool,
-    ) -> Option<SnapshotId> {
+    ) -> Option<(SnapshotId, bool)> {
         let parts: Vec<&NewPart> = plan
             .parts
             .iter()
@@ -163,7 +167,7 @@ impl Proxy {
             tip,
             at_once,
         };
-        self.world.commit_snapshot(scope, new)
+        Some(self.world.commit_snapshot(scope, new))
     }
 
     /// Observer and Reflector do what is due, and whatever follows from it.
@@ -184,6 +188,9 @@ impl Proxy {
                 waiting.empty += 1;
                 waiting.state = WorkState::Retrying;
                 waiting.due = self.requests + 1;
+                if job.kind == PartKind::Chunk {
+                    self.world.charge(&job.scope, job.message_tokens);
+                }
                 continue;
             }
             if empty && job.kind == PartKind::Reflection {

@@ -65,6 +65,8 @@ pub struct Case {
     pub script: Script,
     pub mode: Mode,
     pub placement: Placement,
+    /// Processes that share the store and take requests in turn.
+    pub processes: usize,
     /// One for each of the three owners.
     pub habits: [Habits; 3],
     /// All owners say the same.
@@ -122,7 +124,7 @@ pub fn case() -> impl Strategy<Value = Case> {
         200_u32..600,
         script(),
         mode,
-        placement,
+        (placement, prop_oneof![3 => Just(1_usize), 1 => Just(2)]),
         [habits(), habits(), habits()],
         prop::bool::weighted(0.15),
         moves(),
@@ -133,7 +135,7 @@ pub fn case() -> impl Strategy<Value = Case> {
                 observation_tokens,
                 script,
                 mode,
-                placement,
+                (placement, processes),
                 habits,
                 mirrored,
                 moves,
@@ -143,6 +145,7 @@ pub fn case() -> impl Strategy<Value = Case> {
                 script,
                 mode,
                 placement,
+                processes,
                 habits,
                 mirrored,
                 moves,
@@ -178,6 +181,10 @@ impl Upstream for Wire<'_> {
         self.judge(request, &two) && first
     }
 
+    fn restart(&mut self) {
+        self.proxy.restart();
+    }
+
     fn rest(&mut self) {
         let shown = self.proxy.rest();
         debug_assert!(shown.is_empty(), "words are only at hand with a request");
@@ -200,7 +207,15 @@ impl Wire<'_> {
 /// Plays a case, with a bug planted or without, and says what the laws made of it.
 pub fn run(case: &Case, bug: Option<Bug>) -> Laws {
     let policy = case.policy();
-    let mut proxy = Proxy::new(policy, case.script, case.mode.rules(), case.placement, bug);
+    let rules = case.mode.rules();
+    let mut proxy = Proxy::new(
+        policy,
+        case.script,
+        rules,
+        case.placement,
+        case.processes,
+        bug,
+    );
     let mut laws = Laws::new(policy, case.script, case.mode.rules());
     let mut accepted = Vec::new();
     let habits = |at: usize| case.habits[if case.mirrored { 0 } else { at }].clone();

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use diarist::history::{Link, Scope};
 use diarist::memory::advance::{Work, WorkState};
+use diarist::memory::record::{Content, ContentKey};
 use diarist::memory::{
     NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta, Span,
 };
@@ -50,6 +51,15 @@ pub struct NewSnapshot {
     pub at_once: bool,
 }
 
+/// What the Observer was shown of an owner's conversations, against what was confirmed of them.
+#[derive(Debug, Default)]
+struct Account {
+    contents: HashSet<ContentKey>,
+    confirmed: u32,
+    shown: u32,
+    paused: bool,
+}
+
 #[derive(Debug)]
 struct Row {
     scope: Scope,
@@ -66,9 +76,12 @@ pub struct World {
     ends: HashMap<Link, Vec<usize>>,
     part_ends: HashMap<Link, Vec<usize>>,
     pins: HashMap<(Scope, Link), Used>,
+    accounts: HashMap<Scope, Account>,
     pub jobs: Vec<Job>,
     /// Parts are looked up by their place alone (a planted bug).
     pub any_branch: bool,
+    /// What is confirmed counts anew on every chain (a planted bug).
+    pub any_chain: bool,
     /// Every snapshot may be used at once (a planted bug).
     pub any_length: bool,
 }
@@ -183,14 +196,46 @@ impl World {
         self.pins.entry((scope.clone(), tip)).or_insert(used);
     }
 
-    /// Puts a job into the queue, unless its span has one or has its part.
+    /// What was confirmed raises what the Observer may be shown, each content once.
+    pub fn credit(&mut self, scope: &Scope, contents: &[Content]) {
+        let account = self.accounts.entry(scope.clone()).or_default();
+        for content in contents {
+            if account.contents.insert(content.key) || self.any_chain {
+                account.confirmed += content.tokens;
+            }
+        }
+    }
+
+    /// Whether the Observer was shown all it may be for what is confirmed.
+    pub fn paused(&self, scope: &Scope) -> bool {
+        self.accounts
+            .get(scope)
+            .is_some_and(|account| account.paused)
+    }
+
+    /// The Observer is shown a range once more.
+    pub fn charge(&mut self, scope: &Scope, tokens: u32) {
+        self.accounts.entry(scope.clone()).or_default().shown += tokens;
+    }
+
+    /// Puts a job into the queue, unless its span has one or has its part, or the Observer was shown
+    /// 1.5 times what is confirmed.
     pub fn offer(&mut self, job: Job) -> bool {
         let same_span = |span: &Span| span.from == job.span.from && span.to == job.span.to;
         let queued = self.jobs.iter().any(|other| {
             other.scope == job.scope && other.kind == job.kind && same_span(&other.span)
         });
         let written = self.part_of(&job.scope, job.kind, &job.span).is_some();
-        let new = !queued && !written;
+        let mut new = !queued && !written;
+        if new && job.kind == PartKind::Chunk {
+            let account = self.accounts.entry(job.scope.clone()).or_default();
+            let shown = account.shown + job.message_tokens;
+            account.paused = shown * 2 > account.confirmed * 3;
+            new = !account.paused;
+            if new {
+                account.shown = shown;
+            }
+        }
         if new {
             self.jobs.push(job);
         }
@@ -225,9 +270,9 @@ impl World {
         (owner == scope).then_some(part)
     }
 
-    /// Commits a snapshot; decides from which length it may be used. `None` where an equal one
-    /// exists.
-    pub fn commit_snapshot(&mut self, scope: &Scope, mut new: NewSnapshot) -> Option<SnapshotId> {
+    /// Commits a snapshot; decides from which length it may be used. Where an equal one exists, that
+    /// one is returned. Whether it is new stands beside it.
+    pub fn commit_snapshot(&mut self, scope: &Scope, mut new: NewSnapshot) -> (SnapshotId, bool) {
         new.meta.eligible_from = match (self.any_length, new.at_once) {
             (true, _) => 1,
             (_, true) => new.meta.eligible_from,
@@ -239,15 +284,15 @@ impl World {
             .into_iter()
             .flatten()
             .map(|at| &self.snapshots[*at])
-            .any(|(owner, old)| {
+            .find(|(owner, old)| {
                 owner == scope
                     && old.segments == new.segments
                     && old.meta.parts == new.meta.parts
                     && old.meta.pin == new.meta.pin
                     && old.meta.eligible_from <= new.meta.eligible_from
             });
-        if equal {
-            return None;
+        if let Some((_, old)) = equal {
+            return (old.meta.id, false);
         }
         let at = self.snapshots.len();
         new.meta.id = SnapshotId(i64::try_from(at).unwrap());
@@ -257,7 +302,7 @@ impl World {
             segments: new.segments,
         };
         self.snapshots.push((scope.clone(), snapshot));
-        Some(SnapshotId(i64::try_from(at).unwrap()))
+        (SnapshotId(i64::try_from(at).unwrap()), true)
     }
 
     /// The length of the longest recorded chain that extends `tip`.

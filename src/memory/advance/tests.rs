@@ -108,10 +108,19 @@ impl Chain {
         });
     }
 
+    /// What follows after the newest request, whose last message nobody carried again yet.
     fn advance(&self) -> Vec<Step> {
+        let mut nodes = self.nodes.clone();
+        if let Some(tip) = nodes.last_mut() {
+            tip.confirmed = false;
+        }
+        self.advance_with(&nodes)
+    }
+
+    fn advance_with(&self, nodes: &[Node]) -> Vec<Step> {
         let path = Path {
             root: Self::root(),
-            nodes: &self.nodes,
+            nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
             work: &self.work,
@@ -265,6 +274,18 @@ fn threshold_brings_the_tail_to_the_floor() {
     );
     chain.snapshot(&plan);
     assert_eq!(chain.plan(), None, "one activation, not one per call");
+}
+
+#[test]
+fn an_older_request_that_comes_again_prepares_nothing() {
+    let mut chain = Chain::chat(&[3_000; 13]);
+    chain.part(PartKind::Chunk, 0, 12, 800);
+    assert!(chain.plan().is_some());
+    for node in &mut chain.nodes {
+        node.confirmed = true;
+    }
+    let steps = chain.advance_with(&chain.nodes);
+    assert!(!steps.iter().any(|step| matches!(step, Step::Snapshot(_))));
 }
 
 #[test]
