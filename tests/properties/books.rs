@@ -174,8 +174,7 @@ impl Laws {
         let raw = judge(&request.body, &Rules::default())
             .ok()
             .map(|raw| raw.prompt);
-        // Two at one moment, where one process knows already what the provider refuses and the other
-        // finds it out: that one sends the original.
+        // Of two at one moment one may have found out what the provider refuses, and sent the original.
         if !exchange.stepped_down {
             checks.push(inv_same(&book, request, &read.sent, "when it came again"));
         }

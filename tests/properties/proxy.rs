@@ -249,7 +249,9 @@ impl Proxy {
         let (scope, parsed, history, one) = self.start(request, turn);
         let (_, _, _, two) = self.start(request, turn + 1);
         let first = self.finish(request, &scope, &parsed, &history, &one, turn);
-        let second = self.finish(request, &scope, &parsed, &history, &two, turn + 1);
+        let mut second = self.finish(request, &scope, &parsed, &history, &two, turn + 1);
+        // What one process found out to be refused the other may know already, or not yet.
+        second.stepped_down |= first.stepped_down;
         [first, second]
     }
 
