@@ -37,18 +37,27 @@ use client::{Act, Move};
 use laws::Law;
 use planted::Bug;
 use proptest::strategy::{Strategy as _, ValueTree as _};
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestRunner};
 use run::{Mode, case, run};
 use scribe::Script;
 
-/// 256 cases, or what `PROPTEST_CASES` says; failures are kept as seeds and tried first from then on.
+/// What a plain run begins with: it judges the change at hand and no other, on every machine alike.
+const SEED: u64 = 20_261_120;
+
+/// 256 cases, always the same; failures are kept as seeds and tried first from then on. To look for
+/// what they do not show: `PROPTEST_RNG_SEED=$RANDOM PROPTEST_CASES=5000 cargo test --test properties`.
 fn config() -> Config {
+    let asked = Config::default();
     Config {
+        rng_seed: match asked.rng_seed {
+            RngSeed::Random => RngSeed::Fixed(SEED),
+            fixed @ RngSeed::Fixed(_) => fixed,
+        },
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
             "tests/properties.proptest-regressions",
         ))),
         source_file: Some(file!()),
-        ..Config::default()
+        ..asked
     }
 }
 
