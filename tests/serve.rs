@@ -35,10 +35,16 @@ impl Running {
         let base_url = format!("http://{upstream}/openai/v1");
         let mut child = serve(&["--upstream", &base_url]).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        // Not to a terminal, the log is one JSON object per line; the first says where it listens.
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
-        let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        // Not to a terminal, the log is one JSON object per line; one of the first says where it
+        // listens. A process that ends before has no more lines.
+        let line = loop {
+            let mut line = String::new();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended");
+            let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
+            if line.get("listen").is_some() {
+                break line;
+            }
+        };
         let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
         Self {
             data: address("listen"),

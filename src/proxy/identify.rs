@@ -129,9 +129,12 @@ pub fn identify(
     if credential.is_empty() && !anonymous {
         return Err(Off::Anonymous);
     }
-    let resource = match headers.get(RESOURCE) {
-        None => None,
-        Some(value) => Some(usable(value.as_bytes()).ok_or(Off::BadResource)?),
+    let mut resources = headers.get_all(RESOURCE).iter();
+    let resource = match (resources.next(), resources.next()) {
+        (None, _) => None,
+        (Some(value), None) => Some(usable(value.as_bytes()).ok_or(Off::BadResource)?),
+        // Two walls: which one is meant is not for us to guess.
+        (Some(_), Some(_)) => return Err(Off::BadResource),
     };
     let thread_key = THREADS
         .iter()
@@ -287,6 +290,9 @@ mod tests {
             who(&[base, ("x-diarist-resource", "")]),
             Err(Off::BadResource)
         );
+        let mut two = headers(&[base, ("x-diarist-resource", "u1")]);
+        two.append(RESOURCE, HeaderValue::from_static("u2"));
+        assert_eq!(identify(&two, None, false), Err(Off::BadResource));
     }
 
     #[test]
