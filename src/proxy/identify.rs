@@ -102,8 +102,8 @@ impl Off {
     }
 }
 
-/// Reads identity from `headers` and the `query` of the address. `anonymous` says whether a request without a credential may have
-/// memory (only on a loopback listener).
+/// Reads identity from `headers` and the `query` of the address. `anonymous` says whether a request
+/// without a credential may have memory (only on a loopback listener).
 ///
 /// # Errors
 /// Why the request gets no memory.
