@@ -371,6 +371,14 @@ impl Proxy {
         used: Used,
         turn: usize,
     ) -> Option<Choice> {
+        // Its twin may have been accepted meanwhile.
+        let pinned = self.world.pin(scope, history.tip()?);
+        if let Some(pinned) = pinned.filter(|pinned| *pinned != used) {
+            return Some(Choice {
+                body: self.splice(scope, parsed, pinned),
+                used: pinned,
+            });
+        }
         let placement = *self.ladder.get(self.process(turn).steps)?;
         let known = self.world.known(scope, &links(history));
         let nodes: Vec<Node> = history
