@@ -80,7 +80,7 @@ fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
     let widths: &[usize] = if whole < FEW {
         &[96]
     } else {
-        &[96, 72, 56, 44, 36]
+        &[96, 84, 72, 64, 56, 50, 44, 36]
     };
     widths
         .iter()
