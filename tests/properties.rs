@@ -89,7 +89,7 @@ fn invariants_hold_whatever_clients_do() {
         ("a fork below a snapshot's end", share(|s| s.forks > 0), 20),
         ("parallel tools", share(|s| s.parallel > 0), 20),
         ("a pinned message", share(|s| s.pinned > 0), 5),
-        ("a refused placement", share(|s| s.stepped > 0), 3),
+        ("a refused placement", share(|s| s.stepped > 0), 2),
         ("a request that was too long", share(|s| s.too_long > 0), 2),
     ];
     println!(

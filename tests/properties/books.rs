@@ -174,8 +174,7 @@ impl Laws {
         let raw = judge(&request.body, &Rules::default())
             .ok()
             .map(|raw| raw.prompt);
-        // Of two at one moment one may have found out what the provider refuses, and sent the original.
-        if !exchange.stepped_down {
+        if !exchange.elsewhere {
             checks.push(inv_same(&book, request, &read.sent, "when it came again"));
         }
         if let Some(before) = before.map(|at| &book.past[at]) {

@@ -48,6 +48,9 @@ pub struct Exchange {
     /// Whether the Observer still had something to do when the request was made, or may be shown no
     /// more.
     pub waiting: bool,
+    /// Whether it was under way in another process when its twin was: what the two have learned of
+    /// the upstream, and so where they place the block, may differ until one is recorded.
+    pub elsewhere: bool,
     /// Whether the upstream refused as too long, whatever came of it.
     pub too_long: bool,
 }
@@ -250,8 +253,7 @@ impl Proxy {
         let (_, _, _, two) = self.start(request, turn + 1);
         let first = self.finish(request, &scope, &parsed, &history, &one, turn);
         let mut second = self.finish(request, &scope, &parsed, &history, &two, turn + 1);
-        // What one process found out to be refused the other may know already, or not yet.
-        second.stepped_down |= first.stepped_down;
+        second.elsewhere = self.processes.len() > 1;
         [first, second]
     }
 

@@ -199,6 +199,7 @@ impl World {
     /// What was confirmed raises what the Observer may be shown, each content once.
     pub fn credit(&mut self, scope: &Scope, contents: &[Content]) {
         let account = self.accounts.entry(scope.clone()).or_default();
+        account.paused &= contents.is_empty();
         for content in contents {
             if account.contents.insert(content.key) || self.any_chain {
                 account.confirmed += content.tokens;
@@ -230,7 +231,8 @@ impl World {
         if new && job.kind == PartKind::Chunk {
             let account = self.accounts.entry(job.scope.clone()).or_default();
             let shown = account.shown + job.message_tokens;
-            account.paused = shown * 2 > account.confirmed * 3;
+            // Nothing behind a range that was not taken: it would have no log to go on from.
+            account.paused |= shown * 2 > account.confirmed * 3;
             new = !account.paused;
             if new {
                 account.shown = shown;
