@@ -314,8 +314,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             block_after: observation.block_after_tokens,
             observation_tokens: reflection.observation_tokens,
             reflect_from: reflection.reflect_from_tokens,
-            block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION)
-                + render::reminder_tokens(),
+            block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
         },
         observation: jobs::Phase {
             max_output_tokens: observation.max_output_tokens,
