@@ -11,6 +11,8 @@
 //! does not fit is dropped, since the client will send the same history again.
 
 mod ask;
+mod by_hand;
+mod clock;
 mod failure;
 mod intake;
 mod observer;
@@ -27,10 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+pub use by_hand::{ByHand, Told, Written};
+pub use clock::Clock;
 pub use intake::{Exchange, Intake};
 pub use routes::Routes;
 
-use crate::llm::{Breaker, CallSettings, Endpoint, Llm};
+use crate::llm::{Breaker, CallSettings, Endpoint, Model};
 use crate::memory::Policy;
 use crate::store::Store;
 use crate::store::recall::Recall;
@@ -88,11 +92,35 @@ pub(crate) struct Shop {
     pub(crate) recall: Arc<Recall>,
     pub(crate) counter: Arc<dyn TokenCounter>,
     pub(crate) routes: Arc<Routes>,
-    pub(crate) llm: Arc<Llm>,
+    pub(crate) llm: Arc<dyn Model>,
+    pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) settings: Arc<Settings>,
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
+}
+
+impl Shop {
+    fn new(
+        store: Arc<dyn Store>,
+        recall: Arc<Recall>,
+        counter: Arc<dyn TokenCounter>,
+        llm: Arc<dyn Model>,
+        settings: Settings,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            store,
+            recall,
+            counter,
+            routes: Arc::default(),
+            llm,
+            clock,
+            breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
+            settings: Arc::new(settings),
+            untold: Arc::default(),
+        }
+    }
 }
 
 /// The running room.
@@ -116,20 +144,12 @@ impl Jobs {
         store: Arc<dyn Store>,
         recall: Arc<Recall>,
         counter: Arc<dyn TokenCounter>,
-        llm: Arc<Llm>,
+        llm: Arc<dyn Model>,
         settings: Settings,
         tasks: &Tasks,
     ) -> Self {
-        let shop = Shop {
-            store,
-            recall,
-            counter,
-            routes: Arc::default(),
-            llm,
-            breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
-            settings: Arc::new(settings),
-            untold: Arc::default(),
-        };
+        let clock = Clock::default();
+        let shop = Shop::new(store, recall, counter, llm, settings, clock);
         let (intake, exchanges) = intake::queue();
         let wake = Arc::new(tokio::sync::Notify::new());
         let (events, outcomes) = tokio::sync::mpsc::unbounded_channel();
@@ -148,6 +168,19 @@ impl Jobs {
             worker::run(shop.clone(), events, wake, tasks.clone()),
         );
         Self { intake, shop }
+    }
+
+    /// Recorder and worker without their tasks, by another clock: nothing happens but what the caller
+    /// does.
+    pub fn by_hand(
+        store: Arc<dyn Store>,
+        recall: Arc<Recall>,
+        counter: Arc<dyn TokenCounter>,
+        llm: Arc<dyn Model>,
+        settings: Settings,
+        clock: Clock,
+    ) -> ByHand {
+        ByHand::new(Shop::new(store, recall, counter, llm, settings, clock))
     }
 
     /// Where finished exchanges go.
@@ -210,11 +243,6 @@ impl Jobs {
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
         prepare::overflow(&self.shop, scope, history, sent).await
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
 }
 
 /// Tokens of `text`, counted off the runtime.

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -79,6 +80,34 @@ pub enum Finish {
     Length,
     /// A reason that is absent or not known.
     Other,
+}
+
+/// Whoever answers for a model. [`Llm`] does, by asking it; a test may answer itself.
+#[async_trait]
+pub trait Model: std::fmt::Debug + Send + Sync {
+    /// One question and its whole answer; see [`Llm::call`].
+    ///
+    /// # Errors
+    ///
+    /// By class, see [`CallError`].
+    async fn call(
+        &self,
+        endpoint: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError>;
+}
+
+#[async_trait]
+impl Model for Llm {
+    async fn call(
+        &self,
+        endpoint: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        Self::call(self, endpoint, settings, prompt).await
+    }
 }
 
 /// The model client of the process.

@@ -1,6 +1,6 @@
 //! One question to a model: past the circuit breaker, and counted.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Phase, Shop};
 use crate::llm::{CallError, Endpoint, Prompt, Reply};
@@ -27,7 +27,7 @@ pub(super) async fn ask(
     prompt: &Prompt,
 ) -> Result<Reply, CallError> {
     let key = endpoint.breaker_key();
-    if let Err(wait) = shop.breaker.admit(&key, Instant::now()) {
+    if let Err(wait) = shop.breaker.admit(&key, shop.clock.instant()) {
         return Err(CallError::Transient {
             retry_after: Some(wait),
             message: "the endpoint keeps failing and is left alone for a while".to_owned(),
@@ -38,7 +38,7 @@ pub(super) async fn ask(
         .call(endpoint, &phase.settings(&job.work.model), prompt)
         .await;
     match &answer {
-        Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, Instant::now()),
+        Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
         _ => shop.breaker.succeeded(&key),
     }
     if let Ok(reply) = &answer {

@@ -3,7 +3,7 @@
 use super::ask::ask;
 use super::failure::Failure;
 use super::payload::Payload;
-use super::{Phase, Shop, now_ms};
+use super::{Phase, Shop};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::observe::{self, ObserveInput, Outcome};
 use crate::memory::{NewPart, PartKind, dates, render};
@@ -38,7 +38,7 @@ pub(super) async fn observe(
         transcript: &payload.transcript,
         earlier: &earlier,
         nonce: &super::nonce(),
-        now_date: &dates::day(now_ms(), &jiff::tz::TimeZone::UTC),
+        now_date: &dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC),
         instruction: phase.instruction.as_deref(),
     });
     let written = match ask(shop, phase, endpoint, job, &prompt).await {

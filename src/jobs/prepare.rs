@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use super::Shop;
 use super::track::Track;
-use super::{Shop, now_ms};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
 use crate::memory::{Node, Snapshot, SnapshotId, render};
@@ -114,7 +114,7 @@ pub(super) async fn prepare(
         tip,
         tip_count,
         at_once,
-        at_ms: now_ms(),
+        at_ms: shop.clock.now_ms(),
     };
     let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
     metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::Shop;
 use super::intake::{Exchange, Waiting};
 use super::payload;
 use super::prepare::{load, prepare};
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
-use super::{Shop, now_ms};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{Plan, Step, Work, WorkState, advance};
 use crate::memory::{Node, PartKind, Span, record};
@@ -45,11 +45,7 @@ pub(super) async fn run(
     wake: Arc<Notify>,
     stop: CancellationToken,
 ) {
-    let mut recorder = Recorder {
-        shop,
-        tracks: Tracks::default(),
-        wake,
-    };
+    let mut recorder = Recorder::new(shop, wake);
     loop {
         tokio::select! {
             biased;
@@ -68,14 +64,22 @@ pub(super) async fn run(
     }
 }
 
-struct Recorder {
+pub(super) struct Recorder {
     shop: Shop,
     tracks: Tracks,
     wake: Arc<Notify>,
 }
 
 impl Recorder {
-    async fn exchange(&mut self, exchange: Exchange) {
+    pub(super) fn new(shop: Shop, wake: Arc<Notify>) -> Self {
+        Self {
+            shop,
+            tracks: Tracks::default(),
+            wake,
+        }
+    }
+
+    pub(super) async fn exchange(&mut self, exchange: Exchange) {
         let mut recorded = self.record(&exchange).await;
         for _ in 0..STALE {
             if !matches!(recorded, Err(StoreError::Forgotten)) {
@@ -100,7 +104,7 @@ impl Recorder {
         }
     }
 
-    async fn outcome(&mut self, outcome: Outcome) {
+    pub(super) async fn outcome(&mut self, outcome: Outcome) {
         for mut track in self.tracks.take_holding(&outcome.scope, &outcome.span) {
             track.settle(outcome.kind, &outcome.span, &outcome.settled);
             let track = self.perform(track, None).await;
@@ -243,7 +247,11 @@ impl Recorder {
 
     /// Whether somebody does the job, or has done it.
     async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
-        let offered = self.shop.store.offer(&track.scope, job, now_ms()).await;
+        let offered = self
+            .shop
+            .store
+            .offer(&track.scope, job, self.shop.clock.now_ms())
+            .await;
         match offered {
             Ok(taken @ (Offered::New | Offered::Known)) => {
                 // Somebody else does it, or has done it: another chain here, another process.

@@ -2,7 +2,7 @@
 
 use super::ask::ask;
 use super::failure::Failure;
-use super::{Phase, Shop, now_ms};
+use super::{Phase, Shop};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::reflect::{self, Attempts, Outcome, ReflectInput, START_LEVEL, Source, Verdict};
 use crate::memory::{NewPart, PartKind, dates};
@@ -28,7 +28,7 @@ pub(super) async fn reflect(
     let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
     let source = Source::of(&texts);
     let input: u32 = parts.iter().map(|part| part.body.tokens).sum();
-    let today = dates::day(now_ms(), &jiff::tz::TimeZone::UTC);
+    let today = dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC);
     let mut attempts = Attempts::new(input, reflect::target(input));
     let mut failure = None;
     for level in reflect::levels(START_LEVEL) {

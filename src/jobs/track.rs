@@ -190,14 +190,16 @@ impl Tracks {
 
     /// Takes every track on which `span` lies.
     pub(super) fn take_holding(&mut self, scope: &Scope, span: &Span) -> Vec<Track> {
-        let keys: Vec<_> = self
+        let mut keys: Vec<_> = self
             .held
             .iter()
             .filter(|(_, (_, track))| track.holds(scope, span))
-            .map(|(key, _)| *key)
+            .map(|(key, (used, _))| (*used, *key))
             .collect();
+        // In the order of their last requests: what follows from one is there for the next.
+        keys.sort_unstable_by_key(|(used, _)| *used);
         keys.iter()
-            .filter_map(|key| self.held.remove(key))
+            .filter_map(|(_, key)| self.held.remove(key))
             .map(|(_, track)| {
                 self.nodes -= track.nodes.len();
                 track

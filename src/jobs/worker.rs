@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Shop, now_ms, observer, reflector};
+use super::{Phase, Shop, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -72,7 +72,10 @@ pub(super) async fn run(
                 if stopped {
                     // Given back, so that whoever runs next need not wait for the lease to run out.
                     // Where that fails, it does.
-                    let _ = shop.store.release(&job, Release::RetryAt(now_ms())).await;
+                    let _ = shop
+                        .store
+                        .release(&job, Release::RetryAt(shop.clock.now_ms()))
+                        .await;
                 }
                 drop(place);
                 // There is room again, and what waited for this part may be due.
@@ -82,14 +85,18 @@ pub(super) async fn run(
     }
 }
 
-async fn claim(shop: &Shop) -> Option<Job> {
+pub(super) async fn claim(shop: &Shop) -> Option<Job> {
     let settings = &shop.settings;
     let filter = ClaimFilter {
         observe_any: settings.observation.endpoint.is_some(),
         reflect_any: settings.reflection.endpoint.is_some(),
         held: shop.routes.usable(),
     };
-    match shop.store.claim(&filter, now_ms(), millis(LEASE)).await {
+    match shop
+        .store
+        .claim(&filter, shop.clock.now_ms(), millis(LEASE))
+        .await
+    {
         Ok(job) => job,
         Err(error) => {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
@@ -104,11 +111,17 @@ async fn claim(shop: &Shop) -> Option<Job> {
 async fn keep(shop: &Shop, job: &Job) {
     loop {
         tokio::time::sleep(RENEWAL).await;
-        // A store in trouble may be out of it by the next renewal.
-        if let Ok(false) = shop.store.renew(job, now_ms() + millis(LEASE)).await {
+        if !renew(shop, job).await {
             return;
         }
     }
+}
+
+/// `false` where the lease was lost.
+pub(super) async fn renew(shop: &Shop, job: &Job) -> bool {
+    let until_ms = shop.clock.now_ms() + millis(LEASE);
+    // A store in trouble may be out of it by the next renewal.
+    !matches!(shop.store.renew(job, until_ms).await, Ok(false))
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -116,11 +129,26 @@ fn millis(duration: Duration) -> i64 {
 }
 
 async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
+    let answered = ask(shop, job).await;
+    shop.untold.fetch_add(1, Ordering::SeqCst);
+    // The recorder only goes away when the process does.
+    let _ = events.send(settle(shop, job, answered).await);
+}
+
+/// What came of asking the model.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// A part, or why there is none.
+    Call(Result<NewPart, Failure>),
+    /// The credential went away between claim and call.
+    NoWay,
+}
+
+/// Asks the model of `job`.
+pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     let phase = phase(shop, job.work.kind);
     let Some(endpoint) = endpoint(shop, phase, job) else {
-        // The credential went away between claim and call.
-        shop.untold.fetch_add(1, Ordering::SeqCst);
-        return release(shop, job, Release::RetryAt(now_ms() + 1_000), events).await;
+        return Answered::NoWay;
     };
     let result = match job.work.kind {
         PartKind::Chunk => observer::observe(shop, phase, &endpoint, job).await,
@@ -134,15 +162,22 @@ async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
     };
     metrics::counter!(telemetry::JOBS, "kind" => job.work.kind.name(), "outcome" => outcome)
         .increment(1);
-    shop.untold.fetch_add(1, Ordering::SeqCst);
-    match result {
-        Ok(part) => commit(shop, job, part, events).await,
-        Err(Failure::Empty) => {
-            release(shop, job, Release::EmptyRetryAt(now_ms()), events).await;
+    Answered::Call(result)
+}
+
+/// Stores what the model wrote, or gives the job back.
+pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcome {
+    let now_ms = shop.clock.now_ms();
+    let settled = match answered {
+        Answered::Call(Ok(part)) => commit(shop, job, part).await,
+        Answered::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
+        Answered::Call(Err(Failure::Empty)) => {
+            release(shop, job, Release::EmptyRetryAt(now_ms)).await
         }
-        Err(Failure::Hopeless) => release(shop, job, Release::Abandon, events).await,
-        Err(Failure::Call(error)) => {
-            if matches!(error, CallError::Unauthorised { .. }) && phase.endpoint.is_none() {
+        Answered::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
+        Answered::Call(Err(Failure::Call(error))) => {
+            let borrowed = phase(shop, job.work.kind).endpoint.is_none();
+            if matches!(error, CallError::Unauthorised { .. }) && borrowed {
                 shop.routes.withdraw(&job.scope.tenant);
             }
             let wait = backoff(job.attempts, error.retry_after());
@@ -153,8 +188,14 @@ async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
                 error = %error,
                 "a model call of memory failed; requests are not affected"
             );
-            release(shop, job, Release::RetryAt(now_ms() + millis(wait)), events).await;
+            release(shop, job, Release::RetryAt(now_ms + millis(wait))).await
         }
+    };
+    Outcome {
+        scope: job.scope.clone(),
+        kind: job.work.kind,
+        span: job.work.span,
+        settled,
     }
 }
 
@@ -175,17 +216,17 @@ fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
 /// Stores `part`. It has been paid for: a store in trouble is given time to get out of it.
 async fn store(shop: &Shop, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
     for wait in COMMIT_AGAIN {
-        match shop.store.commit_part(job, part, now_ms()).await {
+        match shop.store.commit_part(job, part, shop.clock.now_ms()).await {
             Err(error) => tracing::debug!(error = %error, "a part could not be stored yet"),
             settled => return settled,
         }
         tokio::time::sleep(wait).await;
     }
-    shop.store.commit_part(job, part, now_ms()).await
+    shop.store.commit_part(job, part, shop.clock.now_ms()).await
 }
 
-async fn commit(shop: &Shop, job: &Job, part: NewPart, events: &mpsc::UnboundedSender<Outcome>) {
-    let settled = match store(shop, job, &part).await {
+async fn commit(shop: &Shop, job: &Job, part: NewPart) -> Settled {
+    match store(shop, job, &part).await {
         Ok(Some(id)) => {
             tracing::info!(
                 tenant = %job.scope.tenant_label(),
@@ -210,28 +251,16 @@ async fn commit(shop: &Shop, job: &Job, part: NewPart, events: &mpsc::UnboundedS
             tracing::warn!(error = %error, "a part could not be stored; its job comes again");
             Settled::Waiting(WorkState::Retrying)
         }
-    };
-    tell(events, job, settled);
+    }
 }
 
-async fn release(shop: &Shop, job: &Job, how: Release, events: &mpsc::UnboundedSender<Outcome>) {
+async fn release(shop: &Shop, job: &Job, how: Release) -> Settled {
     if let Err(error) = shop.store.release(job, how).await {
         metrics::counter!(telemetry::STORE_FAILURES).increment(1);
         tracing::warn!(error = %error, "a job could not be given back; its lease will run out");
     }
-    let state = match how {
+    Settled::Waiting(match how {
         Release::Abandon => WorkState::Abandoned,
         Release::RetryAt(_) | Release::EmptyRetryAt(_) => WorkState::Retrying,
-    };
-    tell(events, job, Settled::Waiting(state));
-}
-
-fn tell(events: &mpsc::UnboundedSender<Outcome>, job: &Job, settled: Settled) {
-    // The recorder only goes away when the process does.
-    let _ = events.send(Outcome {
-        scope: job.scope.clone(),
-        kind: job.work.kind,
-        span: job.work.span,
-        settled,
-    });
+    })
 }

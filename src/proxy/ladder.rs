@@ -42,14 +42,7 @@ pub(super) async fn send(
         return Ok(choice.sent(first));
     };
     let (first, kind) = examine(first).await;
-    let again = match kind {
-        Some(RefusalKind::TooLong) => shortened(memory, asked, &choice).await,
-        Some(_) if choice.is_changed() => {
-            Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
-        }
-        _ => None,
-    };
-    let Some(again) = again else {
+    let Some(again) = again(memory, asked, &choice, kind.as_ref()).await else {
         return Ok(choice.sent(first));
     };
     line.chosen(&again);
@@ -60,15 +53,45 @@ pub(super) async fn send(
         return Ok(choice.sent(first));
     }
     let second = second?;
-    if again.rung == Rung::Refused && second.status().is_success() {
-        learn(memory, asked, &choice, kind.as_ref());
+    let accepted = second.status().is_success();
+    conclude(memory, asked, &choice, &again, kind.as_ref(), accepted);
+    Ok(again.sent(second))
+}
+
+/// What goes out after `choice` was refused, if anything does.
+pub(super) async fn again(
+    memory: &Memory,
+    asked: &Asked,
+    choice: &Choice,
+    kind: Option<&RefusalKind>,
+) -> Option<Choice> {
+    match kind {
+        Some(RefusalKind::TooLong) => shortened(memory, asked, choice).await,
+        Some(_) if choice.is_changed() => {
+            Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
+        }
+        _ => None,
+    }
+}
+
+/// `again` went out in the place of `refused`: what is learned from it, and what its repetition goes
+/// out as.
+pub(super) fn conclude(
+    memory: &Memory,
+    asked: &Asked,
+    refused: &Choice,
+    again: &Choice,
+    kind: Option<&RefusalKind>,
+    accepted: bool,
+) {
+    if again.rung == Rung::Refused && accepted {
+        learn(memory, asked, refused, kind);
     }
     if let Some(tip) = asked.history.tip() {
         memory
             .recall
             .resettle(&asked.identity.scope, tip, again.used());
     }
-    Ok(again.sent(second))
 }
 
 impl Choice {

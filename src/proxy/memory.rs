@@ -9,7 +9,8 @@ use super::identify::Identity;
 use super::manners::Manners;
 use crate::audit::Audit;
 use crate::history::History;
-use crate::jobs::Jobs;
+use crate::jobs::{Exchange, Jobs};
+use crate::store::Used;
 use crate::store::recall::Recall;
 use crate::wire::chat::Parsed;
 
@@ -73,4 +74,19 @@ pub(super) struct Asked {
     pub(super) parsed: Arc<Parsed>,
     pub(super) history: Arc<History>,
     pub(super) model: String,
+}
+
+impl Asked {
+    /// As it is recorded.
+    pub(super) fn exchange(self, used: Used, at_ms: i64) -> Exchange {
+        Exchange {
+            scope: self.identity.scope,
+            thread_key: self.identity.thread_key,
+            parsed: self.parsed,
+            history: self.history,
+            used,
+            model: self.model,
+            at_ms,
+        }
+    }
 }

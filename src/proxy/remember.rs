@@ -23,7 +23,6 @@ use super::memory::{Asked, Memory, Unfinished};
 use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
 use crate::history::{History, Scope};
-use crate::jobs::Exchange;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// read body → parse → identify → select → splice → forward → stream back, tee.
@@ -58,7 +57,12 @@ pub(super) async fn handle(
 }
 
 /// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
-async fn read(memory: &Memory, parts: &Parts, received: &Bytes, line: &mut Line) -> Option<Asked> {
+pub(super) async fn read(
+    memory: &Memory,
+    parts: &Parts,
+    received: &Bytes,
+    line: &mut Line,
+) -> Option<Asked> {
     if !memory.enabled {
         line.without(Off::Disabled);
         return None;
@@ -159,15 +163,7 @@ fn stream_back(
             if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
                 memory.manners.usage_accepted();
             }
-            memory.jobs.intake().offer(Exchange {
-                scope: asked.identity.scope,
-                thread_key: asked.identity.thread_key,
-                parsed: asked.parsed,
-                history: asked.history,
-                used,
-                model: asked.model,
-                at_ms,
-            });
+            memory.jobs.intake().offer(asked.exchange(used, at_ms));
         }
     });
     Response::from_parts(parts, abort.watch(body).boxed_unsync())

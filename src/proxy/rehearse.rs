@@ -1,0 +1,86 @@
+//! What a request would go out as, without sending it: the reading, the choosing and what follows
+//! from a refusal, for whoever brings the upstream's answer along.
+//!
+//! Decides nothing of its own. Called by the simulation, which plays client and upstream.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+
+use super::choose::{Choice, choose};
+use super::ladder;
+use super::line::Line;
+use super::memory::{Asked, Memory};
+use super::remember;
+use crate::history::{History, Scope};
+use crate::jobs::Exchange;
+use crate::store::Used;
+use crate::wire::usage::RefusalKind;
+
+/// A request that memory may touch, and what it goes out as.
+#[derive(Clone, Debug)]
+pub struct Rehearsal {
+    asked: Asked,
+    choice: Choice,
+}
+
+impl Rehearsal {
+    /// Reads and chooses. `None` where the request goes out verbatim.
+    pub async fn begin(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
+        let mut line = Line::begin(memory.audit.as_ref());
+        let asked = remember::read(memory, parts, received, &mut line).await?;
+        let choice = choose(memory, &asked).await;
+        line.chosen(&choice);
+        Some(Self { asked, choice })
+    }
+
+    /// The body that goes out.
+    pub fn body(&self) -> Bytes {
+        self.choice.frames.concat().into()
+    }
+
+    /// What it was made with.
+    pub fn used(&self) -> Used {
+        self.choice.used()
+    }
+
+    /// The rung it stands on, by its name.
+    pub fn rung(&self) -> &'static str {
+        self.choice.rung.name()
+    }
+
+    /// Why memory is what it is.
+    pub fn why(&self) -> &'static str {
+        self.choice.why
+    }
+
+    /// Whose it is.
+    pub fn scope(&self) -> &Scope {
+        &self.asked.identity.scope
+    }
+
+    /// Its chain.
+    pub fn history(&self) -> &Arc<History> {
+        &self.asked.history
+    }
+
+    /// It was refused: what goes out instead, if anything does.
+    pub async fn refused(&self, memory: &Memory, kind: Option<&RefusalKind>) -> Option<Self> {
+        let choice = ladder::again(memory, &self.asked, &self.choice, kind).await?;
+        Some(Self {
+            asked: self.asked.clone(),
+            choice,
+        })
+    }
+
+    /// That was accepted, where `first` was refused.
+    pub fn accepted_after(&self, memory: &Memory, first: &Self, kind: Option<&RefusalKind>) {
+        ladder::conclude(memory, &self.asked, &first.choice, &self.choice, kind, true);
+    }
+
+    /// Its answer has ended well: what is handed over to be recorded.
+    pub fn exchange(&self, at_ms: i64) -> Exchange {
+        self.asked.clone().exchange(self.used(), at_ms)
+    }
+}
