@@ -168,22 +168,26 @@ impl Llm {
     ) -> Result<Reply, CallError> {
         let known = self.shape(endpoint, &settings.model);
         let mut shape = known;
+        let mut refused = Vec::new();
         loop {
             let answer = self.send(endpoint, shape.body(settings, prompt)).await?;
             if answer.status.is_success() {
                 let reply = answer::read(&answer, settings, &Redaction::new(endpoint, prompt))?;
                 // Only what has helped is remembered: the guess may have been wrong.
-                if shape != known {
-                    self.remember(endpoint, &settings.model, shape);
+                let learned = shape.learned(known, &refused);
+                if learned != known {
+                    self.remember(endpoint, &settings.model, learned);
                 }
                 return Ok(reply);
             }
             // Each step leaves something out, so there is a last one.
-            let Some(next) = shape.without_refused(settings, answer.status, &answer.body) else {
+            let Some(next) = shape.without_refused(settings, prompt, answer.status, &answer.body)
+            else {
                 let redaction = Redaction::new(endpoint, prompt);
                 return Err(CallError::from_answer(&answer, &redaction));
             };
             shape = next;
+            refused = answer.body;
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use diarist::llm::{BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Llm, Prompt};
+use diarist::memory::prompt::Attached;
 use diarist::tasks::Tasks;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -114,6 +115,82 @@ fn prompt() -> Prompt {
     Prompt {
         system: "Observe.".to_owned(),
         user: "User: good morning\nAssistant: good morning".to_owned(),
+        attachments: Vec::new(),
+    }
+}
+
+fn image(name: &str, url: Option<&str>) -> Attached {
+    Attached {
+        name: name.to_owned(),
+        part: url.map(|url| json!({"type": "image_url", "image_url": {"url": url}})),
+    }
+}
+
+/// A prompt with a picture to be shown and one that is only named.
+fn illustrated() -> Prompt {
+    let attachments = vec![
+        image("Image #1", Some("data:image/png;base64,AAAA")),
+        image("File #1", None),
+    ];
+    Prompt {
+        attachments,
+        ..prompt()
+    }
+}
+
+#[tokio::test]
+async fn attachments_are_parts_under_their_names() {
+    let model = Model::start(|_| answer(200, &said("* noted"))).await;
+    let llm = Llm::new().unwrap();
+    llm.call(&model.endpoint(), &settings(), &illustrated())
+        .await
+        .unwrap();
+    let content = &model.seen()[0].body["messages"][1]["content"];
+    let text = format!("{}\n\nNot shown to you: [File #1].", prompt().user);
+    let want = json!([
+        {"type": "text", "text": text},
+        {"type": "text", "text": "[Image #1]:"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]);
+    assert_eq!(*content, want);
+}
+
+#[tokio::test]
+async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() {
+    let blind = |message: &'static str, status| {
+        move |body: &Value| match body["messages"][1]["content"] {
+            Value::Array(_) => answer(status, &json!({"error": {"message": message}})),
+            _ => answer(200, &said("* noted")),
+        }
+    };
+    let text = format!(
+        "{}\n\nNot shown to you: [Image #1], [File #1].",
+        prompt().user
+    );
+    for (message, status, calls) in [
+        ("image_url is only supported by certain models", 400, 3),
+        ("No endpoints found that support image input", 404, 3),
+        // What this picture brought about is no trait of the model.
+        (
+            "Failed to download image from https://example.com/a.png",
+            400,
+            4,
+        ),
+        ("This model's maximum context length is 8192 tokens", 400, 4),
+    ] {
+        let model = Model::start(blind(message, status)).await;
+        let llm = Llm::new().unwrap();
+        for _ in 0..2 {
+            let reply = llm
+                .call(&model.endpoint(), &settings(), &illustrated())
+                .await;
+            assert_eq!(reply.unwrap().text, "* noted");
+        }
+        let seen = model.seen();
+        assert_eq!(seen.len(), calls, "{message}");
+        assert_eq!(seen[1].body["messages"][1]["content"], text.as_str());
+        // Nothing else was left out on the way.
+        assert_eq!(seen[1].body["temperature"], json!(0.3));
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) async fn observe(
         nonce: &super::nonce(),
         now_date: &dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC),
         instruction: phase.instruction.as_deref(),
+        attachments: &[],
     });
     let written = match ask(shop, phase, endpoint, job, &prompt).await {
         Ok(reply) => match observe::read(&reply.text, &payload.transcript) {

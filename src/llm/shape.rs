@@ -11,6 +11,8 @@ use crate::wire::usage::{RefusalKind, error_message, refusal};
 pub(super) struct Shape {
     temperature: bool,
     limit: Limit,
+    /// Content parts beside text: pictures, sounds, files.
+    parts: bool,
 }
 
 /// The name under which a model takes the limit of its output. Every server knows the old name;
@@ -44,6 +46,7 @@ impl Default for Shape {
         Self {
             temperature: true,
             limit: Limit::MaxTokens,
+            parts: true,
         }
     }
 }
@@ -54,7 +57,7 @@ impl Shape {
         if !prompt.system.is_empty() {
             messages.push(json!({"role": "system", "content": prompt.system}));
         }
-        messages.push(json!({"role": "user", "content": prompt.user}));
+        messages.push(json!({"role": "user", "content": self.content(prompt)}));
         let mut body = Map::new();
         body.insert("model".to_owned(), json!(settings.model));
         body.insert("messages".to_owned(), Value::Array(messages));
@@ -68,8 +71,81 @@ impl Shape {
         Value::Object(body)
     }
 
-    /// The same shape without the parameter that this answer refuses, if it refuses one we sent.
+    /// The user message: text alone where nothing is attached. A model is told which attachments
+    /// it cannot see, or it would describe them all the same.
+    fn content(self, prompt: &Prompt) -> Value {
+        let (mut shown, mut unseen) = (Vec::new(), Vec::new());
+        for attached in &prompt.attachments {
+            match attached.part.as_ref().filter(|_| self.parts) {
+                Some(part) => {
+                    shown.push(json!({"type": "text", "text": format!("[{}]:", attached.name)}));
+                    shown.push(part.clone());
+                }
+                None => unseen.push(format!("[{}]", attached.name)),
+            }
+        }
+        let mut text = prompt.user.clone();
+        if !unseen.is_empty() {
+            text.push_str("\n\nNot shown to you: ");
+            text.push_str(&unseen.join(", "));
+            text.push('.');
+        }
+        if shown.is_empty() {
+            return Value::String(text);
+        }
+        let mut parts = vec![json!({"type": "text", "text": text})];
+        parts.extend(shown);
+        Value::Array(parts)
+    }
+
+    /// The same shape without the content parts, where this answer refuses the request and the
+    /// parts may be why. Which field a provider names for a picture it cannot take has no rule, so
+    /// the call is made again without them, and what is learned is only remembered if that helps.
+    fn without_parts(self, prompt: &Prompt, status: StatusCode, body: &[u8]) -> Option<Self> {
+        let sent = self.parts && prompt.attachments.iter().any(|at| at.part.is_some());
+        // Also too long: pictures weigh, and every server counts them otherwise.
+        let refused = refusal(status.as_u16(), body).is_some()
+            // Not found: a router without a model that sees. Not a media type: a text-only server.
+            || matches!(status.as_u16(), 404 | 415);
+        (sent && refused).then_some(Self {
+            parts: false,
+            ..self
+        })
+    }
+
+    /// Whether the two differ in nothing but what one prompt brought about: that its attachments
+    /// did not fit, or could not be fetched, says nothing about the model.
+    pub(super) fn learned(self, known: Self, refused: &[u8]) -> Self {
+        let said = String::from_utf8_lossy(refused).to_lowercase();
+        let about_this = [
+            "download",
+            "fetch",
+            "retriev",
+            "too large",
+            "too long",
+            "exceed",
+            "length",
+        ];
+        Self {
+            parts: self.parts || known.parts && about_this.iter().any(|word| said.contains(word)),
+            ..self
+        }
+    }
+
+    /// The same shape without what this answer refuses, if it refuses something we sent.
     pub(super) fn without_refused(
+        self,
+        settings: &CallSettings,
+        prompt: &Prompt,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Option<Self> {
+        self.without_parameter(settings, status, body)
+            .or_else(|| self.without_parts(prompt, status, body))
+    }
+
+    /// The same shape without the parameter that this answer refuses, if it refuses one we sent.
+    fn without_parameter(
         self,
         settings: &CallSettings,
         status: StatusCode,

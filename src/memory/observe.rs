@@ -9,7 +9,7 @@
 use std::fmt::Write as _;
 
 pub use super::output::{Outcome, read};
-use super::prompt::{Prompt, fence};
+use super::prompt::{Attached, Prompt, fence};
 use super::verbatim;
 
 /// What one call of the Observer is about.
@@ -25,6 +25,8 @@ pub struct ObserveInput<'a> {
     pub now_date: &'a str,
     /// What the operator wants kept in mind besides the rules.
     pub instruction: Option<&'a str>,
+    /// What the transcript names by a placeholder.
+    pub attachments: &'a [Attached],
 }
 
 /// The call that observes `input`.
@@ -56,7 +58,11 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
         "The history to observe:\n{}\n\nWrite the observations of this history now.",
         fence("history", input.nonce, input.transcript)
     );
-    Prompt { system, user }
+    Prompt {
+        system,
+        user,
+        attachments: input.attachments.to_vec(),
+    }
 }
 
 /// Adds the operator's instruction, last, so that it has the last word.
@@ -116,6 +122,7 @@ mod tests {
         nonce: "k7Qz91ab",
         now_date: "Mar 5, 2026",
         instruction: None,
+        attachments: &[],
     };
 
     #[test]
@@ -147,6 +154,7 @@ mod tests {
             nonce: "zzzzzzzz",
             now_date: "Jan 1, 2030",
             instruction: Some("  "),
+            attachments: &[],
         };
         assert_eq!(prompt(&INPUT).system, prompt(&other).system);
         assert!(

@@ -5,13 +5,27 @@
 //! end its own fence or pose as an answer. `observe` and `reflect` write with it; `output` and
 //! `render` use the same escape for what is stored and sent.
 
+use serde_json::Value;
+
 /// What one call of the Observer or the Reflector sends: one system and one user message.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// What is asked. The same for every call of one configuration, so providers cache it.
     pub system: String,
     /// What it is asked about.
     pub user: String,
+    /// What the text only names, in order. Whoever sends the prompt says which of them the model
+    /// can see, since only there it is known what the model takes.
+    pub attachments: Vec<Attached>,
+}
+
+/// A picture, a sound or a file that the text of a prompt names.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Attached {
+    /// As the text names it: `Image #1`.
+    pub name: String,
+    /// The content part that shows it; `None` where it is not to be shown.
+    pub part: Option<Value>,
 }
 
 impl std::fmt::Debug for Prompt {
@@ -20,6 +34,7 @@ impl std::fmt::Debug for Prompt {
         f.debug_struct("Prompt")
             .field("system_bytes", &self.system.len())
             .field("user_bytes", &self.user.len())
+            .field("attachments", &self.attachments.len())
             .finish()
     }
 }

@@ -85,7 +85,11 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
         let _ = write!(user, "{guidance}\n\n");
     }
     user.push_str("Write the condensed log now, all of it, from the first day to the last.");
-    Prompt { system, user }
+    Prompt {
+        system,
+        user,
+        ..Prompt::default()
+    }
 }
 
 /// The levels to try in order, from `start`; each is asked for only if the one before was not good

@@ -12,6 +12,7 @@ fn classify(status: u16, body: &str) -> CallError {
     let prompt = Prompt {
         system: "You write down what matters.".to_owned(),
         user: "Nils told his doctor about the pain in his left knee, and the doctor sent him to a specialist.".to_owned(),
+        ..Prompt::default()
     };
     let endpoint = Endpoint::Configured {
         base_url: Url::parse("http://h/v1").unwrap(),
