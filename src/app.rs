@@ -314,6 +314,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             block_after: observation.block_after_tokens,
             observation_tokens: reflection.observation_tokens,
             reflect_from: reflection.reflect_from_tokens,
+            observation_limit: reflection.block_after_tokens,
             block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
         },
         observation: jobs::Phase {

@@ -10,10 +10,12 @@
 pub mod advance;
 pub mod dates;
 mod degenerate;
+pub mod faithful;
 pub mod measure;
 pub mod observe;
 mod output;
 pub mod prompt;
+pub mod provenance;
 pub mod record;
 pub mod redact;
 pub mod reflect;
@@ -39,6 +41,9 @@ pub struct Policy {
     pub observation_tokens: u32,
     /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
     pub reflect_from: u32,
+    /// Observations at which code shortens the log where no model did (default 1.2 ×
+    /// `observation_tokens`).
+    pub observation_limit: u32,
     /// What the block costs beside its parts: preamble and message overhead.
     pub block_overhead: u32,
 }
@@ -122,6 +127,17 @@ pub struct PartMeta {
     pub tokens: u32,
     /// Tokens of the messages it covers.
     pub message_tokens: u32,
+    /// Whether somebody asked for it: such a reflection is used at once, whatever the log weighs.
+    pub asked: bool,
+}
+
+/// What is known of how a part came to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The messages each of its lines comes from.
+    pub origins: provenance::Origins,
+    /// What it kept of what it was written from.
+    pub retention: faithful::Retention,
 }
 
 /// A chunk or a reflection, before it has an id.
@@ -145,6 +161,10 @@ pub struct NewPart {
     pub sources: Vec<PartId>,
     /// The model that wrote it; `code` where code did.
     pub model: String,
+    /// See [`PartMeta::asked`].
+    pub asked: bool,
+    /// Where its lines come from and what they kept. Never part of what is sent.
+    pub evidence: Evidence,
 }
 
 /// A chunk or a reflection.

@@ -74,6 +74,8 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
         suggested_response: written.suggested_response,
         sources: Vec::new(),
         model: written.model,
+        asked: false,
+        evidence: crate::memory::Evidence::default(),
     }
 }
 

@@ -14,6 +14,9 @@ use crate::wire::chat::Parsed;
 pub(super) struct Payload {
     /// What the Observer reads.
     pub(super) transcript: String,
+    /// Which message says each line of the transcript that starts with a speaker, in order: origins
+    /// are found by it. Empty in rows of an older version.
+    pub(super) places: Vec<usize>,
     /// What code writes where the Observer finds nothing twice.
     pub(super) by_code: String,
     /// System messages inside the range (place, words): copied verbatim, never shown.
@@ -32,8 +35,10 @@ pub(super) fn of(parsed: &Parsed, nodes: &[Node], span: &Span) -> Payload {
         .filter_map(|(node, spoken)| Some(Entry::of(node, spoken.as_ref()?)))
         .collect();
     let zone = TimeZone::UTC;
+    let (transcript, places) = transcript::placed(&entries, &zone);
     Payload {
-        transcript: transcript::format(&entries, &zone),
+        transcript,
+        places,
         by_code: transcript::by_code(&entries, &zone),
         system: transcript::system_messages(&entries),
     }

@@ -72,6 +72,8 @@ pub(super) async fn reflect(
             suggested_response: None,
             sources: job.work.parts.clone(),
             model: phase.settings(&job.work.model).model,
+            asked: false,
+            evidence: crate::memory::Evidence::default(),
         }),
         (None, Some(error)) => Err(Failure::Call(error)),
         (None, None) => Err(Failure::Hopeless),

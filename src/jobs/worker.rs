@@ -243,6 +243,7 @@ async fn commit(shop: &Shop, job: &Job, part: NewPart) -> Settled {
                 span: part.span,
                 tokens: part.tokens,
                 message_tokens: part.message_tokens,
+                asked: part.asked,
             })
         }
         Ok(None) => Settled::Gone,

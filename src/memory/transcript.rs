@@ -61,6 +61,13 @@ impl<'a> Entry<'a> {
 
 /// The transcript of `entries`, in order; empty where none of them says anything.
 pub fn format(entries: &[Entry<'_>], zone: &TimeZone) -> String {
+    placed(entries, zone).0
+}
+
+/// The same, and for each of its lines that start in the first column with a speaker, in order, the
+/// place ([`Entry::count`]) of the message that says it.
+pub fn placed(entries: &[Entry<'_>], zone: &TimeZone) -> (String, Vec<usize>) {
+    let mut places = Vec::new();
     let mut reader = Reader::default();
     let mut clock = Clock::new(zone);
     let mut out = String::new();
@@ -77,9 +84,10 @@ pub fn format(entries: &[Entry<'_>], zone: &TimeZone) -> String {
                 None => String::new(),
             };
             let _ = writeln!(out, "{who}{time}: {}", indent(&what));
+            places.push(entry.count);
         }
     }
-    out
+    (out, places)
 }
 
 /// What code writes in place of an Observer that found nothing twice: one line for every message

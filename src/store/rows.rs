@@ -8,9 +8,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 
 use crate::history::{Link, Role, Scope};
+use crate::memory::faithful::Retention;
+use crate::memory::provenance::Origins;
 use crate::memory::{
-    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
-    Span,
+    Cause, Evidence, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId,
+    SnapshotMeta, Span,
 };
 
 use super::{Job, NewJob, StoreError};
@@ -81,7 +83,7 @@ pub(super) fn node(row: &SqliteRow) -> Read<Node> {
     })
 }
 
-/// The first eight columns of every statement about parts.
+/// The first nine columns of every statement about parts.
 pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
     Ok(PartMeta {
         id: PartId(int(row, 0)?),
@@ -89,10 +91,11 @@ pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
         span: span(row, 2)?,
         tokens: int(row, 6)?,
         message_tokens: int(row, 7)?,
+        asked: flag(row, 8)?,
     })
 }
 
-/// All thirteen columns of a part.
+/// All sixteen columns of a part.
 pub(super) fn part(row: &SqliteRow) -> Read<Part> {
     let meta = part_meta(row)?;
     Ok(Part {
@@ -100,13 +103,20 @@ pub(super) fn part(row: &SqliteRow) -> Read<Part> {
         body: NewPart {
             kind: meta.kind,
             span: meta.span,
-            text: get(row, 8)?,
+            text: get(row, 9)?,
             tokens: meta.tokens,
             message_tokens: meta.message_tokens,
-            current_task: get(row, 9)?,
-            suggested_response: get(row, 10)?,
-            sources: part_ids(row, 11)?,
-            model: get(row, 12)?,
+            current_task: get(row, 10)?,
+            suggested_response: get(row, 11)?,
+            sources: part_ids(row, 12)?,
+            model: get(row, 13)?,
+            asked: meta.asked,
+            evidence: Evidence {
+                origins: Origins::from_json(get(row, 14)?)
+                    .ok_or_else(|| corrupt("the origins of a part are not readable"))?,
+                retention: Retention::from_json(get(row, 15)?)
+                    .ok_or_else(|| corrupt("the retention of a part is not readable"))?,
+            },
         },
     })
 }

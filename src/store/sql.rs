@@ -39,7 +39,8 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND paren
 
 /// Parts that end in a chain (`$3`: links), without their text.
 pub(super) const PARTS_OF_CHAIN: &str = "
-SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.asked
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
 
@@ -59,14 +60,16 @@ WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
 /// Parts by id (`$3`: ids) with their text.
 pub(super) const PARTS: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.text, t.current_task, t.suggested_response, t.sources, t.model
+       t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
 /// The chunk whose range ends at a link (`$3`); of several the longest, as `advance` takes it.
 pub(super) const CHUNK_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.text, t.current_task, t.suggested_response, t.sources, t.model
+       t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = 'chunk'
 ORDER BY t.from_count, t.id LIMIT 1";
@@ -232,8 +235,9 @@ WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AN
 /// A part; nothing where the span has one.
 pub(super) const NEW_PART: &str = "
 INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
-                   message_tokens, current_task, suggested_response, sources, model, at_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+                   message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
+                   origins, retention)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING
 RETURNING id";
 
@@ -337,7 +341,8 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
 /// Parts of a lineage (`$3`) with their text.
 pub(super) const PARTS_OF_LINEAGE: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.text, t.current_task, t.suggested_response, t.sources, t.model
+       t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention
 FROM nodes AS n CROSS JOIN parts AS t
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link

@@ -237,6 +237,8 @@ impl Proxy {
             suggested_response: None,
             sources: job.sources.clone(),
             model: "script".into(),
+            asked: false,
+            evidence: diarist::memory::Evidence::default(),
         }
     }
 }

@@ -84,6 +84,7 @@ impl Case {
             block_after: self.message_tokens * 6 / 5,
             observation_tokens: self.observation_tokens,
             reflect_from: self.observation_tokens / 2,
+            observation_limit: self.observation_tokens * 6 / 5,
             block_overhead: overhead + 16,
         }
     }

@@ -128,6 +128,7 @@ impl World {
             span: part.body.span,
             tokens: part.body.tokens,
             message_tokens: part.body.message_tokens,
+            asked: part.body.asked,
         };
         let mut parts: Vec<PartMeta> = if self.any_branch {
             self.parts

@@ -28,6 +28,7 @@ const POLICY: Policy = Policy {
     block_after: u32::MAX,
     observation_tokens: u32::MAX,
     reflect_from: u32::MAX,
+    observation_limit: u32::MAX,
     block_overhead: 0,
 };
 
@@ -145,6 +146,8 @@ impl<'a> Client<'a> {
             suggested_response: None,
             sources: Vec::new(),
             model: "observer".to_owned(),
+            asked: false,
+            evidence: diarist::memory::Evidence::default(),
         };
         let id = self.store.commit_part(&job, &part, 2).await;
         id.expect("committed").expect("the only one");

@@ -193,6 +193,8 @@ impl Talk {
             suggested_response: None,
             sources: Vec::new(),
             model: "observer".to_owned(),
+            asked: false,
+            evidence: diarist::memory::Evidence::default(),
         }
     }
 

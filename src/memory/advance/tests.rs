@@ -9,6 +9,7 @@ const POLICY: Policy = Policy {
     block_after: 36_000,
     observation_tokens: 40_000,
     reflect_from: 20_000,
+    observation_limit: 48_000,
     block_overhead: 300,
 };
 
@@ -91,6 +92,7 @@ impl Chain {
             span: self.span(from, to),
             tokens,
             message_tokens: super::tokens(&self.nodes[from..to]),
+            asked: false,
         });
         id
     }

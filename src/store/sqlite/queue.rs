@@ -141,6 +141,9 @@ pub(super) async fn commit_part(
         .bind(id_list(&part.sources))
         .bind(part.model)
         .bind(at_ms)
+        .bind(part.asked)
+        .bind(part.evidence.origins.to_json())
+        .bind(part.evidence.retention.to_json())
         .fetch_optional(conn)
         .await?;
     Ok(id.map(PartId))

@@ -1,0 +1,137 @@
+//! What a text that stands in for another one has lost: names, numbers, dates, quotes, paths, links,
+//! identifiers, and what was marked as done.
+//!
+//! A model that condenses is believed afterwards, so what it dropped is measured by code. The items of
+//! the longer text are read ([`items`]), spelled alike ([`spelling`]), and looked for in the shorter
+//! one; a rewording is no loss. Works line by line and in linear time, and decides nothing: the jobs
+//! that observe and reflect ask again, mend, or write the numbers down.
+
+use serde_json::{Map, Value, json};
+
+/// What an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A person, a place, a product: a word with a capital where none is due.
+    Name,
+    /// A number, with its unit where it has one.
+    Number,
+    /// A day, a month, a time of day.
+    Date,
+    /// Words in quotes or backticks.
+    Quote,
+    /// A path or the name of a file.
+    Path,
+    /// A link.
+    Url,
+    /// Letters and digits mixed, words with an underscore or a capital inside, handles, addresses.
+    Identifier,
+    /// A line marked as done.
+    Done,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Number,
+        Self::Date,
+        Self::Quote,
+        Self::Path,
+        Self::Url,
+        Self::Identifier,
+        Self::Done,
+    ];
+
+    /// The stable name in the store, in metrics and in what people are told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Number => "number",
+            Self::Date => "date",
+            Self::Quote => "quote",
+            Self::Path => "path",
+            Self::Url => "url",
+            Self::Identifier => "identifier",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// How many of some items were kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Found again.
+    pub kept: u32,
+    /// All of them.
+    pub total: u32,
+}
+
+impl Share {
+    /// The share that was lost, 0 to 1; 0 where there was nothing to lose.
+    pub fn loss(self) -> f64 {
+        if self.total == 0 {
+            return 0.0;
+        }
+        f64::from(self.total - self.kept.min(self.total)) / f64::from(self.total)
+    }
+}
+
+/// What a part kept of what it was written from, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    kinds: [Share; Kind::ALL.len()],
+    /// The items that must not be lost: what stands in lines of high priority, what was marked as
+    /// done; of a conversation, what its user said.
+    pub high: Share,
+}
+
+/// The name of [`Retention::high`] in the store.
+const HIGH: &str = "high";
+
+impl Retention {
+    /// Of one kind.
+    pub fn of(&self, kind: Kind) -> Share {
+        self.kinds[kind as usize]
+    }
+
+    /// Of all kinds.
+    pub fn all(&self) -> Share {
+        self.kinds
+            .iter()
+            .fold(Share::default(), |sum, share| Share {
+                kept: sum.kept.saturating_add(share.kept),
+                total: sum.total.saturating_add(share.total),
+            })
+    }
+
+    /// As stored: kind -> [kept, total], kinds that did not occur left out.
+    pub fn to_json(&self) -> String {
+        let mut map = Map::new();
+        let mut put = |name: &str, share: Share| {
+            if share.total > 0 {
+                map.insert(name.to_owned(), json!([share.kept, share.total]));
+            }
+        };
+        for kind in Kind::ALL {
+            put(kind.name(), self.of(kind));
+        }
+        put(HIGH, self.high);
+        Value::Object(map).to_string()
+    }
+
+    /// The inverse of [`Retention::to_json`]; kinds of a later version are passed over.
+    pub fn from_json(json: &str) -> Option<Self> {
+        let map: Map<String, Value> = serde_json::from_str(json).ok()?;
+        let mut retention = Self::default();
+        for (name, value) in map {
+            let (kept, total) = serde_json::from_value::<(u32, u32)>(value).ok()?;
+            let share = Share { kept, total };
+            if name == HIGH {
+                retention.high = share;
+            } else if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+                retention.kinds[kind as usize] = share;
+            }
+        }
+        Some(retention)
+    }
+}
