@@ -15,7 +15,7 @@ use crate::admin::Condition;
 use crate::admin::{Admin, Readiness};
 use crate::audit::{Audit, AuditError};
 use crate::config::{self, Config};
-use crate::jobs::{self, Jobs};
+use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
 use crate::memory::{Policy, render};
 use crate::proxy::manners::Manners;
@@ -79,13 +79,14 @@ impl App {
             // No file is made for a memory nobody wants.
             store.close().await;
         }
+        let settings = InForce::new(memory_settings(config));
         let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
             tokenizer(&tasks),
             llm,
-            memory_settings(config),
+            settings.clone(),
             &tasks,
         );
         let memory = Memory {
@@ -317,6 +318,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             observation_limit: reflection.block_after_tokens,
             block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
         },
+        placement: placement(config),
         observation: jobs::Phase {
             max_output_tokens: observation.max_output_tokens,
             instruction: observation.instruction.clone(),

@@ -21,6 +21,7 @@ mod prepare;
 mod recorder;
 mod reflector;
 mod routes;
+mod settings;
 mod track;
 mod weigh;
 mod worker;
@@ -33,57 +34,14 @@ pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
 pub use routes::Routes;
+pub use settings::{InForce, Phase, Settings};
 
-use crate::llm::{Breaker, CallSettings, Endpoint, Model};
+use crate::llm::{Breaker, Model};
 use crate::memory::Policy;
 use crate::store::Store;
 use crate::store::recall::Recall;
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;
-
-/// How one phase calls its model.
-#[derive(Clone, Debug)]
-pub struct Phase {
-    /// Where to; `None` borrows the conversation's own way to the upstream.
-    pub endpoint: Option<Endpoint>,
-    /// Which model; `None` takes the conversation's own.
-    pub model: Option<String>,
-    /// Sampling temperature; dropped for a model that refuses it.
-    pub temperature: Option<f64>,
-    /// Bound on the answer, in tokens.
-    pub max_output_tokens: Option<u32>,
-    /// How long one call may take.
-    pub deadline: Duration,
-    /// The operator's addition to the prompt.
-    pub instruction: Option<String>,
-}
-
-impl Phase {
-    fn settings(&self, conversation_model: &str) -> CallSettings {
-        CallSettings {
-            model: self
-                .model
-                .clone()
-                .unwrap_or_else(|| conversation_model.to_owned()),
-            temperature: self.temperature,
-            max_output_tokens: self.max_output_tokens,
-            deadline: self.deadline,
-        }
-    }
-}
-
-/// How memory is made.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Thresholds.
-    pub policy: Policy,
-    /// The Observer.
-    pub observation: Phase,
-    /// The Reflector.
-    pub reflection: Phase,
-    /// Model calls at the same time; with 0 the queue is left alone.
-    pub concurrency: usize,
-}
 
 /// What the parts of this room share.
 #[derive(Clone)]
@@ -95,7 +53,9 @@ pub(crate) struct Shop {
     pub(crate) llm: Arc<dyn Model>,
     pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
-    pub(crate) settings: Arc<Settings>,
+    /// What is in force now. Whoever does one thing takes it once: a reload in between must not
+    /// mix two configurations in one job.
+    pub(crate) settings: InForce,
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
 }
@@ -106,7 +66,7 @@ impl Shop {
         recall: Arc<Recall>,
         counter: Arc<dyn TokenCounter>,
         llm: Arc<dyn Model>,
-        settings: Settings,
+        settings: InForce,
         clock: Clock,
     ) -> Self {
         Self {
@@ -117,7 +77,7 @@ impl Shop {
             llm,
             clock,
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
-            settings: Arc::new(settings),
+            settings,
             untold: Arc::default(),
         }
     }
@@ -145,7 +105,7 @@ impl Jobs {
         recall: Arc<Recall>,
         counter: Arc<dyn TokenCounter>,
         llm: Arc<dyn Model>,
-        settings: Settings,
+        settings: InForce,
         tasks: &Tasks,
     ) -> Self {
         let clock = Clock::default();
@@ -177,7 +137,7 @@ impl Jobs {
         recall: Arc<Recall>,
         counter: Arc<dyn TokenCounter>,
         llm: Arc<dyn Model>,
-        settings: Settings,
+        settings: InForce,
         clock: Clock,
     ) -> ByHand {
         ByHand::new(Shop::new(store, recall, counter, llm, settings, clock))
@@ -214,14 +174,19 @@ impl Jobs {
     }
 
     /// The thresholds in force.
-    pub fn policy(&self) -> &Policy {
-        &self.shop.settings.policy
+    pub fn policy(&self) -> Policy {
+        self.shop.settings.now().policy
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &InForce {
+        &self.shop.settings
     }
 
     /// Whether a phase borrows the conversation's way, so that the proxy must offer it.
     pub fn borrows(&self) -> bool {
-        self.shop.settings.observation.endpoint.is_none()
-            || self.shop.settings.reflection.endpoint.is_none()
+        let settings = self.shop.settings.now();
+        settings.observation.endpoint.is_none() || settings.reflection.endpoint.is_none()
     }
 
     /// The ways to the upstream this process holds.

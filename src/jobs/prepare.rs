@@ -60,7 +60,7 @@ pub(super) async fn overflow(
         snapshots: &applied,
         ..track.path()
     };
-    match plan_overflow(&path, &shop.settings.policy) {
+    match plan_overflow(&path, &shop.settings.now().policy) {
         Some(plan) => prepare(shop, scope, plan, (tip, history.len()), true).await,
         None => Ok(None),
     }

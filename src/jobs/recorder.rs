@@ -168,7 +168,7 @@ impl Recorder {
     async fn perform(&mut self, mut track: Track, exchange: Option<&Exchange>) -> Track {
         // Each round can make one more snapshot or reflection due, hardly ever a third.
         for _ in 0..4 {
-            let steps = advance(&track.path(), &self.shop.settings.policy);
+            let steps = advance(&track.path(), &self.shop.settings.now().policy);
             let mut changed = false;
             let mut ranges = Vec::new();
             for step in steps {

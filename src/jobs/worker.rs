@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Shop, observer, reflector};
+use super::{Phase, Settings, Shop, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -46,11 +46,12 @@ pub(super) async fn run(
     wake: Arc<Notify>,
     tasks: Tasks,
 ) {
-    if shop.settings.concurrency == 0 {
+    let concurrency = shop.settings.now().concurrency;
+    if concurrency == 0 {
         return;
     }
     let stop = tasks.token();
-    let room = Arc::new(Semaphore::new(shop.settings.concurrency));
+    let room = Arc::new(Semaphore::new(concurrency));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -86,7 +87,7 @@ pub(super) async fn run(
 }
 
 pub(super) async fn claim(shop: &Shop) -> Option<Job> {
-    let settings = &shop.settings;
+    let settings = shop.settings.now();
     let filter = ClaimFilter {
         observe_any: settings.observation.endpoint.is_some(),
         reflect_any: settings.reflection.endpoint.is_some(),
@@ -146,7 +147,8 @@ pub(super) enum Answered {
 
 /// Asks the model of `job`.
 pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
-    let phase = phase(shop, job.work.kind);
+    let settings = shop.settings.now();
+    let phase = phase(&settings, job.work.kind);
     let Some(endpoint) = endpoint(shop, phase, job) else {
         return Answered::NoWay;
     };
@@ -176,7 +178,9 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
         }
         Answered::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
         Answered::Call(Err(Failure::Call(error))) => {
-            let borrowed = phase(shop, job.work.kind).endpoint.is_none();
+            let borrowed = phase(&shop.settings.now(), job.work.kind)
+                .endpoint
+                .is_none();
             if matches!(error, CallError::Unauthorised { .. }) && borrowed {
                 shop.routes.withdraw(&job.scope.tenant);
             }
@@ -199,10 +203,10 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     }
 }
 
-fn phase(shop: &Shop, kind: PartKind) -> &Phase {
+fn phase(settings: &Settings, kind: PartKind) -> &Phase {
     match kind {
-        PartKind::Chunk => &shop.settings.observation,
-        PartKind::Reflection => &shop.settings.reflection,
+        PartKind::Chunk => &settings.observation,
+        PartKind::Reflection => &settings.reflection,
     }
 }
 

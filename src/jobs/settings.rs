@@ -1,0 +1,78 @@
+//! How memory is made, and the handle through which a reload replaces it while the process runs.
+//!
+//! Decides nothing. What these settings say enters chunks and snapshots when those are made and is
+//! fixed there: a reload changes not one byte of what is already being sent. Filled in by `app`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::llm::{CallSettings, Endpoint};
+use crate::memory::Policy;
+use crate::wire::Placement;
+
+/// How one phase calls its model.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Where to; `None` borrows the conversation's own way to the upstream.
+    pub endpoint: Option<Endpoint>,
+    /// Which model; `None` takes the conversation's own.
+    pub model: Option<String>,
+    /// Sampling temperature; dropped for a model that refuses it.
+    pub temperature: Option<f64>,
+    /// Bound on the answer, in tokens.
+    pub max_output_tokens: Option<u32>,
+    /// How long one call may take.
+    pub deadline: Duration,
+    /// The operator's addition to the prompt.
+    pub instruction: Option<String>,
+}
+
+impl Phase {
+    pub(super) fn settings(&self, conversation_model: &str) -> CallSettings {
+        CallSettings {
+            model: self
+                .model
+                .clone()
+                .unwrap_or_else(|| conversation_model.to_owned()),
+            temperature: self.temperature,
+            max_output_tokens: self.max_output_tokens,
+            deadline: self.deadline,
+        }
+    }
+}
+
+/// How memory is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Thresholds.
+    pub policy: Policy,
+    /// Where the blocks of new snapshots stand; `None` sends none.
+    pub placement: Option<Placement>,
+    /// The Observer.
+    pub observation: Phase,
+    /// The Reflector.
+    pub reflection: Phase,
+    /// Model calls at the same time; with 0 the queue is left alone. Taken once, at the start.
+    pub concurrency: usize,
+}
+
+/// The settings in force, shared by everybody who works by them.
+#[derive(Clone, Debug)]
+pub struct InForce(Arc<RwLock<Arc<Settings>>>);
+
+impl InForce {
+    /// Puts `settings` into force.
+    pub fn new(settings: Settings) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(settings))))
+    }
+
+    /// What is in force now. It stays as it is for whoever holds it.
+    pub fn now(&self) -> Arc<Settings> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts `settings` into force in the place of what was.
+    pub fn replace(&self, settings: Settings) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+}
