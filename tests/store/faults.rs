@@ -109,17 +109,10 @@ async fn a_database_of_a_newer_or_altered_version() {
     let disk = Disk::new();
     made(&disk).await;
     let mut other = other_program(&disk.file()).await;
-    run(&mut other, "INSERT INTO _sqlx_migrations SELECT 99, 'future', installed_on, 1, checksum, 0 FROM _sqlx_migrations").await;
+    run(&mut other, "INSERT INTO _sqlx_migrations SELECT 99, 'future', installed_on, 1, checksum, 0 FROM _sqlx_migrations LIMIT 1").await;
     let error = refused(&disk.url()).await;
     assert!(
-        matches!(
-            error,
-            OpenError::Newer {
-                found: 99,
-                known: 1,
-                ..
-            }
-        ),
+        matches!(error, OpenError::Newer { found: 99, .. }),
         "{error}"
     );
     run(

@@ -42,11 +42,18 @@ WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 /// Applied files in order; the file names are in `migrations/sqlite`. `sqlx::migrate!` would need
 /// the `macros` feature, which builds SQLite and the TLS stack a second time for the host.
 fn migrations() -> Vec<Migration> {
-    [(
-        1,
-        "init",
-        include_str!("../../../migrations/sqlite/0001_init.sql"),
-    )]
+    [
+        (
+            1,
+            "init",
+            include_str!("../../../migrations/sqlite/0001_init.sql"),
+        ),
+        (
+            4,
+            "provenance",
+            include_str!("../../../migrations/sqlite/0004_provenance.sql"),
+        ),
+    ]
     .into_iter()
     .map(|(version, name, text)| {
         Migration::new(
