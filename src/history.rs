@@ -16,7 +16,7 @@ use std::ops::Range;
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
-pub use spoken::{Attachment, Piece, Spoken};
+pub use spoken::{Attachment, Detail, Media, Piece, Spoken};
 
 /// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@
 //! words) and `audit` (usage). Knows `history`, nothing of memory.
 
 pub mod chat;
+mod media;
 mod scan;
 mod splice;
 pub mod usage;

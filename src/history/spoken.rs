@@ -41,6 +41,8 @@ pub enum Piece {
         kind: Attachment,
         /// File name, the last path segment of its URL, or its media type.
         label: String,
+        /// What the message tells of it, for weighing it.
+        media: Media,
     },
     /// A part this version does not know, as its JSON.
     Unknown(String),
@@ -55,4 +57,29 @@ pub enum Attachment {
     Audio,
     /// Any other file.
     File,
+}
+
+/// What a message tells of an attachment without anybody opening it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Media {
+    /// Its media type in lower case (`image/png`); for sound the format (`wav`).
+    pub mime: Option<String>,
+    /// Its size, where the message carries it along.
+    pub bytes: Option<u64>,
+    /// Width and height of a picture, where its first bytes say so.
+    pub pixels: Option<(u32, u32)>,
+    /// How closely the model is asked to look.
+    pub detail: Detail,
+}
+
+/// How closely a model is asked to look at a picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// At a thumbnail.
+    Low,
+    /// At all of it.
+    High,
+    /// As the provider thinks fit for its size.
+    #[default]
+    Auto,
 }

@@ -21,11 +21,12 @@ pub(super) async fn weigh(
     let history = Arc::clone(&exchange.history);
     let parsed = Arc::clone(&exchange.parsed);
     let counter = Arc::clone(&shop.counter);
+    let model = exchange.model.clone();
     let (tokens, bytes) = tokio::task::spawn_blocking(move || {
         let tally = Tally::new(&*counter);
         let weigh = |index| {
             let said = parsed.spoken(index);
-            said.map_or(0, |said| measure::message(&said, &tally))
+            said.map_or(0, |said| measure::message(&said, &model, &tally))
         };
         let tokens: Vec<u32> = (known..history.len()).map(weigh).collect();
         (tokens, tally.counted())

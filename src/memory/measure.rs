@@ -1,25 +1,79 @@
-//! What a message weighs in tokens. Counted once per message, off the request path, and stored.
+//! What a message weighs in tokens. Counted once per message, off the request path, and stored: what
+//! is cut and activated later is a function of these counts, so they never change, whichever model
+//! is asked next.
+//!
+//! Text goes through the tokenizer. What is no text is weighed by its provider's published rules
+//! ([`media`]); its encoding is never counted as text, and no estimate a client may send along is
+//! believed.
+
+mod media;
 
 use crate::history::{Piece, Spoken};
 use crate::tokens::TokenCounter;
 
-/// What a message costs beside its text: role and separators (3.8 in the published accounting).
+/// What a message costs beside its text: role and separators (3.8 in the published accounting). The
+/// result of a tool is a message of its own.
 const MESSAGE: u32 = 4;
 
-/// What an attachment is taken for until it is measured by the provider's rules: a picture of
-/// 1024 x 1024 in high detail by OpenAI's published formula (85 + 4 x 170).
-const ATTACHMENT: u32 = 765;
-
-/// Tokens of `message`.
-pub fn message(spoken: &Spoken, counter: &dyn TokenCounter) -> u32 {
+/// Tokens of `message`, for `model`.
+pub fn message(spoken: &Spoken, model: &str, counter: &dyn TokenCounter) -> u32 {
     let pieces = spoken.pieces.iter().map(|piece| match piece {
         Piece::Text(text) | Piece::Refusal(text) | Piece::Unknown(text) => counter.count(text),
         Piece::Call {
             name, arguments, ..
         } => counter.count(name).saturating_add(counter.count(arguments)),
         Piece::Result { .. } => 0,
-        Piece::Attachment { .. } => ATTACHMENT,
+        Piece::Attachment { kind, label, media } => media::tokens(*kind, media, model)
+            // Named, and fetched by the provider: nothing but the name is known.
+            .unwrap_or_else(|| counter.count(label)),
     });
     let name = spoken.name.as_deref().map_or(0, |name| counter.count(name));
     pieces.fold(MESSAGE.saturating_add(name), u32::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Attachment, Media, Role};
+    use crate::tokens::Estimate;
+
+    fn weigh(pieces: Vec<Piece>) -> u32 {
+        let spoken = Spoken {
+            role: Role::User,
+            name: None,
+            pieces,
+        };
+        message(&spoken, "gpt-4o", &Estimate)
+    }
+
+    /// A message weighs more than its text, a call what it says, a result nothing beside its text.
+    #[test]
+    fn a_message_weighs_more_than_its_words() {
+        let text = "tell me of the pass".repeat(100);
+        let words = Estimate.count(&text);
+        assert_eq!(weigh(vec![]), MESSAGE);
+        assert_eq!(weigh(vec![Piece::Text(text.clone())]), words + MESSAGE);
+        let call = Piece::Call {
+            id: "a long id that is not counted".to_owned(),
+            name: "look".to_owned(),
+            arguments: text.clone(),
+        };
+        assert_eq!(weigh(vec![call]), words + Estimate.count("look") + MESSAGE);
+        let result = Piece::Result {
+            id: "a long id that is not counted".to_owned(),
+        };
+        let large = "x".repeat(100_000);
+        let counted = weigh(vec![result, Piece::Text(large.clone())]);
+        assert_eq!(counted, Estimate.count(&large) + MESSAGE);
+    }
+
+    #[test]
+    fn a_file_that_is_only_named_weighs_its_name() {
+        let file = Piece::Attachment {
+            kind: Attachment::File,
+            label: "file-123".to_owned(),
+            media: Media::default(),
+        };
+        assert_eq!(weigh(vec![file]), Estimate.count("file-123") + MESSAGE);
+    }
 }

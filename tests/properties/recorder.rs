@@ -32,7 +32,7 @@ impl Proxy {
             .collect();
         let tokens: Vec<u32> = spoken[nodes.len()..]
             .iter()
-            .map(|spoken| measure::message(spoken, &Quarters))
+            .map(|spoken| measure::message(spoken, "m", &Quarters))
             .collect();
         let at_ms = 1_790_000_000_000 + 60_000 * i64::try_from(self.requests).unwrap();
         let new = record::added(history, nodes.len(), &tokens, at_ms);

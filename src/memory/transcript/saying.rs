@@ -79,7 +79,7 @@ impl Reader {
                 }
                 Piece::Refusal(text) => words.push(format!("[declined] {}", redact::clean(text))),
                 Piece::Unknown(json) => words.push(shorten(&redact::clean(json), ARGUMENT_CHARS)),
-                Piece::Attachment { kind, label } => words.push(self.attachment(*kind, label)),
+                Piece::Attachment { kind, label, .. } => words.push(self.attachment(*kind, label)),
                 Piece::Call {
                     id,
                     name,

@@ -2,7 +2,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
-use crate::history::Attachment;
+use crate::history::{Attachment, Media};
 
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;
@@ -107,14 +107,17 @@ fn a_conversation_reads_like_minutes() {
                     Piece::Attachment {
                         kind: Attachment::Image,
                         label: "map].png".into(),
+                        media: Media::default(),
                     },
                     Piece::Attachment {
                         kind: Attachment::File,
                         label: "plan.pdf".into(),
+                        media: Media::default(),
                     },
                     Piece::Attachment {
                         kind: Attachment::Image,
                         label: String::new(),
+                        media: Media::default(),
                     },
                 ],
             ),

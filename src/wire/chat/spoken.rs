@@ -7,7 +7,8 @@ use super::content::{Item, items};
 use super::fields::{Answer, Fields, Function};
 use super::text::Tree;
 use super::url;
-use crate::history::{Attachment, Piece, Spoken};
+use crate::history::{Attachment, Detail, Media, Piece, Spoken};
+use crate::wire::media;
 
 /// From this length on, a string of an unknown part that looks like base64 is named, not quoted.
 const DATA_FROM: usize = 256;
@@ -42,7 +43,7 @@ pub(super) fn spoken(fields: &Fields<'_>) -> Spoken {
     }
     pieces.extend(fields.function_call.iter().map(|call| call_piece("", call)));
     if !fields.audio.is_empty() {
-        pieces.push(attachment(Attachment::Audio, "answer"));
+        pieces.push(attachment(Attachment::Audio, "answer", Media::default()));
     }
     Spoken {
         role: fields.role,
@@ -59,37 +60,22 @@ fn call_piece(id: &str, call: &Function<'_>) -> Piece {
     }
 }
 
-fn attachment(kind: Attachment, label: &str) -> Piece {
+fn attachment(kind: Attachment, label: &str, media: Media) -> Piece {
     Piece::Attachment {
         kind,
         label: label.to_owned(),
+        media,
     }
 }
 
 fn part_piece(mut part: Tree<'_>) -> Piece {
-    let field = |value: &Tree<'_>, key| value.get(key).and_then(Tree::as_text).map(str::to_owned);
-    let known = match field(&part, "type").as_deref() {
-        Some("text") => field(&part, "text").map(Piece::Text),
-        Some("refusal") => field(&part, "refusal").map(Piece::Refusal),
-        Some("image_url") => part
-            .get("image_url")
-            .and_then(|image| {
-                image
-                    .as_text()
-                    .map(str::to_owned)
-                    .or_else(|| field(image, "url"))
-            })
-            .map(|url| attachment(Attachment::Image, url_label(&url))),
-        Some("input_audio") => part
-            .get("input_audio")
-            .map(|audio| field(audio, "format").unwrap_or_else(|| "audio".to_owned()))
-            .map(|format| attachment(Attachment::Audio, &format)),
-        Some("file") => part.get("file").map(|file| {
-            let label = field(file, "filename")
-                .or_else(|| field(file, "file_data").map(|data| url_label(&data).to_owned()))
-                .or_else(|| field(file, "file_id"));
-            attachment(Attachment::File, label.as_deref().unwrap_or("file"))
-        }),
+    let known = match text_of(&part, "type") {
+        Some("text") => text_of(&part, "text").map(|text| Piece::Text(text.to_owned())),
+        Some("refusal") => text_of(&part, "refusal").map(|text| Piece::Refusal(text.to_owned())),
+        Some("image_url") => part.get("image_url").and_then(image_url),
+        Some("image") => part.get("source").and_then(image_source),
+        Some("input_audio") => part.get("input_audio").map(sound),
+        Some("file") => part.get("file").map(file),
         _ => None,
     };
     known.unwrap_or_else(|| {
@@ -97,6 +83,62 @@ fn part_piece(mut part: Tree<'_>) -> Piece {
         // A tree has no member that serialising could fail on.
         Piece::Unknown(serde_json::to_string(&part).unwrap_or_default())
     })
+}
+
+fn text_of<'t>(value: &'t Tree<'_>, key: &'static str) -> Option<&'t str> {
+    value.get(key).and_then(Tree::as_text)
+}
+
+/// `{"url", "detail"}`, or the URL alone.
+fn image_url(image: &Tree<'_>) -> Option<Piece> {
+    let url = image.as_text().or_else(|| text_of(image, "url"))?;
+    let detail = match text_of(image, "detail") {
+        Some("low") => Detail::Low,
+        Some("high") => Detail::High,
+        _ => Detail::Auto,
+    };
+    let media = Media {
+        detail,
+        ..media::of_url(url)
+    };
+    Some(attachment(Attachment::Image, url_label(url), media))
+}
+
+/// The form of Anthropic's own API, which gateways pass through.
+fn image_source(source: &Tree<'_>) -> Option<Piece> {
+    if let Some(url) = text_of(source, "url") {
+        return Some(attachment(
+            Attachment::Image,
+            url_label(url),
+            media::of_url(url),
+        ));
+    }
+    let mime = text_of(source, "media_type")?;
+    let media = media::of_base64(text_of(source, "data")?, Some(mime));
+    Some(attachment(Attachment::Image, mime, media))
+}
+
+fn sound(audio: &Tree<'_>) -> Piece {
+    let format = text_of(audio, "format");
+    let media = match text_of(audio, "data") {
+        Some(data) => media::of_base64(data, format),
+        None => Media::default(),
+    };
+    attachment(Attachment::Audio, format.unwrap_or("audio"), media)
+}
+
+fn file(file: &Tree<'_>) -> Piece {
+    let data = text_of(file, "file_data");
+    let label = text_of(file, "filename")
+        .or_else(|| data.map(url_label))
+        .or_else(|| text_of(file, "file_id"))
+        .unwrap_or("file");
+    let media = match data {
+        Some(url) if url.starts_with("data:") => media::of_url(url),
+        Some(encoded) => media::of_base64(encoded, None),
+        None => Media::default(),
+    };
+    attachment(Attachment::File, label, media)
 }
 
 /// The media type of a `data:` URL, the last path segment of any other.

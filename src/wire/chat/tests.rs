@@ -2,7 +2,7 @@
 //! are property tests in `tests/wire.rs`.
 
 use super::*;
-use crate::history::{Attachment, Fingerprint, Piece};
+use crate::history::{Attachment, Detail, Fingerprint, Media, Piece};
 
 fn parsed(messages: &str) -> Parsed {
     let body = Bytes::from(format!(r#"{{"model":"m","messages":{messages}}}"#));
@@ -356,9 +356,14 @@ fn words_leave_data_and_thoughts_out() {
               "tool_calls":[{{"id":"c","function":{{"name":"f","arguments":"{{ \"a\": 1 }}"}}}}]}},
             {{"role":"tool","tool_call_id":"c","content":"done"}}]"#
     ));
-    let attachment = |kind, label: &str| Piece::Attachment {
+    let attachment = |kind, label: &str, mime: Option<&str>| Piece::Attachment {
         kind,
         label: label.into(),
+        media: Media {
+            mime: mime.map(str::to_owned),
+            bytes: mime.map(|_| 300),
+            ..Media::default()
+        },
     };
     let user = parsed.spoken(0).unwrap();
     assert_eq!((user.role, user.name.as_deref()), (Role::User, Some("Ann")));
@@ -366,10 +371,10 @@ fn words_leave_data_and_thoughts_out() {
         user.pieces,
         [
             Piece::Text("ab".into()),
-            attachment(Attachment::Image, "image/png"),
-            attachment(Attachment::Image, "cat.png"),
-            attachment(Attachment::Audio, "wav"),
-            attachment(Attachment::File, "a.pdf"),
+            attachment(Attachment::Image, "image/png", Some("image/png")),
+            attachment(Attachment::Image, "cat.png", None),
+            attachment(Attachment::Audio, "wav", Some("wav")),
+            attachment(Attachment::File, "a.pdf", Some("application/pdf")),
             Piece::Unknown(r#"{"blob":"[data]","n":1.0,"type":"new"}"#.into()),
         ]
     );
@@ -389,4 +394,38 @@ fn words_leave_data_and_thoughts_out() {
         [Piece::Result { id: "c".into() }, Piece::Text("done".into())]
     );
     assert_eq!(parsed.spoken(3), None);
+}
+
+#[test]
+fn pictures_tell_what_they_weigh_and_how_closely_to_look() {
+    let gif = "R0lGODlhIANYAg";
+    let parsed = parsed(&format!(
+        r#"[{{"role":"user","content":[
+            {{"type":"image_url","image_url":{{"url":"data:image/gif;base64,{gif}","detail":"low"}}}},
+            {{"type":"image_url","image_url":{{"url":"https://h/cat.png","detail":"high"}}}},
+            {{"type":"image_url","image_url":"data:image/gif;base64,{gif}"}},
+            {{"type":"image","source":{{"type":"base64","media_type":"image/gif","data":"{gif}"}}}},
+            {{"type":"file","file":{{"file_id":"file-1"}}}}]}}]"#
+    ));
+    let told: Vec<_> = parsed
+        .spoken(0)
+        .unwrap()
+        .pieces
+        .into_iter()
+        .map(|piece| match piece {
+            Piece::Attachment { label, media, .. } => (label, media.pixels, media.detail),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let size = Some((800, 600));
+    assert_eq!(
+        told,
+        [
+            ("image/gif".to_owned(), size, Detail::Low),
+            ("cat.png".to_owned(), None, Detail::High),
+            ("image/gif".to_owned(), size, Detail::Auto),
+            ("image/gif".to_owned(), size, Detail::Auto),
+            ("file-1".to_owned(), None, Detail::Auto),
+        ]
+    );
 }
