@@ -325,6 +325,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             ..phase(&observation.phase)
         },
         reflection: phase(&reflection.phase),
+        daily_tokens: config.memory.daily_tokens,
         concurrency: if config.memory.enabled {
             MODEL_CALLS
         } else {

@@ -11,6 +11,7 @@
 //! does not fit is dropped, since the client will send the same history again.
 
 mod ask;
+mod books;
 mod by_hand;
 mod clock;
 mod failure;
@@ -58,6 +59,7 @@ pub(crate) struct Shop {
     pub(crate) settings: InForce,
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
+    pub(crate) spent: Arc<books::Spent>,
 }
 
 impl Shop {
@@ -79,6 +81,7 @@ impl Shop {
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
             settings,
             untold: Arc::default(),
+            spent: Arc::default(),
         }
     }
 }

@@ -153,8 +153,7 @@ impl Llm {
         let called = self.call_in_shape(endpoint, settings, prompt);
         match tokio::time::timeout(settings.deadline, called).await {
             Ok(result) => result,
-            Err(_) => Err(CallError::Transient {
-                retry_after: None,
+            Err(_) => Err(CallError::Late {
                 message: format!("no answer within {} s", settings.deadline.as_secs_f32()),
             }),
         }

@@ -106,6 +106,8 @@ pub struct Record {
     pub used: Used,
     /// The model it asked for.
     pub model: String,
+    /// The way it took to the upstream (see [`NewJob::way`]); `None` leaves what is known.
+    pub way: Option<[u8; 32]>,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
 }
@@ -129,6 +131,13 @@ pub struct NewJob {
     pub tip: Link,
     /// Length of that request.
     pub tip_count: usize,
+    /// Hash of the way to the upstream that its conversation took: where no endpoint of its own is
+    /// configured, only who holds this very way may do the job. `None`: the last one that the
+    /// conversation is known to have taken.
+    pub way: Option<[u8; 32]>,
+    /// How close the conversation is to its limit, in thousandths of it. More urgent jobs of a
+    /// tenant are claimed first.
+    pub urgency: u32,
 }
 
 /// What became of a job that was offered.
@@ -169,8 +178,81 @@ pub struct ClaimFilter {
     pub observe_any: bool,
     /// Reflect jobs of any tenant, or only of `held`.
     pub reflect_any: bool,
-    /// Tenants whose way to the upstream this process holds.
-    pub held: Vec<[u8; 32]>,
+    /// Tenants and the ways of theirs that this process holds.
+    pub held: Vec<([u8; 32], [u8; 32])>,
+    /// Tokens that model calls may cost a tenant on a UTC day; jobs of one that has spent them wait
+    /// for the next.
+    pub daily_tokens: Option<u64>,
+}
+
+/// What one model call of memory cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// For what.
+    pub kind: PartKind,
+    /// Tokens of the prompt.
+    pub sent: u64,
+    /// Of these, how many came from the provider's cache.
+    pub cached: u64,
+    /// Tokens of the answer.
+    pub written: u64,
+    /// Of the prompt's and the answer's, how many were counted here, since the endpoint reported none.
+    pub guessed: u64,
+}
+
+/// What model calls of one kind cost a lineage. See [`Cost`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// How many calls.
+    pub calls: u64,
+    /// See [`Cost::sent`].
+    pub sent: u64,
+    /// See [`Cost::cached`].
+    pub cached: u64,
+    /// See [`Cost::written`].
+    pub written: u64,
+    /// See [`Cost::guessed`].
+    pub guessed: u64,
+}
+
+/// What memory's own model calls cost a lineage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// The Observer's.
+    pub observing: Spent,
+    /// The Reflector's.
+    pub reflecting: Spent,
+}
+
+/// Something that happened in a conversation: numbers and names, never words of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its published name.
+    pub kind: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// A JSON object.
+    pub body: String,
+}
+
+/// Events of each kind that a lineage keeps, the newest.
+pub const EVENTS_KEPT: u32 = 100;
+
+/// A tenant with open jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Short hash of the tenant.
+    pub tenant: String,
+    /// Open jobs.
+    pub jobs: u64,
+    /// Tokens its model calls cost on the day asked about.
+    pub tokens: u64,
+}
+
+/// The UTC day of a time in milliseconds since 1970, counted from then.
+#[must_use]
+pub fn day(at_ms: i64) -> i64 {
+    at_ms.div_euclid(24 * 60 * 60 * 1_000)
 }
 
 /// How a claimed job ended without a part.
@@ -238,6 +320,8 @@ pub struct ThreadRow {
     pub parts: usize,
     /// Snapshots prepared for it.
     pub snapshots: usize,
+    /// What memory's own model calls cost for it.
+    pub costs: Costs,
     /// First and last request, in milliseconds since 1970.
     pub first_ms: i64,
     /// See `first_ms`.
@@ -255,6 +339,8 @@ pub struct ThreadDetail {
     pub parts: Vec<Part>,
     /// Its snapshots, in order.
     pub snapshots: Vec<Snapshot>,
+    /// What happened in it, oldest first.
+    pub events: Vec<Event>,
 }
 
 /// The store.
@@ -297,6 +383,33 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         now_ms: i64,
         lease_ms: i64,
     ) -> Result<Option<Job>, StoreError>;
+
+    /// Jobs that end at these links are now to go this way (`None`: as before), and those of the
+    /// Observer are so urgent: another request of their conversation came.
+    async fn steer(
+        &self,
+        scope: &Scope,
+        ends: &[Link],
+        way: Option<[u8; 32]>,
+        urgency: u32,
+    ) -> Result<(), StoreError>;
+
+    /// Writes down what a call for the conversation of `tip` cost, and returns what its tenant spent
+    /// on that UTC day in all. Forgetting the conversation does not give it back.
+    async fn pay(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        cost: Cost,
+        at_ms: i64,
+    ) -> Result<u64, StoreError>;
+
+    /// Puts events on the timeline of the conversation of `tip`; of each kind the newest
+    /// [`EVENTS_KEPT`] stay. Nothing happens where the conversation was forgotten.
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Result<(), StoreError>;
+
+    /// Tenants with open jobs, and what they spent on the UTC day of `at_ms`, for the operator.
+    async fn waiting(&self, at_ms: i64) -> Result<Vec<Waiting>, StoreError>;
 
     /// Stores the part of a claimed job and deletes the job, in one transaction. `None` where the
     /// lease was lost or a part for that span exists (then the job is gone as well).

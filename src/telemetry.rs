@@ -47,6 +47,8 @@ pub const JOBS: &str = "diarist_jobs_total";
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
 /// Tokens that memory's own model calls cost. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
+/// Tenants that spent on a day what memory may cost them (`memory.daily_tokens`).
+pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
 /// Conversations the Observer was kept from, or let back to, since it is shown at most 1.5 times what
 /// is new. Label: `change` (`paused`, `resumed`).
 pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
@@ -139,6 +141,10 @@ fn describe_memory() {
     describe_counter!(JOBS, "Jobs ended, by kind and outcome");
     describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
+    describe_counter!(
+        BUDGETS_SPENT,
+        "Tenants that spent a day's tokens of memory's own calls"
+    );
     describe_counter!(
         OBSERVER_PAUSES,
         "Conversations the Observer was kept from or let back to"

@@ -22,9 +22,11 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let (observer, reflector) = phases(raw, problems);
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
+    let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
     scope?;
     Ok(Memory {
         enabled: raw.memory.enabled.value,
+        daily_tokens: daily_tokens?,
         observation: observation?,
         reflection: reflection?,
     })
@@ -220,6 +222,16 @@ fn tokens(number: u64) -> Result<u32, Wrong> {
             "write a smaller number",
         )),
     }
+}
+
+fn daily(number: u64) -> Result<u64, Wrong> {
+    if number > 0 {
+        return Ok(number);
+    }
+    Err(Wrong::new(
+        "with 0 tokens a day nothing would ever be observed",
+        "write a number above 0, or memory.enabled = false for no memory at all",
+    ))
 }
 
 fn temperature(number: f64) -> Result<f64, Wrong> {

@@ -179,6 +179,9 @@ settings! {
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// API key for base_url. Better kept in the environment: DIARIST__MEMORY__API_KEY.
         api_key: Option<SecretString> = Example(r#""sk-...""#),
+        /// Tokens that memory's own model calls, prompts and answers, may cost a tenant on a UTC day.
+        /// Once they are spent its jobs wait for the next day; requests go on. Unset: no bound.
+        daily_tokens: Option<u64> = Example("5000000"),
     }
 
     /// The Observer: turns older messages into observations.

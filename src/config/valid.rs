@@ -102,6 +102,8 @@ pub enum Audit {
 #[derive(Debug, Clone)]
 pub struct Memory {
     pub enabled: bool,
+    /// Tokens that model calls may cost a tenant on a UTC day; above 0.
+    pub daily_tokens: Option<u64>,
     pub observation: Observation,
     pub reflection: Reflection,
 }

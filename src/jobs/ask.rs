@@ -1,12 +1,10 @@
-//! One question to a model: past the circuit breaker, and counted.
+//! One question to a model: within the budget, past the circuit breaker, and paid for.
 
 use std::time::Duration;
 
-use super::{Phase, Shop};
+use super::{Phase, Shop, books};
 use crate::llm::{CallError, Endpoint, Prompt, Reply};
-use crate::memory::PartKind;
 use crate::store::Job;
-use crate::telemetry;
 
 /// Failures in a row after which an endpoint is left alone.
 pub(super) const FAILURES: u32 = 5;
@@ -18,7 +16,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Those of the call; [`CallError::Transient`] with the time to wait where the endpoint keeps
-/// failing and is left alone.
+/// failing and is left alone, or its tenant has spent what it may today.
 pub(super) async fn ask(
     shop: &Shop,
     phase: &Phase,
@@ -26,6 +24,7 @@ pub(super) async fn ask(
     job: &Job,
     prompt: &Prompt,
 ) -> Result<Reply, CallError> {
+    books::admit(shop, &job.scope)?;
     let key = endpoint.breaker_key();
     if let Err(wait) = shop.breaker.admit(&key, shop.clock.instant()) {
         return Err(CallError::Transient {
@@ -41,27 +40,6 @@ pub(super) async fn ask(
         Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
         _ => shop.breaker.succeeded(&key),
     }
-    if let Ok(reply) = &answer {
-        count(job.work.kind, reply);
-    }
+    books::pay(shop, job, prompt, &answer).await;
     answer
-}
-
-/// What memory itself costs, as the endpoint reported it.
-fn count(kind: PartKind, reply: &Reply) {
-    let reported = [
-        ("in", reply.usage.prompt),
-        ("cached", reply.usage.cached),
-        ("out", reply.usage.completion),
-    ];
-    for (direction, tokens) in reported {
-        if let Some(tokens) = tokens {
-            metrics::counter!(
-                telemetry::MODEL_TOKENS,
-                "kind" => kind.name(),
-                "direction" => direction
-            )
-            .increment(tokens);
-        }
-    }
 }

@@ -29,6 +29,8 @@ pub struct Exchange {
     pub used: Used,
     /// The model it asked for.
     pub model: String,
+    /// Hash of the way it lent its memory, if any (see `BorrowedRoute::hash`).
+    pub way: Option<[u8; 32]>,
     /// When it came, in milliseconds since 1970.
     pub at_ms: i64,
 }

@@ -16,7 +16,7 @@ use super::prepare::{load, prepare};
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
 use crate::history::{Link, Scope};
-use crate::memory::advance::{Plan, Step, Work, WorkState, advance};
+use crate::memory::advance::{Plan, Step, Work, WorkState, advance, standing};
 use crate::memory::{Node, PartKind, Span, record};
 use crate::store::{NewJob, Offered, Record, StoreError};
 use crate::telemetry;
@@ -89,8 +89,9 @@ impl Recorder {
             recorded = self.record(&exchange).await;
         }
         match recorded {
-            Ok(track) => {
+            Ok(mut track) => {
                 self.shop.recall.troubled(false);
+                self.steer(&mut track).await;
                 let track = self.perform(track, Some(&exchange)).await;
                 self.tracks.put(track);
             }
@@ -148,10 +149,12 @@ impl Recorder {
             count: history.len(),
             used: exchange.used.clone(),
             model: exchange.model.clone(),
+            way: exchange.way,
             at_ms: exchange.at_ms,
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
+        track.way = exchange.way.or(track.way);
         let recorded = self.shop.store.record(scope, &record).await?;
         track.joined(recorded, record.thread_key);
         // Whatever is confirmed may make room for what had to wait.
@@ -162,6 +165,33 @@ impl Recorder {
             self.shop.recall.complete(scope, tip, &track.snapshots);
         }
         Ok(track)
+    }
+
+    /// What waits for this conversation goes the way of its newest request, and is as urgent as that
+    /// has made it. Told when it changed: a job of a way that is gone would wait for ever.
+    async fn steer(&self, track: &mut Track) {
+        let open = |work: &&Work| work.state != WorkState::Abandoned;
+        let ends: Vec<Link> = track.work.iter().filter(open).map(|w| w.span.to).collect();
+        if ends.is_empty() {
+            return;
+        }
+        let urgency = self.urgency(track, PartKind::Chunk);
+        let steered = Some((track.way, urgency / 100));
+        if track.steered == steered {
+            return;
+        }
+        let store = &self.shop.store;
+        match store.steer(&track.scope, &ends, track.way, urgency).await {
+            Ok(()) => {
+                track.steered = steered;
+                self.wake.notify_one();
+            }
+            Err(error) => failed("waiting jobs could not be steered", &error),
+        }
+    }
+
+    fn urgency(&self, track: &Track, kind: PartKind) -> u32 {
+        standing(&track.path()).urgency(kind, &self.shop.settings.now().policy)
     }
 
     /// Does what follows for `track`, until nothing more does.
@@ -203,6 +233,7 @@ impl Recorder {
 
     async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
@@ -217,6 +248,8 @@ impl Recorder {
                 model: exchange.model.clone(),
                 tip: track.nodes.last().map_or(span.to, |node| node.link),
                 tip_count: track.nodes.len(),
+                way: track.way,
+                urgency,
             };
             if !self.offer(track, &job).await {
                 return;
@@ -240,6 +273,8 @@ impl Recorder {
             model: track.model.clone(),
             tip: track.nodes.last().map_or(span.to, |node| node.link),
             tip_count: track.nodes.len(),
+            way: track.way,
+            urgency: self.urgency(track, PartKind::Reflection),
         };
         self.offer(track, &job).await;
         false

@@ -1,10 +1,12 @@
 //! The ways to the upstream that conversations lend their memory.
 //!
-//! A borrowed credential lives here and nowhere else, in memory, for as long as its conversation is
-//! alive; jobs that need it wait where it is not held and come again with the next request.
+//! A borrowed credential lives here and nowhere else, in memory, for as long as its conversations are
+//! alive; jobs that need it wait where it is not held and come again with the next request. A way is
+//! lent to the jobs of conversations that took it, never to others of the same credential: another
+//! path, organisation or project is another account. `proxy` lends, `worker` borrows.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::llm::BorrowedRoute;
@@ -13,91 +15,121 @@ use crate::llm::BorrowedRoute;
 /// its last turn and their retries.
 const HELD: Duration = Duration::from_mins(30);
 
-/// Tenants held at most; the longest unused goes first.
-const TENANTS: usize = 10_000;
+/// Ways held at most; the longest unused goes first.
+const WAYS: usize = 10_000;
+
+/// Ways of one tenant held at most, so that a client whose way changes with every request drives out
+/// nobody but itself.
+const WAYS_OF_TENANT: usize = 32;
 
 /// An upstream that asks for more is taken at this, as in [`crate::llm::backoff`]: the next answer can
 /// ask again.
 const LONGEST_REST: Duration = Duration::from_hours(1);
 
+type Tenant = [u8; 32];
+type Way = [u8; 32];
+
 #[derive(Debug)]
 struct Held {
     route: Arc<BorrowedRoute>,
     used: Instant,
-    resting_until: Option<Instant>,
 }
 
-/// Borrowed ways by tenant.
+#[derive(Debug, Default)]
+struct Lent {
+    held: HashMap<(Tenant, Way), Held>,
+    /// Limits are a credential's, whichever way it takes.
+    resting_until: HashMap<Tenant, Instant>,
+}
+
+/// Borrowed ways by tenant and [`BorrowedRoute::hash`].
 #[derive(Debug, Default)]
 pub struct Routes {
-    held: Mutex<HashMap<[u8; 32], Held>>,
+    lent: Mutex<Lent>,
 }
 
 impl Routes {
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, Lent> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request of this tenant was accepted on this way.
-    pub fn lend(&self, tenant: [u8; 32], route: Arc<BorrowedRoute>) {
-        let mut held = self.locked();
-        if held.len() >= TENANTS && !held.contains_key(&tenant) {
-            let oldest = held
-                .iter()
-                .min_by_key(|(_, held)| held.used)
-                .map(|(tenant, _)| *tenant);
-            oldest.map(|tenant| held.remove(&tenant));
+    pub fn lend(&self, tenant: Tenant, route: Arc<BorrowedRoute>) {
+        let mut lent = self.locked();
+        let key = (tenant, route.hash());
+        if !lent.held.contains_key(&key) {
+            lent.make_room(&tenant);
         }
-        let resting_until = held.get(&tenant).and_then(|held| held.resting_until);
-        held.insert(
-            tenant,
-            Held {
-                route,
-                used: Instant::now(),
-                resting_until,
-            },
-        );
+        let used = Instant::now();
+        lent.held.insert(key, Held { route, used });
     }
 
     /// The client needs what is left of its rate limit: jobs of this tenant wait.
-    pub fn rest(&self, tenant: &[u8; 32], pause: Duration) {
-        if let Some(held) = self.locked().get_mut(tenant) {
-            let until = Instant::now() + pause.min(LONGEST_REST);
-            // What is left of a rate limit says nothing about a rest that was asked for.
-            held.resting_until = held.resting_until.max(Some(until));
+    pub fn rest(&self, tenant: &Tenant, pause: Duration) {
+        let mut lent = self.locked();
+        let now = Instant::now();
+        if !lent.held.keys().any(|(owner, _)| owner == tenant) {
+            return;
+        }
+        lent.resting_until.retain(|_, until| *until > now);
+        let until = now + pause.min(LONGEST_REST);
+        // What is left of a rate limit says nothing about a rest that was asked for.
+        let resting = lent.resting_until.entry(*tenant).or_insert(until);
+        *resting = until.max(*resting);
+    }
+
+    /// The upstream refused this credential on this way.
+    pub fn withdraw(&self, tenant: &Tenant, way: Option<Way>) {
+        if let Some(way) = way {
+            self.locked().held.remove(&(*tenant, way));
         }
     }
 
-    /// The upstream refused this credential.
-    pub fn withdraw(&self, tenant: &[u8; 32]) {
-        self.locked().remove(tenant);
+    /// This very way of `tenant`, if it may be used now; never another.
+    pub(super) fn of(&self, tenant: &Tenant, way: Option<Way>) -> Option<Arc<BorrowedRoute>> {
+        let lent = self.locked();
+        let held = lent.held.get(&(*tenant, way?))?;
+        (held.alive() && !lent.rests(tenant)).then(|| Arc::clone(&held.route))
     }
 
-    /// The way of `tenant`, if it may be used now.
-    pub(super) fn of(&self, tenant: &[u8; 32]) -> Option<Arc<BorrowedRoute>> {
-        self.locked()
-            .get(tenant)
-            .filter(|held| held.usable())
-            .map(|held| Arc::clone(&held.route))
-    }
-
-    /// Tenants whose way may be used now.
-    pub(super) fn usable(&self) -> Vec<[u8; 32]> {
-        let mut held = self.locked();
-        held.retain(|_, held| held.used.elapsed() < HELD);
-        held.iter()
-            .filter(|(_, held)| held.usable())
-            .map(|(tenant, _)| *tenant)
+    /// Tenants and those ways of theirs that may be used now.
+    pub(super) fn usable(&self) -> Vec<(Tenant, Way)> {
+        let mut lent = self.locked();
+        lent.held.retain(|_, held| held.alive());
+        lent.held
+            .keys()
+            .filter(|(tenant, _)| !lent.rests(tenant))
+            .copied()
             .collect()
     }
 }
 
+impl Lent {
+    fn rests(&self, tenant: &Tenant) -> bool {
+        self.resting_until
+            .get(tenant)
+            .is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn make_room(&mut self, tenant: &Tenant) {
+        let own = self.held.keys().filter(|(owner, _)| owner == tenant);
+        let crowded = own.count() >= WAYS_OF_TENANT;
+        if !crowded && self.held.len() < WAYS {
+            return;
+        }
+        let oldest = self
+            .held
+            .iter()
+            .filter(|((owner, _), _)| !crowded || owner == tenant)
+            .min_by_key(|(_, held)| held.used)
+            .map(|(key, _)| *key);
+        oldest.map(|key| self.held.remove(&key));
+    }
+}
+
 impl Held {
-    fn usable(&self) -> bool {
+    fn alive(&self) -> bool {
         self.used.elapsed() < HELD
-            && self
-                .resting_until
-                .is_none_or(|until| Instant::now() >= until)
     }
 }
 
@@ -105,19 +137,21 @@ impl Held {
 mod tests {
     use super::*;
 
-    const TENANT: [u8; 32] = [7; 32];
+    const TENANT: Tenant = [7; 32];
+
+    fn way(path: &str) -> Arc<BorrowedRoute> {
+        let url = url::Url::parse(&format!("http://localhost/{path}")).expect("a URL");
+        Arc::new(BorrowedRoute::new(&url, &http::HeaderMap::new()))
+    }
 
     fn lent() -> Routes {
         let routes = Routes::default();
-        let url = url::Url::parse("http://localhost/v1/chat/completions").expect("a URL");
-        let route = BorrowedRoute::new(&url, &http::HeaderMap::new());
-        routes.lend(TENANT, Arc::new(route));
+        routes.lend(TENANT, way("v1/chat/completions"));
         routes
     }
 
     fn rests(routes: &Routes) -> Duration {
-        let held = routes.locked();
-        let until = held[&TENANT].resting_until.expect("it rests");
+        let until = routes.locked().resting_until[&TENANT];
         until.saturating_duration_since(Instant::now())
     }
 
@@ -126,7 +160,7 @@ mod tests {
         let routes = lent();
         routes.rest(&TENANT, Duration::from_secs(u64::MAX));
         assert!(rests(&routes) <= LONGEST_REST);
-        assert_eq!(routes.usable(), Vec::<[u8; 32]>::new());
+        assert_eq!(routes.usable(), Vec::new());
     }
 
     #[test]
@@ -135,5 +169,41 @@ mod tests {
         routes.rest(&TENANT, Duration::from_mins(5));
         routes.rest(&TENANT, Duration::from_secs(15));
         assert!(rests(&routes) > Duration::from_secs(200));
+    }
+
+    #[test]
+    fn a_job_borrows_the_way_of_its_own_conversation_or_none() {
+        let routes = lent();
+        let (one, other) = (way("v1/chat/completions"), way("eu/v1/chat/completions"));
+        assert!(routes.of(&TENANT, Some(one.hash())).is_some());
+        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
+        assert!(routes.of(&TENANT, None).is_none());
+        assert!(routes.of(&[8; 32], Some(one.hash())).is_none());
+        routes.lend(TENANT, Arc::clone(&other));
+        assert_eq!(routes.usable().len(), 2);
+        routes.withdraw(&TENANT, Some(other.hash()));
+        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
+        assert!(routes.of(&TENANT, Some(one.hash())).is_some());
+    }
+
+    #[test]
+    fn a_rest_holds_for_every_way_of_a_credential() {
+        let routes = lent();
+        let other = way("eu/v1/chat/completions");
+        routes.rest(&TENANT, Duration::from_mins(5));
+        routes.lend(TENANT, Arc::clone(&other));
+        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
+    }
+
+    #[test]
+    fn a_way_that_changes_with_every_request_drives_out_only_its_own() {
+        let routes = lent();
+        let neighbour = [8; 32];
+        for number in 0..100 {
+            routes.lend(neighbour, way(&format!("{number}")));
+        }
+        assert_eq!(routes.usable().len(), WAYS_OF_TENANT + 1);
+        assert!(routes.of(&neighbour, Some(way("99").hash())).is_some());
+        assert!(routes.of(&neighbour, Some(way("1").hash())).is_none());
     }
 }

@@ -54,6 +54,9 @@ pub struct Settings {
     pub reflection: Phase,
     /// Model calls at the same time; with 0 the queue is left alone. Taken once, at the start.
     pub concurrency: usize,
+    /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
+    /// are not cut short.
+    pub daily_tokens: Option<u64>,
 }
 
 /// The settings in force, shared by everybody who works by them.

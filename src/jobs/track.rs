@@ -24,6 +24,10 @@ pub(super) struct Track {
     pub(super) stale: bool,
     /// What its last request asked for.
     pub(super) model: String,
+    /// The way its last request took, by its hash.
+    pub(super) way: Option<[u8; 32]>,
+    /// What the store was last told of its open jobs: their way and their urgency, in tenths.
+    pub(super) steered: Option<(Option<[u8; 32]>, u32)>,
     pub(super) nodes: Vec<Node>,
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,
@@ -39,6 +43,8 @@ impl Track {
             paused: false,
             stale: false,
             model: String::new(),
+            way: None,
+            steered: None,
             nodes: known.nodes,
             parts: known.parts,
             snapshots: known.snapshots,

@@ -31,6 +31,12 @@ const LEASE: Duration = Duration::from_mins(1);
 /// How often a lease is renewed: two renewals may fail before it is lost.
 const RENEWAL: Duration = Duration::from_secs(20);
 
+/// Retries on the published schedule (see [`backoff`]), some six minutes in all.
+const RETRIES: u32 = 8;
+
+/// How long a job rests that no retry is likely to help.
+const RARELY: Duration = Duration::from_mins(10);
+
 /// Pauses between tries to store what a model wrote.
 const COMMIT_AGAIN: [Duration; 4] = [
     Duration::from_millis(250),
@@ -62,22 +68,20 @@ pub(super) async fn run(
             let Some(job) = claim(&shop).await else { break };
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
             let stop = stop.clone();
+            // From here on exactly one outcome will be told, however the job ends.
+            shop.untold.fetch_add(1, Ordering::SeqCst);
             tasks.spawn("job", async move {
-                let stopped = tokio::select! {
-                    // First, since what is committed is no longer held: it must be told all the same.
+                // The lease is kept until what was written is stored: a store in trouble may take a
+                // while, and what was paid for must not be lost to a lease that ran out.
+                let outcome = tokio::select! {
+                    // First, since what is committed is no longer held.
                     biased;
-                    () = work(&shop, &job, &events) => false,
-                    () = keep(&shop, &job) => false,
-                    () = stop.cancelled() => true,
+                    outcome = work(&shop, &job) => outcome,
+                    () = keep(&shop, &job) => settle(&shop, &job, Answered::Lost).await,
+                    () = stop.cancelled() => settle(&shop, &job, Answered::Stopped).await,
                 };
-                if stopped {
-                    // Given back, so that whoever runs next need not wait for the lease to run out.
-                    // Where that fails, it does.
-                    let _ = shop
-                        .store
-                        .release(&job, Release::RetryAt(shop.clock.now_ms()))
-                        .await;
-                }
+                // The recorder only goes away when the process does.
+                let _ = events.send(outcome);
                 drop(place);
                 // There is room again, and what waited for this part may be due.
                 wake.notify_one();
@@ -92,6 +96,7 @@ pub(super) async fn claim(shop: &Shop) -> Option<Job> {
         observe_any: settings.observation.endpoint.is_some(),
         reflect_any: settings.reflection.endpoint.is_some(),
         held: shop.routes.usable(),
+        daily_tokens: settings.daily_tokens,
     };
     match shop
         .store
@@ -129,11 +134,9 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-async fn work(shop: &Shop, job: &Job, events: &mpsc::UnboundedSender<Outcome>) {
+async fn work(shop: &Shop, job: &Job) -> Outcome {
     let answered = ask(shop, job).await;
-    shop.untold.fetch_add(1, Ordering::SeqCst);
-    // The recorder only goes away when the process does.
-    let _ = events.send(settle(shop, job, answered).await);
+    settle(shop, job, answered).await
 }
 
 /// What came of asking the model.
@@ -143,6 +146,10 @@ pub(super) enum Answered {
     Call(Result<NewPart, Failure>),
     /// The credential went away between claim and call.
     NoWay,
+    /// The lease was lost meanwhile: another worker has the job, or it was forgotten.
+    Lost,
+    /// The process is told to stop.
+    Stopped,
 }
 
 /// Asks the model of `job`.
@@ -173,6 +180,10 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     let settled = match answered {
         Answered::Call(Ok(part)) => commit(shop, job, part).await,
         Answered::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
+        // Only the store knows what became of it.
+        Answered::Lost => Settled::Gone,
+        // So that whoever runs next need not wait for the lease to run out. Where that fails, it does.
+        Answered::Stopped => release(shop, job, Release::RetryAt(now_ms)).await,
         Answered::Call(Err(Failure::Empty)) => {
             release(shop, job, Release::EmptyRetryAt(now_ms)).await
         }
@@ -181,10 +192,15 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
             let borrowed = phase(&shop.settings.now(), job.work.kind)
                 .endpoint
                 .is_none();
-            if matches!(error, CallError::Unauthorised { .. }) && borrowed {
-                shop.routes.withdraw(&job.scope.tenant);
+            let withdrawn = matches!(error, CallError::Unauthorised { .. }) && borrowed;
+            if withdrawn {
+                shop.routes.withdraw(&job.scope.tenant, job.work.way);
             }
-            let wait = backoff(job.attempts, error.retry_after());
+            // What was withdrawn can not be claimed; the next request lends it anew.
+            let wait = match withdrawn {
+                true => Duration::ZERO,
+                false => pause(job.attempts, &error),
+            };
             tracing::warn!(
                 kind = job.work.kind.name(),
                 attempts = job.attempts,
@@ -203,6 +219,17 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     }
 }
 
+/// How long a job waits after its call failed, which was claimed `attempts` times. What will fail
+/// again until somebody mends it, and what failed through the whole published schedule, is tried now
+/// and then: nothing is lost by waiting, and every try may cost.
+fn pause(attempts: u32, error: &CallError) -> Duration {
+    let wait = backoff(attempts.saturating_sub(1), error.retry_after());
+    if error.is_retryable() && attempts <= RETRIES {
+        return wait;
+    }
+    wait.max(RARELY)
+}
+
 fn phase(settings: &Settings, kind: PartKind) -> &Phase {
     match kind {
         PartKind::Chunk => &settings.observation,
@@ -211,10 +238,10 @@ fn phase(settings: &Settings, kind: PartKind) -> &Phase {
 }
 
 fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
-    phase
-        .endpoint
-        .clone()
-        .or_else(|| shop.routes.of(&job.scope.tenant).map(Endpoint::Borrowed))
+    phase.endpoint.clone().or_else(|| {
+        let route = shop.routes.of(&job.scope.tenant, job.work.way);
+        route.map(Endpoint::Borrowed)
+    })
 }
 
 /// Stores `part`. It has been paid for: a store in trouble is given time to get out of it.
@@ -268,4 +295,40 @@ async fn release(shop: &Shop, job: &Job, how: Release) -> Settled {
         Release::Abandon => WorkState::Abandoned,
         Release::RetryAt(_) | Release::EmptyRetryAt(_) => WorkState::Retrying,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_follow_the_published_schedule_and_then_become_rare() {
+        let failed = CallError::Transient {
+            retry_after: None,
+            message: String::new(),
+        };
+        let within = |attempts, error: &CallError, seconds: f64| {
+            let wait = pause(attempts, error).as_secs_f64();
+            assert!(
+                (seconds * 0.8..=seconds * 1.2).contains(&wait),
+                "{attempts}: {wait}"
+            );
+        };
+        for (attempts, seconds) in [(1, 1.0), (2, 2.0), (3, 4.0), (7, 64.0), (8, 120.0)] {
+            within(attempts, &failed, seconds);
+        }
+        assert_eq!(pause(9, &failed), RARELY);
+        let wrong = CallError::Fatal {
+            message: String::new(),
+        };
+        assert_eq!(pause(1, &wrong), RARELY, "the same call will fail again");
+        let asked = CallError::RateLimited {
+            retry_after: Some(Duration::from_mins(20)),
+            message: String::new(),
+        };
+        assert!(
+            pause(1, &asked) >= Duration::from_mins(20),
+            "what was asked for is heeded"
+        );
+    }
 }

@@ -48,7 +48,10 @@ impl Endpoint {
     pub fn breaker_key(&self) -> String {
         match self {
             Self::Configured { .. } => self.origin(),
-            Self::Borrowed(route) => route.key.clone(),
+            Self::Borrowed(route) => {
+                let hash = blake3::Hash::from(route.hash).to_hex();
+                format!("{}#{}", route.origin, hash.get(..16).unwrap_or_default())
+            }
         }
     }
 
@@ -112,7 +115,7 @@ fn sensitive(value: &[u8]) -> Result<HeaderValue, CallError> {
 /// runs, the HTTP client holds the header too; that copy is the client's.)
 pub struct BorrowedRoute {
     origin: String,
-    key: String,
+    hash: [u8; 32],
     url: Zeroizing<String>,
     headers: Vec<(HeaderName, Zeroizing<Vec<u8>>)>,
 }
@@ -134,19 +137,29 @@ impl BorrowedRoute {
             .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())))
             .collect();
         let origin = url.origin().ascii_serialization();
-        let mut hash = blake3::Hasher::new();
-        hash.update(url.as_str().as_bytes());
+        let mut hash = blake3::Hasher::new_derive_key("diarist 2026-11 way");
+        let mut field = |bytes: &[u8]| {
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        field(url.as_str().as_bytes());
         for (name, value) in &headers {
-            hash.update(&(value.len() as u64).to_le_bytes());
-            hash.update(name.as_str().as_bytes()).update(value);
+            field(name.as_str().as_bytes());
+            field(value);
         }
-        let hash = hash.finalize().to_hex();
         Self {
-            key: format!("{origin}#{}", hash.get(..16).unwrap_or_default()),
+            hash: hash.finalize().into(),
             origin,
             url: Zeroizing::new(url.as_str().to_owned()),
             headers,
         }
+    }
+
+    /// What tells this way from every other, over restarts and on every replica. It is a hash: fit for
+    /// the store, and nothing of the credential can be read from it.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        self.hash
     }
 
     fn secrets(&self) -> Vec<Zeroizing<String>> {
@@ -183,9 +196,20 @@ fn says_who_asks(name: &HeaderName) -> bool {
         "-project-id",
     ];
     const GATEWAYS: [&str; 2] = ["x-portkey-", "cf-aig-"];
+    const TRACES: [&str; 5] = [
+        "-trace-id",
+        "-span-id",
+        "-span-name",
+        "-event-id",
+        "-request-id",
+    ];
     let name = name.as_str();
     // Meant for the hop between the client and us, and our own.
     if name == "proxy-authorization" || name.starts_with("x-diarist-") {
+        return false;
+    }
+    // These name one request, not who asks; with them every request would be a way of its own.
+    if TRACES.iter().any(|ending| name.ends_with(ending)) {
         return false;
     }
     NAMES.contains(&name)
@@ -209,6 +233,7 @@ mod tests {
             ("x-goog-api-key", SECRET),
             ("proxy-authorization", "hop"),
             ("x-diarist-thread", "t"),
+            ("x-portkey-trace-id", "once"),
             ("content-length", "5"),
             ("cookie", "c"),
             ("accept-encoding", "gzip"),
@@ -283,5 +308,29 @@ mod tests {
         };
         assert_ne!(with("a").breaker_key(), with("b").breaker_key());
         assert_eq!(with("a").breaker_key(), with("a").breaker_key());
+    }
+
+    #[test]
+    fn projects_and_paths_of_one_credential_are_ways_of_their_own() {
+        let way = |url: &str, project: &'static str| {
+            let headers = HeaderMap::from_iter([
+                (AUTHORIZATION, HeaderValue::from_static("Bearer k")),
+                (
+                    HeaderName::from_static("openai-project"),
+                    HeaderValue::from_static(project),
+                ),
+            ]);
+            BorrowedRoute::new(&Url::parse(url).unwrap(), &headers).hash()
+        };
+        let ways = [
+            way("https://h/v1/chat/completions", "a"),
+            way("https://h/v1/chat/completions", "b"),
+            way("https://h/eu/v1/chat/completions", "a"),
+            way("https://h/v1/chat/completions?api-version=1", "a"),
+        ];
+        for (at, one) in ways.iter().enumerate() {
+            assert!(!ways[..at].contains(one), "{at}");
+        }
+        assert_eq!(ways[0], way("https://h/v1/chat/completions", "a"));
     }
 }

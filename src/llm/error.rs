@@ -26,6 +26,9 @@ pub enum CallError {
         retry_after: Option<Duration>,
         message: String,
     },
+    /// The same call may succeed later: no answer within the deadline. It may be billed all the same.
+    #[error("the model endpoint failed: {message}")]
+    Late { message: String },
     /// The model or a content filter declines this prompt.
     #[error("the model refused: {message}")]
     Refused { message: String },
@@ -44,7 +47,10 @@ impl CallError {
     /// Whether the same call is worth another try, after a [`super::backoff()`].
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::RateLimited { .. } | Self::Transient { .. })
+        matches!(
+            self,
+            Self::RateLimited { .. } | Self::Transient { .. } | Self::Late { .. }
+        )
     }
 
     /// How long the endpoint asked to be left alone.
@@ -62,6 +68,12 @@ impl CallError {
     #[must_use]
     pub fn blames_endpoint(&self) -> bool {
         self.is_retryable() || matches!(self, Self::Unauthorised { .. })
+    }
+
+    /// Whether a model worked on the prompt all the same, so that it costs.
+    #[must_use]
+    pub fn is_billed(&self) -> bool {
+        matches!(self, Self::Late { .. } | Self::Refused { .. })
     }
 
     /// Of an answer whose status, or whose body in spite of its status, says that it is an error.

@@ -5,8 +5,10 @@
 //! tests. Boundaries are a function of content and stored counts alone, so every process computes
 //! the same ranges and the unique key of a job makes the work happen once.
 
+mod standing;
 mod view;
 
+pub use standing::{Standing, standing};
 use view::{View, text_tokens, tokens, usable};
 
 use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span};

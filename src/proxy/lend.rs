@@ -27,29 +27,32 @@ const LIMITS: [(&str, &str); 2] = [
     ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
 ];
 
-/// Reads the head of the answer: lends the way on success, and lets jobs rest where they should.
+/// Reads the head of the answer: lends the way on success and returns its hash, and lets jobs rest
+/// where they should.
 pub(super) fn after_head(
     memory: &Memory,
     parts: &Parts,
     asked: Option<&Asked>,
     proxy: &Proxy,
     response: &Response<ProxyBody>,
-) {
-    let Some(asked) = asked.filter(|_| memory.jobs.borrows()) else {
-        return;
-    };
+) -> Option<[u8; 32]> {
+    let asked = asked.filter(|_| memory.jobs.borrows())?;
     let tenant = asked.identity.scope.tenant;
     let routes = memory.jobs.routes();
+    let mut way = None;
     if response.status().is_success()
         && let Some(target) = parts.uri.path_and_query()
         && let Ok(uri) = proxy.upstream.uri_for(target)
         && let Ok(url) = url::Url::parse(&uri.to_string())
     {
-        routes.lend(tenant, Arc::new(BorrowedRoute::new(&url, &parts.headers)));
+        let route = BorrowedRoute::new(&url, &parts.headers);
+        way = Some(route.hash());
+        routes.lend(tenant, Arc::new(route));
     }
     if let Some(pause) = pause(response.status(), response.headers()) {
         routes.rest(&tenant, pause);
     }
+    way
 }
 
 fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {

@@ -77,8 +77,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// As it is recorded.
-    pub(super) fn exchange(self, used: Used, at_ms: i64) -> Exchange {
+    /// As it is recorded; `way` is the hash of the way it lent.
+    pub(super) fn exchange(self, used: Used, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         Exchange {
             scope: self.identity.scope,
             thread_key: self.identity.thread_key,
@@ -86,6 +86,7 @@ impl Asked {
             history: self.history,
             used,
             model: self.model,
+            way,
             at_ms,
         }
     }

@@ -81,6 +81,6 @@ impl Rehearsal {
 
     /// Its answer has ended well: what is handed over to be recorded.
     pub fn exchange(&self, at_ms: i64) -> Exchange {
-        self.asked.clone().exchange(self.used(), at_ms)
+        self.asked.clone().exchange(self.used(), None, at_ms)
     }
 }

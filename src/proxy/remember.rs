@@ -52,8 +52,8 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| line.failed(error))?;
     line.answered(sent.response.status());
-    lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
-    Ok(stream_back(proxy, memory, asked, sent, line, abort))
+    let way = lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
+    Ok(stream_back(proxy, memory, asked, way, sent, line, abort))
 }
 
 /// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
@@ -122,6 +122,7 @@ fn stream_back(
     proxy: &Proxy,
     memory: &Arc<Memory>,
     asked: Option<Asked>,
+    way: Option<[u8; 32]>,
     sent: ladder::Sent,
     line: Line,
     abort: Abort,
@@ -163,7 +164,7 @@ fn stream_back(
             if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
                 memory.manners.usage_accepted();
             }
-            memory.jobs.intake().offer(asked.exchange(used, at_ms));
+            memory.jobs.intake().offer(asked.exchange(used, way, at_ms));
         }
     });
     Response::from_parts(parts, abort.watch(body).boxed_unsync())

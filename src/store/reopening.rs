@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Record, Release,
-    SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
+    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Record,
+    Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Snapshot, SnapshotId};
@@ -200,6 +200,28 @@ impl Store for Reopening {
 
     async fn claim(&self, filter: &ClaimFilter, now_ms: i64, lease_ms: i64) -> Answer<Option<Job>> {
         forward!(self, claim(filter, now_ms, lease_ms))
+    }
+
+    async fn steer(
+        &self,
+        scope: &Scope,
+        ends: &[Link],
+        way: Option<[u8; 32]>,
+        urgency: u32,
+    ) -> Answer<()> {
+        forward!(self, steer(scope, ends, way, urgency))
+    }
+
+    async fn pay(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
+        forward!(self, pay(scope, tip, cost, at_ms))
+    }
+
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<()> {
+        forward!(self, note(scope, tip, events))
+    }
+
+    async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {
+        forward!(self, waiting(at_ms))
     }
 
     async fn commit_part(&self, job: &Job, part: &NewPart, at_ms: i64) -> Answer<Option<PartId>> {

@@ -15,7 +15,7 @@ use crate::memory::{
     SnapshotMeta, Span,
 };
 
-use super::{Job, NewJob, StoreError};
+use super::{Costs, Event, Job, NewJob, Spent, StoreError, Waiting};
 use crate::memory::advance::{Work, WorkState};
 use crate::memory::record::Content;
 
@@ -174,6 +174,15 @@ pub(super) fn job(row: &SqliteRow) -> Read<Job> {
             model: get(row, 11)?,
             tip: link(row, 12)?,
             tip_count: int(row, 13)?,
+            way: match get::<&[u8]>(row, 17)? {
+                [] => None,
+                bytes => Some(
+                    bytes
+                        .try_into()
+                        .map_err(|_| corrupt("a way has a wrong length"))?,
+                ),
+            },
+            urgency: int(row, 18)?,
         },
         attempts: int(row, 14)?,
         empty_answers: int(row, 15)?,
@@ -204,6 +213,65 @@ fn part_kind(name: &str) -> Read<PartKind> {
 /// Links as the JSON array of hexadecimal strings the statements take.
 pub(super) fn probes<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
     hex_list(links.into_iter().map(Link::as_bytes))
+}
+
+/// What the calls for a lineage cost: the rows of `COSTS_OF_LINEAGE`.
+pub(super) fn costs(rows: &[SqliteRow]) -> Read<Costs> {
+    let mut costs = Costs::default();
+    for row in rows {
+        let of_kind = match part_kind(get(row, 0)?)? {
+            PartKind::Chunk => &mut costs.observing,
+            PartKind::Reflection => &mut costs.reflecting,
+        };
+        *of_kind = Spent {
+            calls: int(row, 1)?,
+            sent: int(row, 2)?,
+            cached: int(row, 3)?,
+            written: int(row, 4)?,
+            guessed: int(row, 5)?,
+        };
+    }
+    Ok(costs)
+}
+
+/// The columns of `EVENTS_OF_LINEAGE`.
+pub(super) fn event(row: &SqliteRow) -> Read<Event> {
+    Ok(Event {
+        kind: get(row, 0)?,
+        at_ms: get(row, 1)?,
+        body: get(row, 2)?,
+    })
+}
+
+/// The columns of `WAITING`.
+pub(super) fn waiting(row: &SqliteRow) -> Read<Waiting> {
+    let tenant: &[u8] = get(row, 0)?;
+    let tenant = tenant.try_into();
+    let owner = Scope {
+        tenant: tenant.map_err(|_| corrupt("an owner has a wrong length"))?,
+        resource: None,
+    };
+    Ok(Waiting {
+        tenant: owner.tenant_label(),
+        jobs: int(row, 1)?,
+        tokens: int(row, 2)?,
+    })
+}
+
+/// A way as the store keeps it: empty for none.
+pub(super) fn way(way: Option<&[u8; 32]>) -> Vec<u8> {
+    way.map(|way| way.to_vec()).unwrap_or_default()
+}
+
+/// A number of tokens for the store; what does not fit is as good as endless.
+pub(super) fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Pairs of 32-byte values as a JSON array of pairs of hexadecimal strings.
+pub(super) fn pair_list(pairs: &[([u8; 32], [u8; 32])]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(a, b)| hex_list([a, b])).collect();
+    format!("[{}]", pairs.join(","))
 }
 
 /// 32-byte values as a JSON array of hexadecimal strings.

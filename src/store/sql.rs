@@ -122,7 +122,8 @@ pub(super) const JOIN_FAMILY: &str =
 /// One more request of a lineage (`$3`).
 pub(super) const TOUCH_LINEAGE: &str = "
 UPDATE lineages SET requests = requests + 1, last_ms = max(last_ms, $4), model = $5,
-                    thread_key = coalesce(thread_key, $6)
+                    thread_key = coalesce(thread_key, $6),
+                    way = CASE WHEN $7 = x'' THEN way ELSE $7 END
 WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
@@ -170,12 +171,18 @@ DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, exclud
 // === Jobs ===
 
 /// A job, unless its span has one or a part, or its history is not recorded (any more), or it is a
-/// chunk that weighs (`$9`) more than the Observer may still be shown.
+/// chunk that weighs (`$9`) more than the Observer may still be shown. Without a way of its own
+/// (`$15`) it goes the one its conversation (`$12`: tip) took last.
 pub(super) const OFFER: &str = "
 INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
                   leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
-                  tip_count, payload)
-SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $13, $14
+                  tip_count, payload, way, urgency)
+SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $13, $14,
+       CASE WHEN $15 <> x'' THEN $15 ELSE coalesce((
+           SELECT l.way FROM nodes AS n CROSS JOIN lineages AS l
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $12
+             AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage), x'') END,
+       $16
 WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $6)
   AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
                   AND from_link = $4 AND kind = $3)
@@ -204,8 +211,10 @@ WHERE tenant = $1 AND resource = $2
                 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4
                   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage)";
 
-/// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: tenants it may be claimed for
-/// otherwise; `$4`: now; `$5`: end of the lease. Tenants with fewest running jobs come first.
+/// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: pairs of tenant and way it may
+/// be claimed for otherwise; `$4`: now; `$5`: end of the lease; `$6`: tokens a tenant may spend on a
+/// day; `$7`: today. Tenants with fewest running jobs come first, then conversations closest to
+/// their limit.
 ///
 /// It is the one statement that looks across owners: a worker serves them all, each under its own
 /// scope, which comes back with the job.
@@ -215,17 +224,28 @@ WHERE id = (
     SELECT j.id FROM jobs AS j
     WHERE j.state = 'open' AND j.due_ms <= $4
       AND ((j.kind = 'chunk' AND $1) OR (j.kind = 'reflection' AND $2)
-           OR j.tenant IN (SELECT unhex(p.value) FROM json_each($3) AS p))
+           OR (j.tenant, j.way) IN (SELECT unhex(p.value ->> 0), unhex(p.value ->> 1)
+                                    FROM json_each($3) AS p))
+      AND coalesce((SELECT sum(s.tokens) FROM spending AS s
+                    WHERE s.tenant = j.tenant AND s.day = $7), 0) < $6
       AND NOT (j.kind = 'chunk' AND EXISTS (
           SELECT 1 FROM jobs AS e
           WHERE e.tenant = j.tenant AND e.resource = j.resource AND e.kind = 'chunk'
             AND e.to_link = j.from_link AND e.state = 'open'))
     ORDER BY (SELECT count(*) FROM jobs AS b
               WHERE b.tenant = j.tenant AND b.state = 'open' AND b.leased = 1 AND b.due_ms > $4),
-             j.due_ms, j.id
+             j.urgency DESC, j.due_ms, j.id
     LIMIT 1)
 RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, message_tokens,
-          payload, parts, model, tip, tip_count, attempts, empty_answers, fence";
+          payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency";
+
+/// Open jobs that end at some links (`$3`) go another way (`$4`, unless empty); the Observer's are so
+/// urgent (`$5`).
+pub(super) const STEER: &str = "
+UPDATE jobs SET way = CASE WHEN $4 = x'' THEN way ELSE $4 END,
+                urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE urgency END
+WHERE tenant = $1 AND resource = $2 AND state = 'open'
+  AND to_link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 
 /// Takes a job (`$3`) away from the worker that holds it (`$4`: fence).
 pub(super) const FINISH: &str = "
@@ -258,6 +278,64 @@ WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AN
 
 /// Jobs waiting or running, of all owners.
 pub(super) const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE state = 'open'";
+
+// === What calls cost ===
+
+/// One more call for the conversation of a message (`$3`).
+pub(super) const COST: &str = "
+INSERT INTO costs (tenant, resource, lineage, kind, calls, sent, cached, written, guessed)
+SELECT $1, $2, n.lineage, $4, 1, $5, $6, $7, $8
+FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+ON CONFLICT (tenant, resource, lineage, kind)
+DO UPDATE SET calls = costs.calls + 1, sent = costs.sent + excluded.sent,
+              cached = costs.cached + excluded.cached, written = costs.written + excluded.written,
+              guessed = costs.guessed + excluded.guessed";
+
+/// So many tokens (`$4`) more on a day (`$3`).
+pub(super) const SPEND: &str = "
+INSERT INTO spending (tenant, resource, day, tokens) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, day, resource)
+DO UPDATE SET tokens = spending.tokens + excluded.tokens";
+
+/// Days before `$3` are of no use.
+pub(super) const FORGET_SPENDING: &str =
+    "DELETE FROM spending WHERE tenant = $1 AND resource = $2 AND day < $3";
+
+/// What a tenant (`$1`) spent on a day (`$2`): a budget is the tenant's, over its resources.
+pub(super) const SPENT: &str =
+    "SELECT coalesce(sum(tokens), 0) FROM spending WHERE tenant = $1 AND day = $2";
+
+/// For the operator: tenants with open jobs, how many, and what they spent on a day (`$1`).
+pub(super) const WAITING: &str = "
+WITH busy (tenant) AS MATERIALIZED (SELECT tenant FROM jobs WHERE state = 'open')
+SELECT busy.tenant, count(*),
+       coalesce((SELECT sum(s.tokens) FROM spending AS s
+                 WHERE s.tenant = busy.tenant AND s.day = $1), 0)
+FROM busy GROUP BY busy.tenant";
+
+/// What the calls for a lineage (`$3`) cost.
+pub(super) const COSTS_OF_LINEAGE: &str = "
+SELECT kind, calls, sent, cached, written, guessed FROM costs
+WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+// === Timelines ===
+
+/// What happened in a lineage (`$3`).
+pub(super) const NEW_EVENT: &str = "
+INSERT INTO events (tenant, resource, lineage, kind, at_ms, body) VALUES ($1, $2, $3, $4, $5, $6)";
+
+/// Keeps the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
+pub(super) const BOUND_EVENTS: &str = "
+DELETE FROM events
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND id <= (
+    SELECT e.id FROM events AS e
+    WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4
+    ORDER BY e.id DESC LIMIT 1 OFFSET $5)";
+
+/// The timeline of a lineage (`$3`), oldest first.
+pub(super) const EVENTS_OF_LINEAGE: &str = "
+SELECT kind, at_ms, body FROM events
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY id";
 
 // === Snapshots ===
 
@@ -405,6 +483,14 @@ DELETE FROM parts WHERE tenant = $1 AND resource = $2 AND to_link IN (
 /// chain of the heir confirms them again, they count again, which errs on the side of observing.
 pub(super) const FORGET_CONTENTS: &str =
     "DELETE FROM contents WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// What its calls cost. What they cost the tenant stays in `spending`.
+pub(super) const FORGET_COSTS: &str =
+    "DELETE FROM costs WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// What happened in it.
+pub(super) const FORGET_EVENTS: &str =
+    "DELETE FROM events WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
 /// The lineage's requests.
 pub(super) const FORGET_REQUESTS: &str =

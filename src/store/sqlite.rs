@@ -6,6 +6,7 @@
 //! begun with the write lock, so they never fail halfway for want of it. This file decides how
 //! statements are run; `read`, `record`, `queue`, `snapshots` and `people` say which.
 
+mod books;
 mod error;
 mod open;
 mod people;
@@ -35,8 +36,8 @@ use crate::tasks::Tasks;
 pub use error::OpenError;
 
 use super::{
-    ClaimFilter, Found, Job, Known, NewJob, NewSnapshot, Offered, Record, Release, Store,
-    StoreError, ThreadDetail, ThreadRow,
+    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Record, Release,
+    Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -300,6 +301,43 @@ impl Store for SqliteStore {
         let filter = filter.clone();
         self.write("store claim", move |conn| {
             Box::pin(queue::claim(conn, filter, now_ms, lease_ms))
+        })
+        .await
+    }
+
+    async fn steer(
+        &self,
+        scope: &Scope,
+        ends: &[Link],
+        way: Option<[u8; 32]>,
+        urgency: u32,
+    ) -> Answer<()> {
+        let (scope, ends) = (scope.clone(), super::rows::probes(ends));
+        self.write("store steer", move |conn| {
+            Box::pin(queue::steer(conn, scope, ends, way, urgency))
+        })
+        .await
+    }
+
+    async fn pay(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
+        let scope = scope.clone();
+        self.write("store pay", move |conn| {
+            Box::pin(books::pay(conn, scope, tip, cost, at_ms))
+        })
+        .await
+    }
+
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<()> {
+        let (scope, events) = (scope.clone(), events.to_vec());
+        self.write("store note", move |conn| {
+            Box::pin(books::note(conn, scope, tip, events))
+        })
+        .await
+    }
+
+    async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {
+        self.read("store waiting", move |conn| {
+            Box::pin(books::waiting(conn, at_ms))
         })
         .await
     }

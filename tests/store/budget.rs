@@ -79,6 +79,7 @@ impl<'a> Client<'a> {
             count: chain.len(),
             used: raw(),
             model: "m".to_owned(),
+            way: None,
             at_ms: 1,
             new_nodes: new_nodes.clone(),
         };
@@ -113,6 +114,8 @@ impl<'a> Client<'a> {
                 model: "m".to_owned(),
                 tip: record.tip,
                 tip_count: record.count,
+                way: None,
+                urgency: 0,
             };
             match self.store.offer(&self.scope, &job, 0).await.expect("asked") {
                 Offered::New => self.observe().await,

@@ -6,6 +6,7 @@
     reason = "helpers of tests"
 )]
 
+mod books;
 mod budget;
 mod crash;
 mod faults;

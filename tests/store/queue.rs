@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use diarist::memory::PartKind;
 use diarist::memory::advance::{Work, WorkState};
-use diarist::store::{ClaimFilter, Offered, Release, SqliteStore, Store};
+use diarist::store::{ClaimFilter, Job, NewJob, Offered, Release, SqliteStore, Store};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -188,44 +188,137 @@ async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
     assert_eq!(offered.expect("refused"), Offered::Known);
 }
 
+const ONE_WAY: [u8; 32] = [1; 32];
+const OTHER_WAY: [u8; 32] = [2; 32];
+
+fn filter(observe_any: bool, reflect_any: bool, held: &[([u8; 32], [u8; 32])]) -> ClaimFilter {
+    ClaimFilter {
+        observe_any,
+        reflect_any,
+        held: held.to_vec(),
+        daily_tokens: None,
+    }
+}
+
+/// Claims a job and gives it back at once.
+async fn claimed(store: &SqliteStore, filter: &ClaimFilter) -> Option<Job> {
+    let job = store.claim(filter, 10, LEASE).await.expect("claimed")?;
+    store
+        .release(&job, Release::RetryAt(0))
+        .await
+        .expect("released");
+    Some(job)
+}
+
 #[tokio::test]
 async fn workers_claim_what_they_can_pay_for() {
     let (store, talk) = recorded(6).await;
     let owner = talk.scope.clone();
-    store
-        .offer(&owner, &talk.job(PartKind::Chunk, 0, 4), 0)
-        .await
-        .expect("offered");
-    store
-        .offer(&owner, &talk.job(PartKind::Reflection, 0, 4), 1)
-        .await
-        .expect("offered");
-    let filter = |observe_any, reflect_any, held: &[[u8; 32]]| ClaimFilter {
-        observe_any,
-        reflect_any,
-        held: held.to_vec(),
-    };
+    for (kind, at) in [(PartKind::Chunk, 0), (PartKind::Reflection, 1)] {
+        let job = NewJob {
+            way: Some(ONE_WAY),
+            ..talk.job(kind, 0, 4)
+        };
+        store.offer(&owner, &job, at).await.expect("offered");
+    }
     let claim = async |filter: ClaimFilter| {
-        let job = store.claim(&filter, 10, LEASE).await.expect("claimed")?;
-        store
-            .release(&job, Release::RetryAt(0))
-            .await
-            .expect("released");
+        let job = claimed(&store, &filter).await?;
+        assert_eq!(job.work.way, Some(ONE_WAY));
         Some(job.work.kind)
     };
     let stranger = scope("bob").tenant;
     assert_eq!(claim(filter(false, false, &[])).await, None);
-    assert_eq!(claim(filter(false, false, &[stranger])).await, None);
+    for other in [(stranger, ONE_WAY), (owner.tenant, OTHER_WAY)] {
+        assert_eq!(claim(filter(false, false, &[other])).await, None);
+    }
     assert_eq!(claim(filter(true, false, &[])).await, Some(PartKind::Chunk));
     assert_eq!(
-        claim(filter(false, true, &[stranger])).await,
+        claim(filter(false, true, &[(stranger, ONE_WAY)])).await,
         Some(PartKind::Reflection)
     );
-    assert!(
-        claim(filter(false, false, &[stranger, owner.tenant]))
-            .await
-            .is_some()
+    let held = [(stranger, OTHER_WAY), (owner.tenant, ONE_WAY)];
+    assert!(claim(filter(false, false, &held)).await.is_some());
+}
+
+#[tokio::test]
+async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "jobs", 6);
+    let mut record = talk.record(None, 0);
+    record.contents = talk.contents(1_000);
+    record.way = Some(ONE_WAY);
+    let lineage = store.record(&talk.scope, &record).await.expect("recorded");
+    // A request that lends nothing takes nothing away.
+    let again = talk.record(Some(lineage), 6);
+    store.record(&talk.scope, &again).await.expect("recorded");
+    let job = talk.job(PartKind::Chunk, 0, 4);
+    store.offer(&talk.scope, &job, 0).await.expect("offered");
+    let held = |way| filter(false, false, &[(talk.scope.tenant, way)]);
+    assert!(claimed(&store, &held(OTHER_WAY)).await.is_none());
+    let job = claimed(&store, &held(ONE_WAY)).await.expect("a job");
+    assert_eq!(job.work.way, Some(ONE_WAY));
+}
+
+#[tokio::test]
+async fn waiting_jobs_follow_their_conversation_onto_another_way() {
+    let (store, talk) = recorded(6).await;
+    for (kind, from, to) in [
+        (PartKind::Chunk, 0, 2),
+        (PartKind::Chunk, 2, 4),
+        (PartKind::Reflection, 0, 2),
+    ] {
+        let job = NewJob {
+            way: Some(ONE_WAY),
+            urgency: 5,
+            ..talk.job(kind, from, to)
+        };
+        store.offer(&talk.scope, &job, 0).await.expect("offered");
+    }
+    let first = [talk.span(0, 2).to];
+    store
+        .steer(&talk.scope, &first, Some(OTHER_WAY), 900)
+        .await
+        .expect("steered");
+    let stranger = scope("bob");
+    let second = [talk.span(2, 4).to];
+    store
+        .steer(&stranger, &second, Some(OTHER_WAY), 900)
+        .await
+        .expect("nothing of theirs");
+    let other = filter(false, false, &[(talk.scope.tenant, OTHER_WAY)]);
+    let mut seen = Vec::new();
+    while let Some(job) = store.claim(&other, 10, LEASE).await.expect("claimed") {
+        seen.push((job.work.kind, job.work.span.to_count, job.work.urgency));
+    }
+    assert_eq!(
+        seen,
+        [(PartKind::Chunk, 2, 900), (PartKind::Reflection, 2, 5)]
     );
+}
+
+#[tokio::test]
+async fn the_conversation_closest_to_its_limit_comes_first() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let owner = scope("alice");
+    for (name, urgency, at_ms) in [("calm", 200, 0), ("late", 1_100, 3), ("near", 900, 2)] {
+        let talk = Talk::new(&owner, name, 4);
+        talk.recorded(&store).await;
+        let job = NewJob {
+            urgency,
+            ..talk.job(PartKind::Chunk, 0, 2)
+        };
+        store.offer(&owner, &job, at_ms).await.expect("offered");
+    }
+    // A tenant that has nothing running does not wait for the urgency of another.
+    let quiet = Talk::new(&scope("bob"), "quiet", 4);
+    quiet.recorded(&store).await;
+    let job = quiet.job(PartKind::Chunk, 0, 2);
+    store.offer(&quiet.scope, &job, 9).await.expect("offered");
+    let mut order = Vec::new();
+    while let Some(job) = store.claim(&ANYBODY, 10, LEASE).await.expect("claimed") {
+        order.push(job.work.urgency);
+    }
+    assert_eq!(order, [1_100, 0, 900, 200]);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ pub const ANYBODY: ClaimFilter = ClaimFilter {
     observe_any: true,
     reflect_any: true,
     held: Vec::new(),
+    daily_tokens: None,
 };
 
 pub fn scope(name: &str) -> Scope {
@@ -148,6 +149,7 @@ impl Talk {
             count: self.len(),
             used: raw(),
             model: "model-1".to_owned(),
+            way: None,
             at_ms: 1_000,
         }
     }
@@ -179,6 +181,8 @@ impl Talk {
             model: "model-1".to_owned(),
             tip: self.tip(),
             tip_count: self.len(),
+            way: None,
+            urgency: 0,
         }
     }
 

@@ -30,6 +30,7 @@ fn class(error: &CallError) -> &'static str {
     match error {
         CallError::RateLimited { .. } => "rate",
         CallError::Transient { .. } => "transient",
+        CallError::Late { .. } => "late",
         CallError::Refused { .. } => "refused",
         CallError::TooLong { .. } => "long",
         CallError::Unauthorised { .. } => "auth",

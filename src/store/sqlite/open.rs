@@ -53,6 +53,11 @@ fn migrations() -> Vec<Migration> {
             "provenance",
             include_str!("../../../migrations/sqlite/0004_provenance.sql"),
         ),
+        (
+            6,
+            "calls",
+            include_str!("../../../migrations/sqlite/0006_calls.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

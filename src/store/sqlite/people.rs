@@ -39,6 +39,7 @@ pub(super) async fn thread(
     nodes.reverse();
     let parts = of_lineage(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
     let snapshots = of_lineage(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
+    let events = of_lineage(conn, sql::EVENTS_OF_LINEAGE, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
         row,
         nodes,
@@ -47,6 +48,7 @@ pub(super) async fn thread(
             .iter()
             .map(rows::snapshot)
             .collect::<Answer<_>>()?,
+        events: events.iter().map(rows::event).collect::<Answer<_>>()?,
     }))
 }
 
@@ -55,6 +57,7 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<Thre
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
     let totals = counted(conn, sql::TOTALS_OF_LINEAGE, &scope, lineage).await?;
     let counts = counted(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    let costs = of_lineage(conn, sql::COSTS_OF_LINEAGE, &scope, lineage).await?;
     let first = get::<Option<Vec<u8>>>(&totals, 2)?;
     let first = first.and_then(|bytes| Link::from_slice(&bytes));
     Ok(ThreadRow {
@@ -69,6 +72,7 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<Thre
         requests: int(row, 5)?,
         parts: int(&counts, 0)?,
         snapshots: int(&counts, 1)?,
+        costs: rows::costs(&costs)?,
         first_ms: get(row, 6)?,
         last_ms: get(row, 7)?,
     })
@@ -110,6 +114,8 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
         sql::FORGET_SNAPSHOTS,
         sql::FORGET_PARTS,
         sql::FORGET_CONTENTS,
+        sql::FORGET_COSTS,
+        sql::FORGET_EVENTS,
         sql::FORGET_REQUESTS,
         sql::FORGET_NODES,
         sql::FORGET_LINEAGE,

@@ -6,18 +6,28 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements that look across owners on purpose: the worker's claim, and the operator's lists.
-const ABOVE_OWNERS: [&str; 5] = ["CLAIM", "OPEN_JOBS", "THREADS", "THREAD", "PING"];
+/// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
+const ABOVE_OWNERS: [&str; 7] = [
+    "CLAIM",
+    "OPEN_JOBS",
+    "THREADS",
+    "THREAD",
+    "PING",
+    "WAITING",
+    "SPENT",
+];
 
 /// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
-const MEANT: [(&str, &str); 3] = [
+const MEANT: [(&str, &str); 4] = [
     ("THREADS", "SCAN l USING INDEX lineages_by_time"),
     ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
     ("PING", "SCAN sqlite_master"),
+    ("WAITING", "SCAN jobs USING COVERING INDEX jobs_due"),
 ];
 
 /// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
 /// tables.
-const SMALL: [&str; 6] = ["p", "below", "up", "used", "heirs", "CONSTANT"];
+const SMALL: [&str; 7] = ["p", "below", "up", "used", "heirs", "busy", "CONSTANT"];
 
 fn statements() -> Vec<(&'static str, &'static str)> {
     let source = include_str!("../sql.rs");
@@ -49,6 +59,9 @@ fn mentions(text: &str) -> usize {
         "snapshots",
         "requests",
         "jobs",
+        "costs",
+        "spending",
+        "events",
     ];
     words
         .windows(2)

@@ -10,8 +10,8 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
-use crate::store::rows::{self, count, get, hex_list, id_list};
-use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, sql};
+use crate::store::rows::{self, count, get, id_list, pair_list, way, whole};
+use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, day, sql};
 
 /// What a worker holds of a claimed job: its name and the fence, not its words.
 pub(super) struct Held {
@@ -66,6 +66,8 @@ pub(super) async fn offer(
         .bind(job.tip.as_bytes().as_slice())
         .bind(count(job.tip_count))
         .bind(job.payload)
+        .bind(way(job.way.as_ref()))
+        .bind(job.urgency)
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 {
@@ -107,13 +109,33 @@ pub(super) async fn claim(
     query(sql::CLAIM)
         .bind(filter.observe_any)
         .bind(filter.reflect_any)
-        .bind(hex_list(&filter.held))
+        .bind(pair_list(&filter.held))
         .bind(now_ms)
         .bind(now_ms.saturating_add(lease_ms))
+        .bind(whole(filter.daily_tokens.unwrap_or(u64::MAX)))
+        .bind(day(now_ms))
         .fetch_optional(conn)
         .await?
         .map(|row| rows::job(&row))
         .transpose()
+}
+
+pub(super) async fn steer(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    ends: String,
+    onto: Option<[u8; 32]>,
+    urgency: u32,
+) -> Answer<()> {
+    query(sql::STEER)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(ends)
+        .bind(way(onto.as_ref()))
+        .bind(urgency)
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 pub(super) async fn commit_part(

@@ -8,7 +8,7 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::Node;
-use crate::store::rows::{content_list, count, get, int, node_list, probes};
+use crate::store::rows::{content_list, count, get, int, node_list, probes, way};
 use crate::store::{Record, StoreError, sql};
 
 pub(super) async fn record(
@@ -50,6 +50,7 @@ pub(super) async fn record(
         .bind(record.at_ms)
         .bind(&record.model)
         .bind(&record.thread_key)
+        .bind(way(record.way.as_ref()))
         .execute(conn)
         .await?;
     Ok(lineage)

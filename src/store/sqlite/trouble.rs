@@ -61,6 +61,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
             placement: String::new(),
         },
         model: "m".to_owned(),
+        way: None,
         at_ms: 1,
     };
     (scope, links, record)

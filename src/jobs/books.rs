@@ -1,0 +1,132 @@
+//! What memory's own model calls cost: counted for metrics, per conversation and against the daily
+//! budget of a tenant.
+//!
+//! The store keeps the books, so that a budget holds over restarts and for every process. What is
+//! held here only spares a job with several calls the next one. Never delays a request.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Shop;
+use crate::history::Scope;
+use crate::llm::{CallError, Prompt, Reply};
+use crate::store::{Cost, Job, day};
+use crate::telemetry;
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// Tenants that have spent what they may on a day.
+#[derive(Debug, Default)]
+pub(crate) struct Spent(Mutex<(i64, HashSet<[u8; 32]>)>);
+
+impl Spent {
+    fn today<T>(&self, today: i64, look: impl FnOnce(&mut HashSet<[u8; 32]>) -> T) -> T {
+        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spent.0 != today {
+            *spent = (today, HashSet::new());
+        }
+        look(&mut spent.1)
+    }
+}
+
+/// Whether a call may be made for `scope`.
+///
+/// # Errors
+/// With the time until the next day, where the budget is spent.
+pub(super) fn admit(shop: &Shop, scope: &Scope) -> Result<(), CallError> {
+    let now = shop.clock.now_ms();
+    let spent = |tenants: &mut HashSet<_>| tenants.contains(&scope.tenant);
+    if shop.settings.now().daily_tokens.is_none() || !shop.spent.today(day(now), spent) {
+        return Ok(());
+    }
+    let left = u64::try_from(DAY_MS - now.rem_euclid(DAY_MS)).unwrap_or_default();
+    Err(CallError::RateLimited {
+        retry_after: Some(Duration::from_millis(left)),
+        message: "the tokens that memory may cost this tenant today are spent".to_owned(),
+    })
+}
+
+/// Puts a call that was made into the books: what the endpoint reported, or what was counted here
+/// where it reported nothing. A call that failed costs nothing, unless a model worked on it.
+pub(super) async fn pay(
+    shop: &Shop,
+    job: &Job,
+    prompt: &Prompt,
+    answer: &Result<Reply, CallError>,
+) {
+    let (reported, text) = match answer {
+        Ok(reply) => (reply.usage, reply.text.as_str()),
+        Err(error) if error.is_billed() => (crate::wire::usage::Usage::default(), ""),
+        Err(_) => return,
+    };
+    let mut guessed = 0;
+    let sent = match reported.prompt {
+        Some(tokens) => tokens,
+        None => guess(shop, &[&prompt.system, &prompt.user], &mut guessed).await,
+    };
+    let written = match reported.completion {
+        Some(tokens) => tokens,
+        None => guess(shop, &[text], &mut guessed).await,
+    };
+    let cost = Cost {
+        kind: job.work.kind,
+        sent,
+        cached: reported.cached.unwrap_or_default(),
+        written,
+        guessed,
+    };
+    count(&cost);
+    let now = shop.clock.now_ms();
+    match shop.store.pay(&job.scope, job.work.tip, cost, now).await {
+        Ok(total) => heed(shop, &job.scope, total, now),
+        Err(error) => {
+            metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+            tracing::warn!(error = %error, "what a model call cost could not be written down");
+        }
+    }
+}
+
+async fn guess(shop: &Shop, texts: &[&str], guessed: &mut u64) -> u64 {
+    let mut tokens = 0;
+    for text in texts.iter().filter(|text| !text.is_empty()) {
+        tokens += u64::from(super::count(shop, text).await);
+    }
+    *guessed += tokens;
+    tokens
+}
+
+fn heed(shop: &Shop, scope: &Scope, total: u64, now: i64) {
+    let limit = shop.settings.now().daily_tokens;
+    let Some(most) = limit.filter(|most| total >= *most) else {
+        return;
+    };
+    if shop
+        .spent
+        .today(day(now), |spent| spent.insert(scope.tenant))
+    {
+        metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
+        tracing::warn!(
+            tenant = %scope.tenant_label(),
+            spent = total,
+            daily_tokens = most,
+            "the tokens that memory may cost this tenant today are spent: its jobs wait until \
+             tomorrow (UTC). Requests are not affected"
+        );
+    }
+}
+
+fn count(cost: &Cost) {
+    for (direction, tokens) in [
+        ("in", cost.sent),
+        ("cached", cost.cached),
+        ("out", cost.written),
+    ] {
+        metrics::counter!(
+            telemetry::MODEL_TOKENS,
+            "kind" => cost.kind.name(),
+            "direction" => direction
+        )
+        .increment(tokens);
+    }
+}

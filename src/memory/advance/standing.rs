@@ -1,0 +1,84 @@
+//! How a chain stands against its thresholds: for the order in which work is done, and for people.
+//! Decides nothing.
+
+use super::view::{View, text_tokens};
+use super::{Path, WorkState};
+use crate::memory::{PartKind, Policy};
+
+/// How a chain stands. All numbers but the counts are tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Raw history that the next request carries, without its newest turn.
+    pub message_tokens: u32,
+    /// Observations that it carries.
+    pub observation_tokens: u32,
+    /// Chunks that wait for an activation.
+    pub chunks: usize,
+    /// The messages they cover.
+    pub chunk_message_tokens: u32,
+    /// Their text.
+    pub chunk_tokens: u32,
+    /// Whether a range is waiting for the Observer or with it.
+    pub observing: bool,
+    /// The log with everything that is observed.
+    pub log_tokens: u32,
+    /// The newest reflection, while no snapshot has used it: what it condensed and its own text.
+    pub reflection: Option<(u32, u32)>,
+    /// Whether the log is waiting for the Reflector or with it.
+    pub reflecting: bool,
+    /// Reflections there are.
+    pub generations: usize,
+}
+
+/// How `path` stands.
+#[must_use]
+pub fn standing(path: &Path<'_>) -> Standing {
+    let view = View::of(path);
+    let fresh = view.fresh_chunks();
+    let open = |kind| {
+        path.work
+            .iter()
+            .any(|work| work.kind == kind && work.state != WorkState::Abandoned)
+    };
+    let used = |id| view.current.is_some_and(|sent| sent.parts.contains(&id));
+    let reflections = path
+        .parts
+        .iter()
+        .filter(|part| part.kind == PartKind::Reflection);
+    let unused = view.reflection.filter(|part| !used(part.id));
+    Standing {
+        message_tokens: view.pending(),
+        observation_tokens: view.current.map_or(0, |snapshot| snapshot.tokens),
+        chunks: fresh.len(),
+        chunk_message_tokens: fresh
+            .iter()
+            .fold(0, |sum, chunk| sum.saturating_add(chunk.message_tokens)),
+        chunk_tokens: text_tokens(&fresh),
+        observing: open(PartKind::Chunk),
+        log_tokens: view.log(view.observed()).map_or(0, |log| text_tokens(&log)),
+        reflection: unused.map(|part| {
+            let condensed: Vec<_> = view
+                .chunks
+                .iter()
+                .copied()
+                .filter(|chunk| chunk.span.to_count <= part.span.to_count)
+                .collect();
+            (text_tokens(&condensed), part.tokens)
+        }),
+        reflecting: open(PartKind::Reflection),
+        generations: reflections.count(),
+    }
+}
+
+impl Standing {
+    /// How close the chain is to the limit that work of `kind` keeps it from, in thousandths of it.
+    #[must_use]
+    pub fn urgency(&self, kind: PartKind, policy: &Policy) -> u32 {
+        let (tokens, limit) = match kind {
+            PartKind::Chunk => (self.message_tokens, policy.block_after),
+            PartKind::Reflection => (self.log_tokens, policy.observation_tokens),
+        };
+        let thousandths = u64::from(tokens) * 1_000 / u64::from(limit.max(1));
+        u32::try_from(thousandths).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,99 @@
+//! What model calls cost, by conversation and by day, and what happened, for the timeline.
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{query, query_scalar};
+
+use super::Answer;
+use crate::history::{Link, Scope};
+use crate::store::rows::{self, probes, whole};
+use crate::store::{Cost, EVENTS_KEPT, Event, Waiting, day, sql};
+
+/// Days that spending is kept for: a budget asks for today, people for a month.
+const DAYS: i64 = 31;
+
+pub(super) async fn pay(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    tip: Link,
+    cost: Cost,
+    at_ms: i64,
+) -> Answer<u64> {
+    let today = day(at_ms);
+    query(sql::COST)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(tip.as_bytes().as_slice())
+        .bind(cost.kind.name())
+        .bind(whole(cost.sent))
+        .bind(whole(cost.cached))
+        .bind(whole(cost.written))
+        .bind(whole(cost.guessed))
+        .execute(&mut *conn)
+        .await?;
+    query(sql::SPEND)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(today)
+        .bind(whole(cost.sent.saturating_add(cost.written)))
+        .execute(&mut *conn)
+        .await?;
+    query(sql::FORGET_SPENDING)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(today - DAYS)
+        .execute(&mut *conn)
+        .await?;
+    let row = query(sql::SPENT)
+        .bind(scope.tenant.as_slice())
+        .bind(today)
+        .fetch_one(conn)
+        .await?;
+    rows::int(&row, 0)
+}
+
+pub(super) async fn note(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    tip: Link,
+    events: Vec<Event>,
+) -> Answer<()> {
+    let lineage: Option<i64> = query_scalar(sql::LINEAGE_OF_LINKS)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(probes([&tip]))
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(lineage) = lineage else {
+        return Ok(());
+    };
+    for event in events {
+        query(sql::NEW_EVENT)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(lineage)
+            .bind(&event.kind)
+            .bind(event.at_ms)
+            .bind(event.body)
+            .execute(&mut *conn)
+            .await?;
+        query(sql::BOUND_EVENTS)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(lineage)
+            .bind(event.kind)
+            .bind(EVENTS_KEPT)
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn waiting(conn: &mut SqliteConnection, at_ms: i64) -> Answer<Vec<Waiting>> {
+    query(sql::WAITING)
+        .bind(day(at_ms))
+        .fetch_all(conn)
+        .await?
+        .iter()
+        .map(rows::waiting)
+        .collect()
+}
