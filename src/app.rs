@@ -320,7 +320,6 @@ fn memory_settings(config: &Config) -> jobs::Settings {
         },
         placement: placement(config),
         observation: jobs::Phase {
-            max_output_tokens: observation.max_output_tokens,
             instruction: observation.instruction.clone(),
             ..phase(&observation.phase)
         },
@@ -346,9 +345,14 @@ fn phase(phase: &config::Phase) -> jobs::Phase {
                 base_url: endpoint.base_url.clone(),
                 api_key: endpoint.api_key.clone(),
             }),
-        model: phase.model.clone(),
+        model: phase.model.clone().map(|models| match models {
+            config::Models::One(name) => llm::Models::One(name),
+            config::Models::Tiers(tiers) => llm::Models::Tiers(tiers),
+        }),
         temperature: Some(phase.temperature),
-        max_output_tokens: None,
+        max_output_tokens: phase.max_output_tokens,
+        parameters: phase.parameters.clone(),
+        options: phase.options.clone(),
         deadline: phase.timeout,
         instruction: None,
     }

@@ -9,6 +9,7 @@
 //! and no other room touches the process's own. It imports no other room; `app` maps the values
 //! into the rooms that want them.
 
+mod asking;
 mod layers;
 mod memory;
 mod nearest;
@@ -30,8 +31,8 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Audit, Config, Database, Endpoint, Memory, Observation, Phase, Placement, Reflection, Server,
-    Upstream,
+    Audit, Config, Database, Endpoint, Memory, Models, Observation, Phase, Placement, Reflection,
+    Server, Upstream,
 };
 
 /// What every environment variable of ours begins with.

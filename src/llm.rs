@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use crate::memory::prompt::Prompt;
 use crate::wire::usage::Usage;
@@ -46,8 +46,35 @@ pub struct CallSettings {
     pub temperature: Option<f64>,
     /// Most tokens the answer may have; `None` leaves it to the model.
     pub max_output_tokens: Option<u32>,
+    /// Further parameters, under the names chat completions has for them.
+    pub parameters: Map<String, Value>,
+    /// Fields of the body as the operator wrote them; each replaces ours of that name whole.
+    pub options: Map<String, Value>,
     /// From the call to the end of the answer, repetitions for refused parameters included.
     pub deadline: Duration,
+}
+
+/// Which model is asked, by the size of the whole prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Models {
+    One(String),
+    /// By the most tokens a prompt may have, ascending.
+    Tiers(Vec<(u32, String)>),
+}
+
+impl Models {
+    /// The model for a prompt of so many tokens: of the first bound that holds it, else the last.
+    #[must_use]
+    pub fn pick(&self, tokens: u32) -> &str {
+        match self {
+            Self::One(name) => name,
+            Self::Tiers(tiers) => tiers
+                .iter()
+                .find(|(up_to, _)| tokens <= *up_to)
+                .or(tiers.last())
+                .map_or("", |(_, name)| name),
+        }
+    }
 }
 
 /// What a model answered. The text may be empty.
@@ -166,15 +193,20 @@ impl Llm {
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
         let known = self.shape(endpoint, &settings.model);
-        let mut shape = known;
+        let mut shape = known.clone();
         let mut refused = Vec::new();
         loop {
             let answer = self.send(endpoint, shape.body(settings, prompt)).await?;
             if answer.status.is_success() {
                 let reply = answer::read(&answer, settings, &Redaction::new(endpoint, prompt))?;
                 // Only what has helped is remembered: the guess may have been wrong.
-                let learned = shape.learned(known, &refused);
+                let learned = shape.learned(&known, &refused);
                 if learned != known {
+                    tracing::info!(
+                        origin = %endpoint.origin(),
+                        model = %settings.model,
+                        "the model takes calls without what it refused: {learned}"
+                    );
                     self.remember(endpoint, &settings.model, learned);
                 }
                 return Ok(reply);
@@ -215,7 +247,7 @@ impl Llm {
     fn shape(&self, endpoint: &Endpoint, model: &str) -> Shape {
         let shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shapes.get(&(endpoint.origin(), model.to_owned()));
-        known.copied().unwrap_or_default()
+        known.cloned().unwrap_or_default()
     }
 
     fn remember(&self, endpoint: &Endpoint, model: &str, shape: Shape) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use diarist::llm::{BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Llm, Prompt};
+use diarist::llm::{BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Llm, Models, Prompt};
 use diarist::memory::prompt::Attached;
 use diarist::tasks::Tasks;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -15,7 +15,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use url::Url;
 
@@ -107,6 +107,8 @@ fn settings() -> CallSettings {
         model: "small".to_owned(),
         temperature: Some(0.3),
         max_output_tokens: Some(4000),
+        parameters: Map::new(),
+        options: Map::new(),
         deadline: Duration::from_secs(20),
     }
 }
@@ -497,4 +499,91 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
     let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(!error.to_string().contains("sk-in-the-query"), "{error}");
+}
+
+#[tokio::test]
+async fn settings_and_options_of_the_operator_stand_in_the_body() {
+    let model = Model::start(|_| answer(200, &said("x"))).await;
+    let object = |value: Value| value.as_object().unwrap().clone();
+    let asked = CallSettings {
+        parameters: object(json!({"top_p": 0.9, "seed": 7})),
+        options: object(json!({
+            "seed": 8,
+            "temperature": 1,
+            "max_completion_tokens": 9,
+            "thinking": {"type": "disabled"},
+        })),
+        ..settings()
+    };
+    let llm = Llm::new().unwrap();
+    llm.call(&model.endpoint(), &asked, &prompt())
+        .await
+        .unwrap();
+    let mut body = object(model.seen()[0].body.clone());
+    for ours in ["model", "messages", "stream"] {
+        body.remove(ours);
+    }
+    assert_eq!(
+        Value::Object(body),
+        json!({
+            "temperature": 1,
+            "top_p": 0.9,
+            "seed": 8,
+            "max_completion_tokens": 9,
+            "thinking": {"type": "disabled"},
+        }),
+        "an option replaces what has its name, and the limit under either name"
+    );
+}
+
+#[tokio::test]
+async fn settings_a_model_refuses_are_left_out_and_remembered() {
+    let model = Model::start(|body: &Value| {
+        for name in ["top_p", "thinking"] {
+            if body.get(name).is_some() {
+                return refuse("unsupported_parameter", name);
+            }
+        }
+        answer(200, &said("x"))
+    })
+    .await;
+    let asked = CallSettings {
+        parameters: Map::from_iter([("top_p".to_owned(), json!(0.9))]),
+        options: Map::from_iter([
+            ("thinking".to_owned(), json!({"budget": 1})),
+            ("seed".to_owned(), json!(1)),
+        ]),
+        ..settings()
+    };
+    let llm = Llm::new().unwrap();
+    for _ in 0..2 {
+        llm.call(&model.endpoint(), &asked, &prompt())
+            .await
+            .unwrap();
+    }
+    let seen = model.seen();
+    assert_eq!(seen.len(), 4, "the second call pays nothing");
+    for body in [&seen[2].body, &seen[3].body] {
+        assert_eq!(body["seed"], 1, "what it takes stays");
+        assert_eq!(body["temperature"], 0.3);
+        assert!(body.get("top_p").is_none() && body.get("thinking").is_none());
+    }
+}
+
+#[test]
+fn the_size_of_the_prompt_picks_the_model() {
+    let tiers = [(100, "small"), (200, "mid"), (300, "large")];
+    let tiers = tiers.map(|(up_to, name)| (up_to, name.to_owned()));
+    let models = Models::Tiers(tiers.to_vec());
+    for (tokens, expected) in [
+        (0, "small"),
+        (100, "small"),
+        (101, "mid"),
+        (300, "large"),
+        (301, "large"),
+        (u32::MAX, "large"),
+    ] {
+        assert_eq!(models.pick(tokens), expected, "{tokens}");
+    }
+    assert_eq!(Models::One("x".to_owned()).pick(9), "x");
 }

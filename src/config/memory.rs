@@ -3,11 +3,14 @@
 //! The published options give a threshold as a fraction, a multiple or a number of tokens; here they
 //! all become tokens, so that no other room interprets them again.
 
+use std::time::Duration;
+
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
-use super::valid::{Endpoint, Memory, Observation, Phase, Reflection};
+use super::valid::{Endpoint, Memory, Models, Observation, Phase, Reflection};
 use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
 
@@ -49,7 +52,7 @@ fn scope(text: &str) -> Result<(), Wrong> {
 /// Where a phase asks, and for which model.
 #[derive(Debug, Clone)]
 struct Asked {
-    model: Option<String>,
+    model: Option<Models>,
     endpoint: Option<Endpoint>,
 }
 
@@ -59,15 +62,15 @@ struct Asked {
 fn phases(raw: &RawConfig, problems: &mut Vec<Problem>) -> (Checked<Asked>, Checked<Asked>) {
     let (memory, observation, reflection) = (&raw.memory, &raw.observation, &raw.reflection);
 
-    let common = memory.model.check_some(problems, |text| said(text));
-    let mut own = |model: &Written<Option<String>>| {
+    let common = models(&memory.model, problems);
+    let mut own = |model: &Written<Option<WrittenModels>>| {
         if memory.model.value.is_some() && model.value.is_some() {
             problems.push(model.problem(
                 "memory.model is set as well, and says the same for both phases",
                 format!("keep one of the two: remove {} or memory.model", model.key),
             ));
         }
-        model.check_some(problems, |text| said(text))
+        models(model, problems)
     };
     let (observer, reflector) = (own(&observation.model), own(&reflection.model));
 
@@ -76,8 +79,8 @@ fn phases(raw: &RawConfig, problems: &mut Vec<Problem>) -> (Checked<Asked>, Chec
     let reflector_at = endpoint(&reflection.base_url, &reflection.api_key, problems);
     let one_place = matches!((&observer_at, &reflector_at), (Ok(None), Ok(None)));
 
-    let asked = |own: Checked<Option<String>>,
-                 other: Checked<Option<String>>,
+    let asked = |own: Checked<Option<Models>>,
+                 other: Checked<Option<Models>>,
                  at: Checked<Option<Endpoint>>| {
         let lent = other?.filter(|_| one_place);
         Ok(Asked {
@@ -160,23 +163,21 @@ fn observation(
     let block_after_tokens = raw.block_after.check(problems, |&n| {
         block_after(n, message_tokens.ok(), "message_tokens")
     });
-    let max_output_tokens = raw.max_output_tokens.check_some(problems, |&n| tokens(n));
     let instruction = raw.instruction.check_some(problems, |text| said(text));
-    let temperature = raw.temperature.check(problems, |&n| temperature(n));
-    let timeout = raw.timeout.check(problems, lasting);
-    let Asked { model, endpoint } = asked?;
+    let phase = Calls {
+        temperature: &raw.temperature,
+        max_output_tokens: Some(&raw.max_output_tokens),
+        model_settings: &raw.model_settings,
+        provider_options: &raw.provider_options,
+        timeout: &raw.timeout,
+    }
+    .phase(asked, problems);
     Ok(Observation {
-        phase: Phase {
-            model,
-            endpoint,
-            temperature: temperature?,
-            timeout: timeout?,
-        },
+        phase: phase?,
         message_tokens: message_tokens?,
         buffer_tokens: buffer_tokens?,
         retention_floor: retention_floor?,
         block_after_tokens: block_after_tokens?,
-        max_output_tokens: max_output_tokens?,
         instruction: instruction?,
     })
 }
@@ -194,20 +195,69 @@ fn reflection(
     let block_after_tokens = raw.block_after.check(problems, |&n| {
         block_after(n, observation_tokens.ok(), "observation_tokens")
     });
-    let temperature = raw.temperature.check(problems, |&n| temperature(n));
-    let timeout = raw.timeout.check(problems, lasting);
-    let Asked { model, endpoint } = asked?;
+    let phase = Calls {
+        temperature: &raw.temperature,
+        max_output_tokens: None,
+        model_settings: &raw.model_settings,
+        provider_options: &raw.provider_options,
+        timeout: &raw.timeout,
+    }
+    .phase(asked, problems);
     Ok(Reflection {
-        phase: Phase {
-            model,
-            endpoint,
-            temperature: temperature?,
-            timeout: timeout?,
-        },
+        phase: phase?,
         observation_tokens: observation_tokens?,
         reflect_from_tokens: reflect_from_tokens?,
         block_after_tokens: block_after_tokens?,
     })
+}
+
+/// The keys about calls, as both phases have them.
+struct Calls<'a> {
+    temperature: &'a Written<f64>,
+    max_output_tokens: Option<&'a Written<Option<u64>>>,
+    model_settings: &'a Written<Option<Table>>,
+    provider_options: &'a Written<Option<Table>>,
+    timeout: &'a Written<Duration>,
+}
+
+impl Calls<'_> {
+    fn phase(&self, asked: Checked<Asked>, problems: &mut Vec<Problem>) -> Checked<Phase> {
+        let own_temperature = self.temperature.check(problems, |&n| temperature(n));
+        let own_limit = self.max_output_tokens.map_or(Ok(None), |written| {
+            written.check_some(problems, |&n| tokens(n))
+        });
+        let timeout = self.timeout.check(problems, lasting);
+        let options = provider_options(self.provider_options, problems);
+        let settings = model_settings(self.model_settings, problems)?;
+        let limit = self.max_output_tokens.filter(|at| at.value.is_some());
+        for (key, twice) in [
+            (
+                self.temperature.key,
+                settings.temperature.is_some() && self.temperature.origin.is_some(),
+            ),
+            (
+                limit.map_or("", |written| written.key),
+                settings.max_output_tokens.is_some() && limit.is_some(),
+            ),
+        ] {
+            if twice {
+                problems.push(self.model_settings.problem(
+                    format!("{key} is set as well, and says the same"),
+                    format!("keep one of the two: remove {key} or its entry here"),
+                ));
+            }
+        }
+        let Asked { model, endpoint } = asked?;
+        Ok(Phase {
+            model,
+            endpoint,
+            temperature: settings.temperature.unwrap_or(own_temperature?),
+            max_output_tokens: settings.max_output_tokens.or(own_limit?),
+            parameters: settings.parameters,
+            options: options?,
+            timeout: timeout?,
+        })
+    }
 }
 
 fn tokens(number: u64) -> Result<u32, Wrong> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
 use super::problem::Problem;
 use super::written::Written;
@@ -172,8 +173,10 @@ settings! {
         scope: String = Default(r#""thread""#),
         /// Model of the Observer and the Reflector; excludes the model of a phase. Unset: a phase that
         /// names none uses the other phase's model if both ask at the same place, else the
-        /// conversation's own. A cheap model pays.
-        model: Option<String> = Example(r#""gpt-5-nano""#),
+        /// conversation's own. A cheap model pays. A table names models by the tokens of the whole prompt,
+        /// each bound included, such as { "20000" = "gpt-5-nano", "200000" = "gpt-5-mini" }; a prompt
+        /// beyond the last bound takes the last model.
+        model: Option<WrittenModels> = Example(r#""gpt-5-nano""#),
         /// Base URL for both phases; together with api_key or not at all. Unset: the conversation's
         /// own way to the upstream, with its own credential.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
@@ -186,8 +189,8 @@ settings! {
 
     /// The Observer: turns older messages into observations.
     ["memory.observation"] observation: RawObservation {
-        /// Model of the Observer; excludes memory.model.
-        model: Option<String> = Example(r#""gpt-5-nano""#),
+        /// Model of the Observer, or a table as there; excludes memory.model.
+        model: Option<WrittenModels> = Example(r#""gpt-5-nano""#),
         /// Base URL for the Observer; together with api_key or not at all.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// API key for base_url.
@@ -207,6 +210,13 @@ settings! {
         temperature: f64 = Default("0.3"),
         /// Most tokens the Observer may write per call. Unset: the model's own limit.
         max_output_tokens: Option<u64> = Example("16000"),
+        /// Parameters that models share: temperature, max_output_tokens, top_p, min_p, top_k, seed, stop,
+        /// presence_penalty, frequency_penalty, reasoning_effort, verbosity, service_tier. One that a
+        /// model refuses is left out from then on. In the environment a JSON object.
+        model_settings: Option<Table> = Example(r#"{ top_p = 0.9, reasoning_effort = "low" }"#),
+        /// Put into the body of each call as it stands, whatever your provider knows; a field of it
+        /// replaces Diarist's own of the same name whole.
+        provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.
         timeout: Duration = Default(r#""2m""#),
         /// What you want observed, or left out, in your own words; added to the Observer's prompt.
@@ -215,8 +225,8 @@ settings! {
 
     /// The Reflector: condenses observations that have grown too long.
     ["memory.reflection"] reflection: RawReflection {
-        /// Model of the Reflector; excludes memory.model.
-        model: Option<String> = Example(r#""gpt-5-mini""#),
+        /// Model of the Reflector, or a table as there; excludes memory.model.
+        model: Option<WrittenModels> = Example(r#""gpt-5-mini""#),
         /// Base URL for the Reflector; together with api_key or not at all.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// API key for base_url.
@@ -231,6 +241,10 @@ settings! {
         block_after: f64 = Default("1.2"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0"),
+        /// As of the Observer.
+        model_settings: Option<Table> = Example(r#"{ max_output_tokens = 20000 }"#),
+        /// As of the Observer.
+        provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.
         timeout: Duration = Default(r#""5m""#),
     }

@@ -120,8 +120,6 @@ pub struct Observation {
     pub retention_floor: u32,
     /// Tokens from which clearing enough comes before the floor; at least `message_tokens`.
     pub block_after_tokens: u32,
-    /// Most tokens written per call; `None` leaves it to the model.
-    pub max_output_tokens: Option<u32>,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
 }
@@ -142,13 +140,27 @@ pub struct Reflection {
 #[derive(Debug, Clone)]
 pub struct Phase {
     /// `None`: the conversation's own model.
-    pub model: Option<String>,
+    pub model: Option<Models>,
     /// `None`: the conversation's own way to the upstream, with its own credential.
     pub endpoint: Option<Endpoint>,
     /// 0 to 2.
     pub temperature: f64,
+    /// Most tokens written per call; `None` leaves it to the model.
+    pub max_output_tokens: Option<u32>,
+    /// Further parameters of the call, under the names chat completions has for them.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// Fields of the body as the operator wrote them.
+    pub options: serde_json::Map<String, serde_json::Value>,
     /// For one call.
     pub timeout: Duration,
+}
+
+/// Which model is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Models {
+    One(String),
+    /// By the most tokens a prompt may have, ascending; never empty.
+    Tiers(Vec<(u32, String)>),
 }
 
 /// A place of its own to ask at.

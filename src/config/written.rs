@@ -194,8 +194,21 @@ pub(super) fn spelled(kind: &ValueKind) -> String {
     match kind {
         // JSON's escapes are a subset of those of TOML's basic strings.
         ValueKind::String(text) => serde_json::Value::from(text.as_str()).to_string(),
-        ValueKind::Table(_) => "a table".to_owned(),
-        ValueKind::Array(_) => "a list".to_owned(),
+        ValueKind::Table(table) => {
+            let mut entries: Vec<_> = table
+                .iter()
+                .map(|(key, value)| {
+                    let key = serde_json::Value::from(key.as_str());
+                    format!("{key} = {}", spelled(&value.kind))
+                })
+                .collect();
+            entries.sort_unstable();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        ValueKind::Array(values) => {
+            let values: Vec<_> = values.iter().map(|value| spelled(&value.kind)).collect();
+            format!("[{}]", values.join(", "))
+        }
         kind => kind.to_string(),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Phase, Shop, books};
-use crate::llm::{CallError, Endpoint, Prompt, Reply};
+use crate::llm::{CallError, Endpoint, Models, Prompt, Reply};
 use crate::store::Job;
 
 /// Failures in a row after which an endpoint is left alone.
@@ -32,10 +32,15 @@ pub(super) async fn ask(
             message: "the endpoint keeps failing and is left alone for a while".to_owned(),
         });
     }
-    let answer = shop
-        .llm
-        .call(endpoint, &phase.settings(&job.work.model), prompt)
-        .await;
+    let tokens = match &phase.model {
+        // The whole prompt decides; one that is for every prompt needs no counting.
+        Some(Models::Tiers(_)) => {
+            super::count(shop, &prompt.system).await + super::count(shop, &prompt.user).await
+        }
+        _ => 0,
+    };
+    let settings = phase.settings(&job.work.model, tokens);
+    let answer = shop.llm.call(endpoint, &settings, prompt).await;
     match &answer {
         Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
         _ => shop.breaker.succeeded(&key),

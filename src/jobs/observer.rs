@@ -52,7 +52,7 @@ pub(super) async fn observe(
                 text,
                 current_task,
                 suggested_response,
-                model: phase.settings(&job.work.model).model,
+                model: reply.model,
             },
             Outcome::Empty | Outcome::Degenerate => by_code(job, &payload)?,
         },

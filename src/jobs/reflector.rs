@@ -30,7 +30,7 @@ pub(super) async fn reflect(
     let input: u32 = parts.iter().map(|part| part.body.tokens).sum();
     let today = dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC);
     let mut attempts = Attempts::new(input, reflect::target(input));
-    let mut failure = None;
+    let (mut model, mut failure) = (String::new(), None);
     for level in reflect::levels(START_LEVEL) {
         let prompt = reflect::prompt(&ReflectInput {
             observations: &source.observations,
@@ -46,6 +46,7 @@ pub(super) async fn reflect(
                 else {
                     continue;
                 };
+                model = reply.model;
                 let text = source.restore(&text);
                 let tokens = super::count(shop, &text).await;
                 if attempts.offer(text, tokens) == Verdict::GoodEnough {
@@ -71,7 +72,7 @@ pub(super) async fn reflect(
             current_task: None,
             suggested_response: None,
             sources: job.work.parts.clone(),
-            model: phase.settings(&job.work.model).model,
+            model,
             asked: false,
             evidence: crate::memory::Evidence::default(),
         }),

@@ -6,7 +6,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::llm::{CallSettings, Endpoint};
+use serde_json::{Map, Value};
+
+use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::Policy;
 use crate::wire::Placement;
 
@@ -16,11 +18,15 @@ pub struct Phase {
     /// Where to; `None` borrows the conversation's own way to the upstream.
     pub endpoint: Option<Endpoint>,
     /// Which model; `None` takes the conversation's own.
-    pub model: Option<String>,
+    pub model: Option<Models>,
     /// Sampling temperature; dropped for a model that refuses it.
     pub temperature: Option<f64>,
     /// Bound on the answer, in tokens.
     pub max_output_tokens: Option<u32>,
+    /// Further parameters of the call.
+    pub parameters: Map<String, Value>,
+    /// Fields of the body as the operator wrote them.
+    pub options: Map<String, Value>,
     /// How long one call may take.
     pub deadline: Duration,
     /// The operator's addition to the prompt.
@@ -28,14 +34,15 @@ pub struct Phase {
 }
 
 impl Phase {
-    pub(super) fn settings(&self, conversation_model: &str) -> CallSettings {
+    /// How a prompt of so many tokens is asked.
+    pub(super) fn settings(&self, conversation_model: &str, prompt_tokens: u32) -> CallSettings {
+        let own = self.model.as_ref().map(|models| models.pick(prompt_tokens));
         CallSettings {
-            model: self
-                .model
-                .clone()
-                .unwrap_or_else(|| conversation_model.to_owned()),
+            model: own.unwrap_or(conversation_model).to_owned(),
             temperature: self.temperature,
             max_output_tokens: self.max_output_tokens,
+            parameters: self.parameters.clone(),
+            options: self.options.clone(),
             deadline: self.deadline,
         }
     }

@@ -1,5 +1,8 @@
 //! How a call is spelled for a model: which optional parameters it takes.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -7,12 +10,13 @@ use super::{CallSettings, Prompt};
 use crate::wire::usage::{RefusalKind, error_message, refusal};
 
 /// What a model takes. Begins with everything and only ever loses something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    temperature: bool,
     limit: Limit,
     /// Content parts beside text: pictures, sounds, files.
     parts: bool,
+    /// Parameters and options it refuses, by their name in the body.
+    refused: BTreeSet<String>,
 }
 
 /// The name under which a model takes the limit of its output. Every server knows the old name;
@@ -44,15 +48,15 @@ impl Limit {
 impl Default for Shape {
     fn default() -> Self {
         Self {
-            temperature: true,
             limit: Limit::MaxTokens,
             parts: true,
+            refused: BTreeSet::new(),
         }
     }
 }
 
 impl Shape {
-    pub(super) fn body(self, settings: &CallSettings, prompt: &Prompt) -> Value {
+    pub(super) fn body(&self, settings: &CallSettings, prompt: &Prompt) -> Value {
         let mut messages = Vec::new();
         if !prompt.system.is_empty() {
             messages.push(json!({"role": "system", "content": prompt.system}));
@@ -62,18 +66,13 @@ impl Shape {
         body.insert("model".to_owned(), json!(settings.model));
         body.insert("messages".to_owned(), Value::Array(messages));
         body.insert("stream".to_owned(), json!(false));
-        if let Some(temperature) = self.temperature(settings) {
-            body.insert("temperature".to_owned(), json!(temperature));
-        }
-        if let Some((name, most)) = self.limit(settings) {
-            body.insert(name.to_owned(), json!(most));
-        }
+        body.extend(self.parameters(settings));
         Value::Object(body)
     }
 
     /// The user message: text alone where nothing is attached. A model is told which attachments
     /// it cannot see, or it would describe them all the same.
-    fn content(self, prompt: &Prompt) -> Value {
+    fn content(&self, prompt: &Prompt) -> Value {
         let (mut shown, mut unseen) = (Vec::new(), Vec::new());
         for attached in &prompt.attachments {
             match attached.part.as_ref().filter(|_| self.parts) {
@@ -101,21 +100,21 @@ impl Shape {
     /// The same shape without the content parts, where this answer refuses the request and the
     /// parts may be why. Which field a provider names for a picture it cannot take has no rule, so
     /// the call is made again without them, and what is learned is only remembered if that helps.
-    fn without_parts(self, prompt: &Prompt, status: StatusCode, body: &[u8]) -> Option<Self> {
+    fn without_parts(&self, prompt: &Prompt, status: StatusCode, body: &[u8]) -> Option<Self> {
         let sent = self.parts && prompt.attachments.iter().any(|at| at.part.is_some());
         // Also too long: pictures weigh, and every server counts them otherwise.
         let refused = refusal(status.as_u16(), body).is_some()
             // Not found: a router without a model that sees. Not a media type: a text-only server.
             || matches!(status.as_u16(), 404 | 415);
-        (sent && refused).then_some(Self {
+        (sent && refused).then(|| Self {
             parts: false,
-            ..self
+            ..self.clone()
         })
     }
 
     /// Whether the two differ in nothing but what one prompt brought about: that its attachments
     /// did not fit, or could not be fetched, says nothing about the model.
-    pub(super) fn learned(self, known: Self, refused: &[u8]) -> Self {
+    pub(super) fn learned(self, known: &Self, refused: &[u8]) -> Self {
         let said = String::from_utf8_lossy(refused).to_lowercase();
         let about_this = [
             "download",
@@ -134,7 +133,7 @@ impl Shape {
 
     /// The same shape without what this answer refuses, if it refuses something we sent.
     pub(super) fn without_refused(
-        self,
+        &self,
         settings: &CallSettings,
         prompt: &Prompt,
         status: StatusCode,
@@ -146,7 +145,7 @@ impl Shape {
 
     /// The same shape without the parameter that this answer refuses, if it refuses one we sent.
     fn without_parameter(
-        self,
+        &self,
         settings: &CallSettings,
         status: StatusCode,
         body: &[u8],
@@ -157,26 +156,89 @@ impl Shape {
             // "invalid temperature: only 1 is allowed for this model", with no code at all.
             RefusalKind::Other => error_message(&serde_json::from_slice(body).ok()?)?,
         };
-        if self.temperature(settings).is_some() && named.contains("temperature") {
-            return Some(Self {
-                temperature: false,
-                ..self
-            });
+        let sent = self.parameters(settings);
+        let name = sent.keys().find(|name| mentions(&named, name))?;
+        let mut next = self.clone();
+        // Under another name the model may take it.
+        if Some(name.as_str()) == self.limit(settings).map(|(name, _)| name) {
+            next.limit = self.limit.next();
+        } else {
+            next.refused.insert(name.clone());
         }
-        let (limit, _) = self.limit(settings)?;
-        named.contains(limit).then(|| Self {
-            limit: self.limit.next(),
-            ..self
-        })
+        Some(next)
     }
 
-    fn temperature(self, settings: &CallSettings) -> Option<f64> {
-        // By way of text: 0.3 as a single is 0.300000012 as a double, and would be sent so.
-        let temperature = settings.temperature.filter(|_| self.temperature)?;
-        temperature.to_string().parse().ok()
+    /// What stands in the body beside the prompt: ours, then the operator's parameters, then the
+    /// provider's options, each of which replaces what has its name.
+    fn parameters(&self, settings: &CallSettings) -> Map<String, Value> {
+        let mut parameters = Map::new();
+        if let Some(temperature) = settings.temperature {
+            // By way of text: 0.3 as a single is 0.300000012 as a double, and would be sent so.
+            let spelled = temperature.to_string().parse::<f64>().ok();
+            parameters.extend(spelled.map(|number| ("temperature".to_owned(), json!(number))));
+        }
+        if let Some((name, most)) = self.limit(settings) {
+            parameters.insert(name.to_owned(), json!(most));
+        }
+        parameters.extend(settings.parameters.clone());
+        parameters.extend(settings.options.clone());
+        parameters.retain(|name, _| !self.refused.contains(name));
+        parameters
     }
 
-    fn limit(self, settings: &CallSettings) -> Option<(&'static str, u32)> {
-        Some((self.limit.name()?, settings.max_output_tokens?))
+    /// Ours, unless the operator set one by either name.
+    fn limit(&self, settings: &CallSettings) -> Option<(&'static str, u32)> {
+        let own = [Limit::MaxTokens, Limit::MaxCompletionTokens]
+            .into_iter()
+            .filter_map(Limit::name)
+            .any(|name| settings.options.contains_key(name));
+        Some((self.limit.name()?, settings.max_output_tokens?)).filter(|_| !own)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left_out: Vec<&str> = self.refused.iter().map(String::as_str).collect();
+        match self.limit {
+            Limit::MaxTokens => {}
+            Limit::MaxCompletionTokens => {
+                left_out.push("max_tokens (max_completion_tokens instead)")
+            }
+            Limit::None => left_out.push("max_tokens"),
+        }
+        if !self.parts {
+            left_out.push("pictures and files");
+        }
+        f.write_str(&left_out.join(", "))
+    }
+}
+
+/// Whether `text` speaks of the parameter `name`, and not of a longer word that holds it.
+fn mentions(text: &str, name: &str) -> bool {
+    let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + name.len()..].chars().next();
+        !before.is_some_and(part_of_a_word) && !after.is_some_and(part_of_a_word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_mentioned_as_a_word() {
+        for (text, name, expected) in [
+            ("Unsupported: 'seed' is not supported", "seed", true),
+            ("reasoning.effort", "reasoning", true),
+            ("field `top_p`.", "top_p", true),
+            ("seeded sampling is off", "seed", false),
+            ("max_completion_tokens", "max_tokens", false),
+            ("stop_sequences is unknown", "stop", false),
+            ("min_p is not; stop is", "stop", true),
+        ] {
+            assert_eq!(mentions(text, name), expected, "{text}");
+        }
     }
 }
