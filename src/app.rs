@@ -17,6 +17,8 @@ use crate::audit::{Audit, AuditError};
 use crate::config::{self, Config};
 use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
+use crate::memory::observe::{Hints, Options, Show};
+use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Policy, render};
 use crate::proxy::manners::Manners;
 use crate::proxy::{Limits, Memory, Proxy};
@@ -323,13 +325,49 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             instruction: observation.instruction.clone(),
             ..phase(&observation.phase)
         },
-        reflection: phase(&reflection.phase),
+        reflection: jobs::Phase {
+            instruction: reflection.instruction.clone(),
+            ..phase(&reflection.phase)
+        },
+        observer: Arc::new(observer_options(config)),
+        hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
         daily_tokens: config.memory.daily_tokens,
         concurrency: if config.memory.enabled {
             MODEL_CALLS
         } else {
             0
         },
+    }
+}
+
+fn observer_options(config: &Config) -> Options {
+    let (observation, redact) = (&config.memory.observation, &config.memory.redact);
+    let kinds = redact.kinds.iter().map(|kind| match kind {
+        config::Secret::ApiKey => Kind::ApiKey,
+        config::Secret::Token => Kind::Token,
+        config::Secret::Password => Kind::Password,
+        config::Secret::Secret => Kind::Secret,
+        config::Secret::PrivateKey => Kind::PrivateKey,
+    });
+    Options {
+        redactor: Redactor::new(kinds.collect(), redact.patterns.clone()),
+        max_input_tokens: observation.max_input_tokens,
+        previous_tokens: observation.previous_observer_tokens,
+        hints: hints(observation.continuation_hints),
+        title: observation.thread_title,
+        application: observation.observe_system,
+        attachments: match &observation.observe_attachments {
+            config::Attachments::Auto => Show::Auto,
+            config::Attachments::All => Show::All,
+            config::Attachments::Only(types) => Show::Only(types.clone()),
+        },
+    }
+}
+
+fn hints(hints: config::Hints) -> Hints {
+    Hints {
+        current_task: hints.current_task,
+        suggested_response: hints.suggested_response,
     }
 }
 

@@ -13,6 +13,7 @@ mod asking;
 mod layers;
 mod memory;
 mod nearest;
+mod observer;
 mod platform;
 mod problem;
 mod reference;
@@ -31,8 +32,8 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Audit, Config, Database, Endpoint, Memory, Models, Observation, Phase, Placement, Reflection,
-    Server, Upstream,
+    Attachments, Audit, Config, Database, Endpoint, Hints, Memory, Models, Observation, Phase,
+    Placement, Redact, Reflection, Secret, Server, Upstream,
 };
 
 /// What every environment variable of ours begins with.

@@ -54,6 +54,8 @@ pub(crate) struct Shop {
     pub(crate) llm: Arc<dyn Model>,
     pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
+    pub(crate) windows: Arc<observer::Windows>,
+    pub(crate) drafts: Arc<observer::Drafts>,
     /// What is in force now. Whoever does one thing takes it once: a reload in between must not
     /// mix two configurations in one job.
     pub(crate) settings: InForce,
@@ -79,6 +81,8 @@ impl Shop {
             llm,
             clock,
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
+            windows: Arc::default(),
+            drafts: Arc::default(),
             settings,
             untold: Arc::default(),
             spent: Arc::default(),

@@ -264,6 +264,8 @@ pub enum Release {
     EmptyRetryAt(i64),
     /// Give the span up.
     Abandon,
+    /// Delete the job, so that its span can be offered again.
+    Drop,
 }
 
 /// A snapshot before the store gave it an id and a first eligible length.
@@ -306,6 +308,8 @@ pub struct ThreadRow {
     pub resource: bool,
     /// The key the client gave.
     pub key: Option<String>,
+    /// What the Observer calls it.
+    pub title: Option<String>,
     /// Short name of the first link: what a client that gives no key is told it is called.
     pub label: String,
     /// The model of the last request.
@@ -428,6 +432,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// shown again after an empty answer is charged again; it is not refused, or one empty answer
     /// would leave a hole that no later range may cross.
     async fn release(&self, job: &Job, how: Release) -> Result<(), StoreError>;
+
+    /// The title of the lineage that recorded `link`.
+    async fn title(&self, scope: &Scope, link: Link) -> Result<Option<String>, StoreError>;
+
+    /// Gives the lineage that recorded `link` a title. Nothing happens where it has it already, or
+    /// was forgotten.
+    async fn entitle(&self, scope: &Scope, link: Link, title: &str) -> Result<(), StoreError>;
 
     /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
     /// (same `to`, parts, pin and text) and is eligible no later, that one is returned.

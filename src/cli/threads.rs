@@ -77,6 +77,7 @@ async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
         "id",
         "key",
         "label",
+        "title",
         "model",
         "requests",
         "messages",
@@ -87,8 +88,8 @@ async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(threads.iter().map(|thread| cells(thread, &zone)));
-    let mut sides = [Side::Left; 10];
-    sides[4..9].fill(Side::Right);
+    let mut sides = [Side::Left; 11];
+    sides[5..10].fill(Side::Right);
     let mut text = align(&rows, &sides);
     if threads.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
         text.push_str(&format!("The latest {limit}; --limit shows more.\n"));
@@ -104,6 +105,10 @@ fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
             .as_deref()
             .map_or_else(|| "-".to_owned(), harmless),
         thread.label.clone(),
+        thread
+            .title
+            .as_deref()
+            .map_or_else(|| "-".to_owned(), harmless),
         harmless(&thread.model),
         grouped(thread.requests),
         thread.messages.to_string(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
+use super::observer;
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::valid::{Endpoint, Memory, Models, Observation, Phase, Reflection};
@@ -26,12 +27,14 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
+    let redact = observer::redact(&raw.redact, problems);
     scope?;
     Ok(Memory {
         enabled: raw.memory.enabled.value,
         daily_tokens: daily_tokens?,
         observation: observation?,
         reflection: reflection?,
+        redact: redact?,
     })
 }
 
@@ -164,6 +167,16 @@ fn observation(
         block_after(n, message_tokens.ok(), "message_tokens")
     });
     let instruction = raw.instruction.check_some(problems, |text| said(text));
+    let max_input_tokens = raw
+        .max_input_tokens
+        .check(problems, |&n| observer::input_tokens(n));
+    let previous_observer_tokens = raw
+        .previous_observer_tokens
+        .check(problems, |&n| observer::previous_tokens(n));
+    let continuation_hints = raw.continuation_hints.check(problems, observer::hints);
+    let observe_attachments = raw
+        .observe_attachments
+        .check(problems, observer::attachments);
     let phase = Calls {
         temperature: &raw.temperature,
         max_output_tokens: Some(&raw.max_output_tokens),
@@ -179,6 +192,12 @@ fn observation(
         retention_floor: retention_floor?,
         block_after_tokens: block_after_tokens?,
         instruction: instruction?,
+        max_input_tokens: max_input_tokens?,
+        previous_observer_tokens: previous_observer_tokens?,
+        continuation_hints: continuation_hints?,
+        observe_attachments: observe_attachments?,
+        observe_system: raw.observe_system.value,
+        thread_title: raw.thread_title.value,
     })
 }
 
@@ -195,6 +214,8 @@ fn reflection(
     let block_after_tokens = raw.block_after.check(problems, |&n| {
         block_after(n, observation_tokens.ok(), "observation_tokens")
     });
+    let instruction = raw.instruction.check_some(problems, |text| said(text));
+    let continuation_hints = raw.continuation_hints.check(problems, observer::hints);
     let phase = Calls {
         temperature: &raw.temperature,
         max_output_tokens: None,
@@ -208,6 +229,8 @@ fn reflection(
         observation_tokens: observation_tokens?,
         reflect_from_tokens: reflect_from_tokens?,
         block_after_tokens: block_after_tokens?,
+        instruction: instruction?,
+        continuation_hints: continuation_hints?,
     })
 }
 

@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
 use super::problem::Problem;
-use super::written::Written;
+use super::written::{Choice, OrFalse, Written};
 
 /// A section of the file and its keys, in the order of the reference.
 #[derive(Debug)]
@@ -221,6 +221,24 @@ settings! {
         timeout: Duration = Default(r#""2m""#),
         /// What you want observed, or left out, in your own words; added to the Observer's prompt.
         instruction: Option<String> = Example(r#""Record every ticket number verbatim.""#),
+        /// Most tokens of history in one call. A longer range is observed in several calls and stays
+        /// one chunk; lowered by itself for a model that says it is still too long.
+        max_input_tokens: u64 = Default("60000"),
+        /// Tokens of earlier observations the Observer is shown, so that it does not repeat them; false
+        /// shows all of them, 0 none.
+        previous_observer_tokens: OrFalse = Default("2000"),
+        /// Whether the Observer says what the conversation is busy with ("current_task") and how it would
+        /// go on ("suggested_response"): true, false, or a list of the two. What both phases leave out
+        /// is not sent to the model either.
+        continuation_hints: Choice = Default("true"),
+        /// Which images and files the Observer is shown: "auto" (images and PDF), true, false, or a list
+        /// of media types ("image/*"). A model that refuses them is asked without. The place where
+        /// one stood is always named.
+        observe_attachments: Choice = Default(r#""auto""#),
+        /// Whether the Observer is shown the application's system prompt, as background.
+        observe_system: bool = Default("false"),
+        /// Whether the Observer gives the conversation a title, for `diarist threads`.
+        thread_title: bool = Default("false"),
     }
 
     /// The Reflector: condenses observations that have grown too long.
@@ -247,5 +265,19 @@ settings! {
         provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.
         timeout: Duration = Default(r#""5m""#),
+        /// What you want kept, or left out, in your own words; added to the Reflector's prompt.
+        instruction: Option<String> = Example(r#""Keep every ticket number.""#),
+        /// As memory.observation.continuation_hints.
+        continuation_hints: Choice = Default("true"),
+    }
+
+    /// What is taken out of messages before the Observer reads them.
+    ["memory.redact"] redact: RawRedact {
+        /// Kinds of secrets known by their shape: "api_key", "token", "password", "secret",
+        /// "private_key". An empty list takes none out.
+        kinds: Vec<String> = Default(r#"["api_key", "token", "password", "secret", "private_key"]"#),
+        /// Regular expressions for whatever else must not be shown; a match becomes
+        /// "[redacted: pattern]".
+        patterns: Vec<String> = Default("[]"),
     }
 }

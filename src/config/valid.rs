@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use regex::Regex;
 use secrecy::SecretString;
 use url::Url;
 
@@ -106,6 +107,42 @@ pub struct Memory {
     pub daily_tokens: Option<u64>,
     pub observation: Observation,
     pub reflection: Reflection,
+    pub redact: Redact,
+}
+
+/// What is taken out of messages before the Observer reads them.
+#[derive(Debug, Clone)]
+pub struct Redact {
+    pub kinds: Vec<Secret>,
+    /// Compiled; none matches the empty text.
+    pub patterns: Vec<Regex>,
+}
+
+/// A kind of secret known by its shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secret {
+    ApiKey,
+    Token,
+    Password,
+    Secret,
+    PrivateKey,
+}
+
+/// Which hints are asked for and used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hints {
+    pub current_task: bool,
+    pub suggested_response: bool,
+}
+
+/// Which images and files the Observer is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attachments {
+    /// Images and PDF.
+    Auto,
+    All,
+    /// Those of these media types; `type/*` and `*` stand for many. Lower case.
+    Only(Vec<String>),
 }
 
 /// The Observer.
@@ -122,6 +159,16 @@ pub struct Observation {
     pub block_after_tokens: u32,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
+    /// Most tokens of history in one call.
+    pub max_input_tokens: u32,
+    /// Tokens of earlier observations that are shown; `None` shows all.
+    pub previous_observer_tokens: Option<u32>,
+    pub continuation_hints: Hints,
+    pub observe_attachments: Attachments,
+    /// Whether the application's system prompt is shown.
+    pub observe_system: bool,
+    /// Whether a title is asked for.
+    pub thread_title: bool,
 }
 
 /// The Reflector.
@@ -134,6 +181,9 @@ pub struct Reflection {
     pub reflect_from_tokens: u32,
     /// Tokens from which a poor reflection is better than none; at least `observation_tokens`.
     pub block_after_tokens: u32,
+    /// The operator's own words for the prompt.
+    pub instruction: Option<String>,
+    pub continuation_hints: Hints,
 }
 
 /// How one phase asks its model.

@@ -176,6 +176,78 @@ impl Lexical for Duration {
     }
 }
 
+/// A list; in the environment and on the command line its members stand between commas, or it is
+/// spelled as in the file.
+impl Lexical for Vec<String> {
+    const EXPECTED: &'static str = "a list of texts";
+    const EXAMPLE: &'static str = "a list such as [\"one\", \"two\"]";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Array(members) => members
+                .iter()
+                .map(|member| String::read(&member.kind))
+                .collect(),
+            ValueKind::String(text) if text.trim_start().starts_with('[') => {
+                serde_json::from_str(text).ok()
+            }
+            ValueKind::String(text) => Some(
+                text.split(',')
+                    .map(|member| member.trim().to_owned())
+                    .filter(|member| !member.is_empty())
+                    .collect(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// A number, or `false` for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OrFalse(pub(super) Option<u64>);
+
+impl Lexical for OrFalse {
+    const EXPECTED: &'static str = "a whole number that is not negative, or false";
+    const EXAMPLE: &'static str = "digits only, such as 2000, or false";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match bool::read(kind) {
+            Some(false) => Some(Self(None)),
+            Some(true) => None,
+            None => u64::read(kind).map(|number| Self(Some(number))),
+        }
+    }
+}
+
+/// Yes, no, a word, or a list of what is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Choice {
+    All(bool),
+    Word(String),
+    Some(Vec<String>),
+}
+
+impl Lexical for Choice {
+    const EXPECTED: &'static str = "true, false, or a list of texts";
+    const EXAMPLE: &'static str = "true, false, or a list such as [\"one\", \"two\"]";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        if let Some(all) = bool::read(kind) {
+            return Some(Self::All(all));
+        }
+        match kind {
+            // A word of its own (`auto`), unless it says that it is a member of a list: `image/*`,
+            // or several between commas.
+            ValueKind::String(text)
+                if text.trim().bytes().all(|byte| byte.is_ascii_lowercase()) =>
+            {
+                Some(Self::Word(text.trim().to_owned()))
+            }
+            kind => Vec::read(kind).map(Self::Some),
+        }
+    }
+}
+
 impl<T: Lexical> Lexical for Option<T> {
     const EXPECTED: &'static str = T::EXPECTED;
     const EXAMPLE: &'static str = T::EXAMPLE;

@@ -13,6 +13,8 @@ pub(super) enum Failure {
     Call(CallError),
     /// This range is not worth another try.
     Hopeless,
+    /// The row of the job makes no sense (any more). The next request offers its words anew.
+    Unreadable,
 }
 
 impl Failure {

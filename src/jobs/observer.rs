@@ -1,22 +1,40 @@
 //! One observation: the end of the log and new history in, a chunk out.
+//!
+//! A range that is too long for one call is observed piece by piece and still makes one chunk: what
+//! covers half a range covers nothing. Pieces that are written are kept in this process until the
+//! chunk is, so a failed call repeats one piece; a crash repeats the calls of this one job. An empty
+//! answer is asked for again once, then code covers what no model will speak about: a range must not
+//! stand in the way of those after it.
 
+mod draft;
+
+use std::sync::Arc;
+
+use self::draft::Draft;
+pub(crate) use self::draft::{Drafts, Windows};
 use super::ask::ask;
 use super::failure::Failure;
 use super::payload::Payload;
-use super::{Phase, Shop};
+use super::{Phase, Settings, Shop};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::observe::{self, ObserveInput, Outcome};
+use crate::memory::prompt::Attached;
 use crate::memory::{NewPart, PartKind, dates, render};
 use crate::store::{Job, StoreError};
 
-/// How much of the log before a range the Observer is shown, in tokens (the published
-/// `previousObserverTokens`).
-const EARLIER_TOKENS: u32 = 2_000;
+/// Chunks of the log that are read for one call at most, where not all of it is to be shown.
+const EARLIER_CHUNKS: usize = 64;
 
-/// Chunks read for that at most.
-const EARLIER_CHUNKS: usize = 8;
+/// How much more of the log is read than is shown: what matters most of its older part is shown too.
+const EARLIER_READ: u32 = 4;
 
-/// Calls the Observer for `job` and reads its answer.
+/// A model that finds less than this too long will take nothing. Tokens.
+const LEAST_INPUT: u32 = 500;
+
+/// What stands for a range in which nothing was said, so that what covers it is never empty.
+const NOTHING_SAID: &str = "* 🟢 Nothing was said here.";
+
+/// Calls the Observer for `job` and reads its answers.
 pub(super) async fn observe(
     shop: &Shop,
     phase: &Phase,
@@ -25,45 +43,226 @@ pub(super) async fn observe(
 ) -> Result<NewPart, Failure> {
     let Some(payload) = Payload::from_json(&job.work.payload) else {
         // Not JSON any more; nothing in the row could be observed.
-        return Err(Failure::Hopeless);
+        return Err(Failure::Unreadable);
     };
     if payload.transcript.trim().is_empty() {
         // Only system messages, which code copies, or echoes of our own block: nothing to ask.
-        return Ok(chunk(shop, job, &payload, Written::by_code(&payload)).await);
+        let written = Written::by_code(&payload);
+        return Ok(chunk(shop, job, &payload, written).await);
     }
-    let earlier = earlier(shop, job)
-        .await
-        .map_err(|error| Failure::store(&error))?;
-    let prompt = observe::prompt(&ObserveInput {
-        transcript: &payload.transcript,
-        earlier: &earlier,
-        nonce: &super::nonce(),
-        now_date: &dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC),
-        instruction: phase.instruction.as_deref(),
-        attachments: &[],
-    });
-    let written = match ask(shop, phase, endpoint, job, &prompt).await {
-        Ok(reply) => match observe::read(&reply.text, &payload.transcript) {
-            Outcome::Observed {
-                text,
-                current_task,
-                suggested_response,
-            } => Written {
-                text,
-                current_task,
-                suggested_response,
-                model: reply.model,
-            },
-            Outcome::Empty | Outcome::Degenerate => by_code(job, &payload)?,
-        },
-        Err(CallError::Refused { .. } | CallError::TooLong { .. }) => by_code(job, &payload)?,
-        Err(error) => return Err(Failure::Call(error)),
+    let settings = shop.settings.now();
+    // Of several the one with the largest window is asked for what is too long.
+    let model = phase.settings(&job.work.model, u32::MAX).model;
+    let window = (endpoint.origin(), model);
+    let observing = Observing {
+        shop,
+        phase,
+        endpoint,
+        job,
+        settings: &settings,
+        payload: &payload,
+        log: log(shop, job, settings.observer.previous_tokens)
+            .await
+            .map_err(|error| Failure::store(&error))?,
+        title: observing_title(shop, job, &settings).await,
     };
+    let limit = shop
+        .windows
+        .of(&window)
+        .map_or(settings.observer.max_input_tokens, |known| {
+            known.min(settings.observer.max_input_tokens)
+        });
+    let mut draft = match shop.drafts.take(job.id) {
+        Some(draft) => draft,
+        None => Draft::new(cut(shop, payload.transcript.clone(), limit).await, limit),
+    };
+    let done = observing.all(&mut draft).await;
+    if draft.limit < limit {
+        shop.windows.lowered(window, draft.limit);
+    }
+    if let Err(failure) = done {
+        shop.drafts.keep(job.id, draft);
+        return Err(failure);
+    }
+    let written = draft.finish();
+    if let Some(title) = &written.title {
+        entitle(shop, job, title).await;
+    }
     Ok(chunk(shop, job, &payload, written).await)
 }
 
+/// What a range became.
+#[derive(Debug, Default)]
+struct Written {
+    text: String,
+    current_task: Option<String>,
+    suggested_response: Option<String>,
+    title: Option<String>,
+    /// `code` where no model wrote any of it.
+    model: String,
+}
+
+impl Written {
+    fn by_code(payload: &Payload) -> Self {
+        Self {
+            text: payload.by_code.clone(),
+            model: CODE.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The name of the author that is no model.
+const CODE: &str = "code";
+
+/// One job, and everything its calls have in common.
+struct Observing<'a> {
+    shop: &'a Shop,
+    phase: &'a Phase,
+    endpoint: &'a Endpoint,
+    job: &'a Job,
+    settings: &'a Settings,
+    payload: &'a Payload,
+    /// The chunks before the range, oldest first.
+    log: Vec<String>,
+    /// See [`ObserveInput::title`].
+    title: Option<String>,
+}
+
+impl Observing<'_> {
+    /// Writes what is left of `draft`; stops at the first failure.
+    async fn all(&self, draft: &mut Draft) -> Result<(), Failure> {
+        while let Some(piece) = draft.next() {
+            match self.piece(draft, &piece).await {
+                Ok((
+                    Outcome::Observed {
+                        text,
+                        current_task,
+                        suggested_response,
+                        title,
+                    },
+                    model,
+                )) => draft.written(Written {
+                    text,
+                    current_task: current_task
+                        .filter(|_| self.settings.observer.hints.current_task),
+                    suggested_response: suggested_response
+                        .filter(|_| self.settings.observer.hints.suggested_response),
+                    title: title.filter(|_| self.title.is_some()),
+                    model,
+                }),
+                Ok((Outcome::Empty | Outcome::Degenerate, _)) | Err(CallError::Refused { .. }) => {
+                    self.nothing(draft, &piece)?;
+                }
+                Err(CallError::TooLong { .. }) => {
+                    if !self.shorter(draft, &piece).await {
+                        self.nothing(draft, &piece)?;
+                    }
+                }
+                Err(error) => return Err(Failure::Call(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of asking for `piece`, and the model that was asked.
+    async fn piece(&self, draft: &Draft, piece: &str) -> Result<(Outcome, String), CallError> {
+        let attachments: Vec<Attached> = self
+            .payload
+            .attachments
+            .iter()
+            .filter(|attached| names(piece, &attached.name))
+            .cloned()
+            .collect();
+        let earlier = self.earlier(draft).await;
+        let prompt = observe::prompt(&ObserveInput {
+            transcript: piece,
+            piece: draft.place(),
+            earlier: &earlier,
+            application: &self.payload.application,
+            nonce: &super::nonce(),
+            now_date: &dates::day(self.shop.clock.now_ms(), &jiff::tz::TimeZone::UTC),
+            instruction: self.phase.instruction.as_deref(),
+            hints: self.settings.observer.hints,
+            title: self.title.as_deref(),
+            attachments: &attachments,
+        });
+        let reply = ask(self.shop, self.phase, self.endpoint, self.job, &prompt).await?;
+        Ok((observe::read(&reply.text, piece), reply.model))
+    }
+
+    /// The end of the log and of what is already written of this range.
+    async fn earlier(&self, draft: &Draft) -> String {
+        let mut texts = self.log.clone();
+        texts.extend(draft.texts().map(str::to_owned));
+        let budget = self.settings.observer.previous_tokens;
+        let budget = budget.map(|budget| budget.min(draft.limit) as usize);
+        let counter = Arc::clone(&self.shop.counter);
+        let shown = tokio::task::spawn_blocking(move || {
+            observe::earlier(&texts.join("\n"), budget, |line| {
+                counter.count(line) as usize
+            })
+        });
+        shown.await.unwrap_or_default()
+    }
+
+    /// Nothing usable was said of `piece`. Of a whole range the job is given back and charged, as
+    /// the Observer is shown it again; of one piece of several it is asked again at once.
+    fn nothing(&self, draft: &mut Draft, piece: &str) -> Result<(), Failure> {
+        if draft.place() == (1, 1) {
+            if self.job.empty_answers == 0 {
+                return Err(Failure::Empty);
+            }
+            draft.written(Written::by_code(self.payload));
+        } else if !draft.ask_again() {
+            draft.written(Written {
+                text: observe::by_code(piece),
+                model: CODE.to_owned(),
+                ..Written::default()
+            });
+        }
+        Ok(())
+    }
+
+    /// Cuts `piece`, and all after it, to half of what was too long; `false` where it is as small as
+    /// it can be.
+    async fn shorter(&self, draft: &mut Draft, piece: &str) -> bool {
+        let tokens = super::count(self.shop, piece).await;
+        let limit = draft.limit.min(tokens) / 2;
+        if limit < LEAST_INPUT {
+            return false;
+        }
+        let mut rest = Vec::new();
+        for piece in draft.rest() {
+            rest.extend(cut(self.shop, piece, limit).await);
+        }
+        draft.cut_to(limit, rest);
+        true
+    }
+}
+
+/// Whether `text` holds the placeholder of the attachment `name`.
+fn names(text: &str, name: &str) -> bool {
+    let start = format!("[{name}");
+    text.match_indices(&start)
+        .any(|(at, _)| text[at + start.len()..].starts_with([']', ':']))
+}
+
+async fn cut(shop: &Shop, transcript: String, limit: u32) -> Vec<String> {
+    let counter = Arc::clone(&shop.counter);
+    let whole = transcript.clone();
+    tokio::task::spawn_blocking(move || {
+        observe::pieces(&transcript, limit, |text| counter.count(text))
+    })
+    .await
+    .unwrap_or_else(|_| vec![whole])
+}
+
 async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> NewPart {
-    let text = render::chunk_text(&written.text, &payload.system);
+    let mut text = render::chunk_text(&written.text, &payload.system);
+    if text.trim().is_empty() {
+        NOTHING_SAID.clone_into(&mut text);
+    }
     NewPart {
         kind: PartKind::Chunk,
         span: job.work.span,
@@ -79,53 +278,39 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
     }
 }
 
-struct Written {
-    text: String,
-    current_task: Option<String>,
-    suggested_response: Option<String>,
-    model: String,
-}
-
-/// The first empty answer is asked for again, the second is covered by code: a range that no model
-/// will speak about must not stand in the way of the ranges after it.
-fn by_code(job: &Job, payload: &Payload) -> Result<Written, Failure> {
-    if job.empty_answers == 0 {
-        return Err(Failure::Empty);
-    }
-    Ok(Written::by_code(payload))
-}
-
-impl Written {
-    fn by_code(payload: &Payload) -> Self {
-        Self {
-            text: payload.by_code.clone(),
-            current_task: None,
-            suggested_response: None,
-            model: "code".to_owned(),
-        }
-    }
-}
-
-/// The end of the log before the range: from the same chain, never from the thread.
-async fn earlier(shop: &Shop, job: &Job) -> Result<String, StoreError> {
+/// The log before the range: from the same chain, never from the thread. With a bound, enough of it
+/// to choose from.
+async fn log(shop: &Shop, job: &Job, budget: Option<u32>) -> Result<Vec<String>, StoreError> {
+    let enough = budget.map(|budget| budget.saturating_mul(EARLIER_READ));
     let mut texts = Vec::new();
-    let mut tokens = 0;
+    let mut tokens = 0_u32;
     let mut at = job.work.span.from;
-    while tokens < EARLIER_TOKENS && texts.len() < EARLIER_CHUNKS {
+    while enough.is_none_or(|enough| tokens < enough && texts.len() < EARLIER_CHUNKS) {
         let Some(chunk) = shop.store.chunk_ending(&job.scope, at).await? else {
             break;
         };
-        tokens += chunk.body.tokens;
+        tokens = tokens.saturating_add(chunk.body.tokens);
         at = chunk.body.span.from;
         texts.push(chunk.body.text);
     }
     texts.reverse();
-    let log = texts.join("\n");
-    let counter = std::sync::Arc::clone(&shop.counter);
-    let shown = tokio::task::spawn_blocking(move || {
-        observe::earlier(&log, EARLIER_TOKENS as usize, |line| {
-            counter.count(line) as usize
-        })
-    });
-    Ok(shown.await.unwrap_or_default())
+    Ok(texts)
+}
+
+/// The title so far of the conversation that made the job due, where titles are asked for.
+async fn observing_title(shop: &Shop, job: &Job, settings: &Settings) -> Option<String> {
+    if !settings.observer.title {
+        return None;
+    }
+    let title = shop.store.title(&job.scope, job.work.tip).await;
+    // Without it the Observer finds a new one.
+    Some(title.ok().flatten().unwrap_or_default())
+}
+
+/// Written before the chunk is: a title is no part of what is sent, and one that is lost with a
+/// chunk would be found again only with the next.
+async fn entitle(shop: &Shop, job: &Job, title: &str) {
+    if let Err(error) = shop.store.entitle(&job.scope, job.work.tip, title).await {
+        tracing::debug!(error = %error, "a title could not be stored");
+    }
 }

@@ -1,12 +1,23 @@
-//! What an observe job carries until its part is written: the words of its range, already redacted.
+//! What an observe job carries until its part is written: the words of its range, already redacted,
+//! and what is attached to them.
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::history::Spoken;
-use crate::memory::transcript::{self, Entry};
-use crate::memory::{Node, Span};
+use crate::history::{Piece, Spoken};
+use crate::memory::observe::Options;
+use crate::memory::prompt::Attached;
+use crate::memory::transcript::{self, Entry, Style};
+use crate::memory::{Node, Span, render};
+use crate::tokens::TokenCounter;
 use crate::wire::chat::Parsed;
+
+/// Bytes of attachments in one job. They lie in the database until the chunk commits, and providers
+/// take requests of some 20 MB; what does not fit is named as not seen.
+const ATTACHED_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes of the application's system prompt that are shown.
+const APPLICATION_BYTES: usize = 32 * 1024;
 
 /// The text of a job row.
 #[derive(Default, Serialize, Deserialize)]
@@ -21,36 +32,106 @@ pub(super) struct Payload {
     pub(super) by_code: String,
     /// System messages inside the range (place, words): copied verbatim, never shown.
     pub(super) system: Vec<(usize, String)>,
+    /// The application's system prompt, where the operator wants it shown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) application: String,
+    /// What the transcript names by a placeholder, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) attachments: Vec<Attached>,
 }
 
-/// The payload of `span`, read from the request that confirmed it.
-pub(super) fn of(parsed: &Parsed, nodes: &[Node], span: &Span) -> Payload {
+/// The payload of `span`, read from the request that confirmed it. `None` where a message of it
+/// cannot be read again: what is not shown must not count as observed.
+pub(super) fn of(
+    parsed: &Parsed,
+    nodes: &[Node],
+    span: &Span,
+    options: &Options,
+    counter: &dyn TokenCounter,
+) -> Option<Payload> {
     let nodes = &nodes[span.from_count..span.to_count];
-    let spoken: Vec<Option<Spoken>> = (span.from_count..span.to_count)
+    let spoken = (span.from_count..span.to_count)
         .map(|index| parsed.spoken(index))
-        .collect();
+        .collect::<Option<Vec<Spoken>>>()?;
     let entries: Vec<Entry<'_>> = nodes
         .iter()
         .zip(&spoken)
-        .filter_map(|(node, spoken)| Some(Entry::of(node, spoken.as_ref()?)))
+        .map(|(node, spoken)| Entry::of(node, spoken))
         .collect();
     let zone = TimeZone::UTC;
-    let (transcript, places) = transcript::placed(&entries, &zone);
-    Payload {
+    let style = Style {
+        zone: &zone,
+        counter,
+        redactor: &options.redactor,
+    };
+    let (transcript, places) = transcript::placed(&entries, &style);
+    Some(Payload {
         transcript,
         places,
-        by_code: transcript::by_code(&entries, &zone),
+        by_code: transcript::by_code(&entries, &style),
         system: transcript::system_messages(&entries),
+        application: application(parsed, options),
+        attachments: attachments(parsed, span, &entries, options),
+    })
+}
+
+/// The words of the client's leading system messages, redacted as everything else.
+fn application(parsed: &Parsed, options: &Options) -> String {
+    if !options.application {
+        return String::new();
     }
+    let head = parsed.head_spoken();
+    let texts = head.iter().flat_map(|message| &message.pieces);
+    let texts = texts.filter_map(|piece| match piece {
+        Piece::Text(text) => Some(options.redactor.clean(render::before_block(text).trim())),
+        _ => None,
+    });
+    let text = texts.collect::<Vec<_>>().join("\n");
+    text[..text.floor_char_boundary(APPLICATION_BYTES)].to_owned()
+}
+
+/// Every attachment by its placeholder; the part itself where the operator wants it shown and there
+/// is room.
+fn attachments(
+    parsed: &Parsed,
+    span: &Span,
+    entries: &[Entry<'_>],
+    options: &Options,
+) -> Vec<Attached> {
+    let names = transcript::attachments(entries);
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let mut room = ATTACHED_BYTES;
+    let parts = (span.from_count..span.to_count)
+        .zip(entries)
+        .filter(|(_, entry)| entry.spoken.role != crate::history::Role::System)
+        .flat_map(|(index, _)| parsed.attachments(index));
+    names
+        .into_iter()
+        .zip(parts)
+        .map(|(name, attachment)| {
+            let part = attachment
+                .part
+                .filter(|_| options.attachments.shows(&attachment.media_type));
+            let part = part.filter(|part| {
+                let bytes = part.to_string().len();
+                let fits = bytes <= room;
+                room -= if fits { bytes } else { 0 };
+                fits
+            });
+            Attached { name, part }
+        })
+        .collect()
 }
 
 impl Payload {
     pub(super) fn to_json(&self) -> String {
-        // Three strings and a list of pairs always have a JSON form.
+        // Strings, numbers and JSON values always have a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// `None` where the row was written by another version.
+    /// `None` where the row cannot be read.
     pub(super) fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }

@@ -94,12 +94,21 @@ pub(super) async fn prepare(
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
     }
+    let wanted = shop.settings.now().hints;
     let hints = parts
         .last()
         .filter(|last| last.body.span.to == plan.to)
         .map(|last| render::Hints {
-            current_task: last.body.current_task.as_deref(),
-            suggested_response: last.body.suggested_response.as_deref(),
+            current_task: last
+                .body
+                .current_task
+                .as_deref()
+                .filter(|_| wanted.current_task),
+            suggested_response: last
+                .body
+                .suggested_response
+                .as_deref()
+                .filter(|_| wanted.suggested_response),
         })
         .filter(|hints| hints.current_task.is_some() || hints.suggested_response.is_some());
     let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();

@@ -237,8 +237,14 @@ impl Recorder {
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
-            let written = tokio::task::spawn_blocking(move || payload::of(&parsed, &nodes, &span));
-            let Ok(payload) = written.await else { return };
+            let counter = Arc::clone(&self.shop.counter);
+            let options = Arc::clone(&self.shop.settings.now().observer);
+            let written = tokio::task::spawn_blocking(move || {
+                payload::of(&parsed, &nodes, &span, &options, counter.as_ref())
+            });
+            let Ok(Some(payload)) = written.await else {
+                return;
+            };
             let job = NewJob {
                 kind: PartKind::Chunk,
                 span,

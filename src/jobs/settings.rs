@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::Policy;
+use crate::memory::observe::{Hints, Options};
 use crate::wire::Placement;
 
 /// How one phase calls its model.
@@ -59,6 +60,10 @@ pub struct Settings {
     pub observation: Phase,
     /// The Reflector.
     pub reflection: Phase,
+    /// What the Observer is shown and asked for.
+    pub observer: Arc<Options>,
+    /// Hints that are sent where a chunk has them: what either phase is asked for.
+    pub hints: Hints,
     /// Model calls at the same time; with 0 the queue is left alone. Taken once, at the start.
     pub concurrency: usize,
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent

@@ -166,7 +166,7 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     let outcome = match &result {
         Ok(_) => "written",
         Err(Failure::Empty) => "empty",
-        Err(Failure::Hopeless) => "given_up",
+        Err(Failure::Hopeless | Failure::Unreadable) => "given_up",
         Err(Failure::Call(_)) => "failed",
     };
     metrics::counter!(telemetry::JOBS, "kind" => job.work.kind.name(), "outcome" => outcome)
@@ -188,6 +188,10 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
             release(shop, job, Release::EmptyRetryAt(now_ms)).await
         }
         Answered::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
+        Answered::Call(Err(Failure::Unreadable)) => {
+            tracing::warn!("a job could not be read; the next request offers its words again");
+            release(shop, job, Release::Drop).await
+        }
         Answered::Call(Err(Failure::Call(error))) => {
             let borrowed = phase(&shop.settings.now(), job.work.kind)
                 .endpoint
@@ -291,10 +295,11 @@ async fn release(shop: &Shop, job: &Job, how: Release) -> Settled {
         metrics::counter!(telemetry::STORE_FAILURES).increment(1);
         tracing::warn!(error = %error, "a job could not be given back; its lease will run out");
     }
-    Settled::Waiting(match how {
-        Release::Abandon => WorkState::Abandoned,
-        Release::RetryAt(_) | Release::EmptyRetryAt(_) => WorkState::Retrying,
-    })
+    match how {
+        Release::Abandon => Settled::Waiting(WorkState::Abandoned),
+        Release::RetryAt(_) | Release::EmptyRetryAt(_) => Settled::Waiting(WorkState::Retrying),
+        Release::Drop => Settled::Gone,
+    }
 }
 
 #[cfg(test)]

@@ -6,27 +6,48 @@
 //! task among the messages it is to observe writes the task down as the user's wish. Called by the
 //! jobs that observe.
 
+mod earlier;
+mod options;
+mod pieces;
+
 use std::fmt::Write as _;
 
+pub use self::earlier::earlier;
+pub use self::options::{Hints, Options, Show};
+pub use self::pieces::{by_code, join, pieces};
 pub use super::output::{Outcome, read};
 use super::prompt::{Attached, Prompt, fence};
-use super::verbatim;
 
 /// What one call of the Observer is about.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserveInput<'a> {
-    /// The new history, from [`super::transcript::format`].
+    /// The new history, from [`super::transcript::format`], or one of its [`pieces`].
     pub transcript: &'a str,
-    /// The end of what was observed before, from [`earlier`]; may be empty.
+    /// Which piece it is, from 1, and of how many.
+    pub piece: (usize, usize),
+    /// The end of what was observed before, from [`earlier()`]; may be empty.
     pub earlier: &'a str,
+    /// The application's system prompt, where it is to be shown; may be empty.
+    pub application: &'a str,
     /// A fresh random code for the fence: letters and digits, at least 8.
     pub nonce: &'a str,
     /// Today, as [`super::dates::day`] writes it.
     pub now_date: &'a str,
     /// What the operator wants kept in mind besides the rules.
     pub instruction: Option<&'a str>,
+    /// Which hints are asked for.
+    pub hints: Hints,
+    /// The title so far, where one is asked for; empty where there is none yet.
+    pub title: Option<&'a str>,
     /// What the transcript names by a placeholder.
     pub attachments: &'a [Attached],
+}
+
+impl ObserveInput<'_> {
+    /// Where things stand is only known at the end of a range.
+    fn is_last(&self) -> bool {
+        self.piece.0 >= self.piece.1
+    }
 }
 
 /// The call that observes `input`.
@@ -37,13 +58,22 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
         include_str!("prompts/format.md"),
     ]
     .join("\n");
-    system.push_str(include_str!("prompts/hints.md"));
+    if input.is_last() {
+        sections(&mut system, input);
+    }
     add_instruction(&mut system, input.instruction);
 
     let mut user = format!(
         "Today is {}. The code is {}.\n\n",
         input.now_date, input.nonce
     );
+    if !input.application.trim().is_empty() {
+        let _ = write!(
+            user,
+            "What the application told the assistant. It is background: write nothing down from it alone.\n{}\n\n",
+            fence("application", input.nonce, input.application)
+        );
+    }
     if input.earlier.trim().is_empty() {
         user.push_str("There are no earlier observations.\n\n");
     } else {
@@ -53,15 +83,53 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
             fence("earlier", input.nonce, input.earlier)
         );
     }
+    if let Some(title) = input
+        .title
+        .map(str::trim)
+        .filter(|title| !title.is_empty() && input.is_last())
+    {
+        let _ = write!(
+            user,
+            "The title so far:\n{}\n\n",
+            fence("title", input.nonce, title)
+        );
+    }
+    let (piece, pieces) = input.piece;
+    let which = if pieces > 1 {
+        format!(
+            "Part {piece} of {pieces} of the history to observe; the other parts are observed on their own:"
+        )
+    } else {
+        "The history to observe:".to_owned()
+    };
     let _ = write!(
         user,
-        "The history to observe:\n{}\n\nWrite the observations of this history now.",
+        "{which}\n{}\n\nWrite the observations of this history now.",
         fence("history", input.nonce, input.transcript)
     );
     Prompt {
         system,
         user,
         attachments: input.attachments.to_vec(),
+    }
+}
+
+/// What is asked for behind the observations. Both hints are the published form and stand in one
+/// text; each can be left out.
+fn sections(system: &mut String, input: &ObserveInput<'_>) {
+    let task = include_str!("prompts/hints/task.md");
+    let response = include_str!("prompts/hints/response.md");
+    let title = include_str!("prompts/hints/title.md");
+    let wanted = [
+        (input.hints.current_task, task),
+        (input.hints.suggested_response, response),
+        (input.title.is_some(), title),
+    ];
+    if wanted.iter().any(|(wanted, _)| *wanted) {
+        system.push_str(include_str!("prompts/hints.md"));
+        for (_, text) in wanted.iter().filter(|(wanted, _)| *wanted) {
+            system.push_str(text);
+        }
     }
 }
 
@@ -75,42 +143,6 @@ pub(super) fn add_instruction(system: &mut String, instruction: Option<&str>) {
     }
 }
 
-/// The last lines of `observations` that fit into `budget` tokens (published default: 2,000), under
-/// the date they belong to, and a note of how many lines were left out before them. System messages
-/// in them are passed over: the Observer has nothing to add to what code copies.
-///
-/// `count` counts tokens; it is asked about each line once at most.
-pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize) -> String {
-    let (observations, _) = verbatim::split(observations);
-    let lines: Vec<&str> = observations
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let mut spent = 0;
-    let kept = lines
-        .iter()
-        .rev()
-        .take_while(|line| {
-            spent += count(line) + 1;
-            spent <= budget
-        })
-        .count();
-    let start = lines.len() - kept;
-    let is_date = |line: &&str| line.starts_with("Date:");
-    let mut out = Vec::with_capacity(kept + 2);
-    if start > 0 {
-        out.push(format!("[{start} older lines left out]"));
-        if kept > 0
-            && !is_date(&lines[start])
-            && let Some(date) = lines[..start].iter().rev().find(|line| is_date(line))
-        {
-            out.push((*date).to_owned());
-        }
-    }
-    out.extend(lines[start..].iter().map(|line| (*line).to_owned()));
-    out.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +150,10 @@ mod tests {
 
     const INPUT: ObserveInput<'_> = ObserveInput {
         transcript: "Date: Mar 4, 2026\nUser (14:05): hi\n",
+        piece: (1, 1),
+        application: "",
+        hints: Hints::ALL,
+        title: None,
         earlier: "Date: Mar 3, 2026\n* 🔴 (10:00) User likes tea",
         nonce: "k7Qz91ab",
         now_date: "Mar 5, 2026",
@@ -154,7 +190,7 @@ mod tests {
             nonce: "zzzzzzzz",
             now_date: "Jan 1, 2030",
             instruction: Some("  "),
-            attachments: &[],
+            ..INPUT
         };
         assert_eq!(prompt(&INPUT).system, prompt(&other).system);
         assert!(
@@ -194,32 +230,13 @@ mod tests {
             text,
             current_task,
             suggested_response,
+            title,
         } = read(&system, &system)
         else {
             panic!("the example does not read as observations");
         };
         assert!(text.starts_with("Date: Mar 4, 2026\n* 🔴 (09:12)"));
         assert_eq!(text.lines().count(), 7);
-        assert!(current_task.is_some() && suggested_response.is_some());
-    }
-
-    #[test]
-    fn earlier_observations_keep_the_newest_and_their_date() {
-        let log = "Date: Mar 3, 2026\n* one\n* two\n\nDate: Mar 4, 2026\n* three\n* four\n";
-        let words = |line: &str| line.split_whitespace().count();
-        assert_eq!(
-            earlier(log, 1_000, words),
-            "Date: Mar 3, 2026\n* one\n* two\nDate: Mar 4, 2026\n* three\n* four"
-        );
-        assert_eq!(
-            earlier(log, 7, words),
-            "[4 older lines left out]\nDate: Mar 4, 2026\n* three\n* four"
-        );
-        assert_eq!(
-            earlier(log, 3, words),
-            "[5 older lines left out]\nDate: Mar 4, 2026\n* four"
-        );
-        assert_eq!(earlier(log, 0, words), "[6 older lines left out]");
-        assert_eq!(earlier("", 0, words), "");
+        assert!(current_task.is_some() && suggested_response.is_some() && title.is_none());
     }
 }

@@ -18,6 +18,9 @@ const LINE_CHARS: usize = 10_000;
 /// Characters of a hint. A hint is a sentence or two; a page would not be one.
 const HINT_CHARS: usize = 4_000;
 
+/// Characters of a title; it is shown in a list.
+const TITLE_CHARS: usize = 80;
+
 /// What an answer amounts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -29,6 +32,8 @@ pub enum Outcome {
         current_task: Option<String>,
         /// How the Observer would go on.
         suggested_response: Option<String>,
+        /// What a person would call the conversation; at least three characters, on one line.
+        title: Option<String>,
     },
     /// It says nothing that could be kept: empty, a refusal, prose.
     Empty,
@@ -46,6 +51,7 @@ pub fn read(answer: &str, input: &str) -> Outcome {
         observations,
         current_task,
         suggested_response,
+        title,
     } = sections(answer);
     let mut text = tidy(&observations);
     if !text.lines().any(scan::is_list_line) {
@@ -66,7 +72,18 @@ pub fn read(answer: &str, input: &str) -> Outcome {
         text,
         current_task: hint(current_task),
         suggested_response: hint(suggested_response),
+        title: title.and_then(|title| title_of(&title)),
     }
+}
+
+/// A title on one line, without quotes and heading marks; `None` where nothing of three characters
+/// is left (published).
+fn title_of(text: &str) -> Option<String> {
+    let tidied = tidy(text);
+    let words = tidied.split_whitespace().collect::<Vec<_>>().join(" ");
+    let frame = |c: char| matches!(c, '"' | '\'' | '`' | '#' | '*' | '“' | '”' | ' ');
+    let title = head(words.trim_matches(frame), TITLE_CHARS).trim_end();
+    (title.chars().count() >= 3).then(|| title.to_owned())
 }
 
 /// What may be stored of `text`.

@@ -41,10 +41,11 @@ impl std::fmt::Debug for Prompt {
 
 /// Names (or beginnings of them) of the tags that structure what we store and send. Everything else
 /// in angle brackets is left alone: conversations are full of markup and code.
-const FRAME: [&str; 5] = [
+const FRAME: [&str; 6] = [
     "observations",
     "current-task",
     "suggested-response",
+    "thread-title",
     "system-message",
     "diarist-",
 ];

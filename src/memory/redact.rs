@@ -1,43 +1,163 @@
 //! Keeps secrets and encoded blobs out of what a memory model reads, and so out of the memory.
 //!
 //! Conservative on purpose: only shapes that can hardly be anything else are taken, because a word
-//! wrongly taken is a fact forgotten. What is taken leaves a note of its kind. One pass, bounded
-//! look-ahead, no regular expressions. Called by the transcript for every piece of text.
+//! wrongly taken is a fact forgotten. What is taken leaves a note of its kind. The shapes are found in
+//! one pass with bounded look-ahead; the operator may leave kinds out and add patterns. Called by the
+//! transcript for every piece of text.
 
 mod shapes;
 
+use std::borrow::Cow;
+
+use regex::Regex;
 use shapes::Found;
 
 /// Longest run of encoded characters that is still shown: 256, as published for encrypted content.
 const LONGEST_RUN: usize = 256;
 
-/// `text` without secrets and without long encoded strings.
-pub fn clean(text: &str) -> String {
-    shorten_encoded(&redact(text))
+/// What stands in the place of what a pattern of the operator takes.
+const BY_PATTERN: &str = "[redacted: pattern]";
+
+/// A kind of secret that is known by its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Keys with the prefix of a vendor.
+    ApiKey,
+    /// Bearer tokens, JSON web tokens, and what is called a token.
+    Token,
+    /// What is called a password, and those inside of addresses.
+    Password,
+    /// What is called a secret or a key.
+    Secret,
+    /// PEM blocks.
+    PrivateKey,
 }
 
-/// `text` with everything that has the shape of a secret replaced by `[redacted: kind]`.
-pub fn redact(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut done, mut at) = (0, 0);
-    while at < text.len() {
-        match shapes::at(text, at) {
-            // A `Found` that does not start and end on characters would be a bug of its shape; the
-            // text is then left as it is rather than cut.
-            Some(Found { start, end, kind })
-                if start >= done && end > start && text.get(start..end).is_some() =>
-            {
-                out.push_str(&text[done..start]);
-                out.push_str("[redacted: ");
-                out.push_str(kind);
-                out.push(']');
-                (done, at) = (end, end);
-            }
-            _ => at += 1,
+impl Kind {
+    /// All there are.
+    pub const ALL: [Self; 5] = [
+        Self::ApiKey,
+        Self::Token,
+        Self::Password,
+        Self::Secret,
+        Self::PrivateKey,
+    ];
+
+    /// As its note calls it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ApiKey => "API key",
+            Self::Token => "token",
+            Self::Password => "password",
+            Self::Secret => "secret",
+            Self::PrivateKey => "private key",
         }
     }
+}
+
+/// Takes out what must not be shown.
+#[derive(Clone, Debug)]
+pub struct Redactor {
+    kinds: Vec<Kind>,
+    patterns: Vec<Regex>,
+}
+
+impl Default for Redactor {
+    fn default() -> Self {
+        Self::new(Kind::ALL.to_vec(), Vec::new())
+    }
+}
+
+impl Redactor {
+    /// Takes these kinds, and whatever these patterns match.
+    pub fn new(kinds: Vec<Kind>, patterns: Vec<Regex>) -> Self {
+        Self { kinds, patterns }
+    }
+
+    /// `text` without secrets and without long encoded strings.
+    pub fn clean(&self, text: &str) -> String {
+        shorten_encoded(&name_encrypted(&self.redact(text)))
+    }
+
+    /// `text` with every secret replaced by `[redacted: kind]`. The operator's patterns come first:
+    /// they are written for the text as it stands.
+    fn redact(&self, text: &str) -> String {
+        let mut text = Cow::Borrowed(text);
+        for pattern in &self.patterns {
+            if let Cow::Owned(redacted) = pattern.replace_all(&text, regex::NoExpand(BY_PATTERN)) {
+                text = Cow::Owned(redacted);
+            }
+        }
+        self.shapes(&text)
+    }
+
+    fn shapes(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let (mut done, mut at) = (0, 0);
+        while at < text.len() {
+            match shapes::at(text, at) {
+                // A `Found` that does not start and end on characters would be a bug of its shape; the
+                // text is then left as it is rather than cut.
+                Some(Found { start, end, kind })
+                    if start >= done && end > start && text.get(start..end).is_some() =>
+                {
+                    if self.kinds.iter().any(|wanted| wanted.label() == kind) {
+                        out.push_str(&text[done..start]);
+                        out.push_str("[redacted: ");
+                        out.push_str(kind);
+                        out.push(']');
+                        (done, at) = (end, end);
+                    } else {
+                        // A value that is left alone may hold a key that is not.
+                        at += 1;
+                    }
+                }
+                _ => at += 1,
+            }
+        }
+        out.push_str(&text[done..]);
+        out
+    }
+}
+
+/// Names of members whose value nobody can read: what a provider sealed for itself.
+const ENCRYPTED: [&str; 2] = ["encryptedcontent", "encrypted_content"];
+
+/// `text` with the long values of `"encryptedContent": "…"` replaced by their length, whatever
+/// alphabet they are written in.
+fn name_encrypted(text: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut done = 0;
+    for (at, _) in text.match_indices(['e', 'E']) {
+        let Some(value) = (at >= done).then(|| encrypted(&text[at..])).flatten() else {
+            continue;
+        };
+        let length = text[at..][value.clone()].chars().count();
+        if length <= LONGEST_RUN {
+            continue;
+        }
+        out.push_str(&text[done..at + value.start]);
+        out.push_str(&format!("[{length} characters of encrypted data left out]"));
+        done = at + value.end;
+    }
+    if done == 0 {
+        return Cow::Borrowed(text);
+    }
     out.push_str(&text[done..]);
-    out
+    Cow::Owned(out)
+}
+
+/// Where the value stands, if `text` begins with the name of such a member.
+fn encrypted(text: &str) -> Option<std::ops::Range<usize>> {
+    let name = ENCRYPTED.iter().find(|name| {
+        text.get(..name.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(name))
+    })?;
+    let rest = text[name.len()..].strip_prefix('"')?.trim_start();
+    let rest = rest.strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    let start = text.len() - rest.len();
+    // Without escapes: sealed data has none, and text is not taken for it.
+    Some(start..start + rest.find(['"', '\\'])?)
 }
 
 /// `text` with every run of more than 256 base64 or hexadecimal characters replaced by its length.
@@ -71,6 +191,44 @@ fn encoded(byte: u8) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn redact(text: &str) -> String {
+        Redactor::default().redact(text)
+    }
+
+    fn clean(text: &str) -> String {
+        Redactor::default().clean(text)
+    }
+
+    #[test]
+    fn kinds_are_left_out_and_patterns_added() {
+        let text = "password=hunter2 and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for QX-2291 and QX-17";
+        let patterns = vec![Regex::new(r"QX-\d{3,}").unwrap()];
+        let chosen = Redactor::new(vec![Kind::Password], patterns);
+        assert_eq!(
+            chosen.clean(text),
+            "password=[redacted: password] and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for [redacted: pattern] and QX-17"
+        );
+        assert_eq!(Redactor::new(Vec::new(), Vec::new()).clean(text), text);
+        // A reference to a group is no replacement here.
+        let dollar = Redactor::new(Vec::new(), vec![Regex::new("(a)(b)?").unwrap()]);
+        assert_eq!(dollar.clean("xay"), "x[redacted: pattern]y");
+    }
+
+    #[test]
+    fn what_a_provider_sealed_is_named_whatever_it_is_written_in() {
+        let sealed = "gAAA.b:c d".repeat(30);
+        for name in ["encryptedContent", "encrypted_content"] {
+            assert_eq!(
+                clean(&format!(r#"{{"{name}": "{sealed}", "b": 1}}"#)),
+                format!(r#"{{"{name}": "[300 characters of encrypted data left out]", "b": 1}}"#)
+            );
+            let short = format!(r#"{{"{name}":"{}"}}"#, &sealed[..256]);
+            assert_eq!(clean(&short), short);
+        }
+        let other = format!(r#"{{"content": "{sealed}"}}"#);
+        assert_eq!(clean(&other), other);
+    }
 
     /// Put together here so that no scanner of repositories takes this file for a leak.
     fn key(prefix: &str, length: usize) -> String {

@@ -16,20 +16,26 @@
 //! - The date header stands where the day changes; the minute is left out where it is the same as
 //!   on the line before under the same header.
 //! - System messages are not shown: code copies them into the chunk ([`system_messages`]).
-//! - Secrets and encoded blobs are replaced by notes first; then long texts are shortened.
+//! - Secrets and encoded blobs are replaced by notes first; then long results and arguments are
+//!   shortened. What people and models said stands there whole: a range that is too long for the
+//!   Observer is observed in pieces ([`super::observe::pieces`]).
 
+mod capped;
+mod outline;
 mod saying;
 
 use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
-pub use saying::{ARGUMENT_CHARS, RESULT_CHARS, TEXT_CHARS};
-use saying::{Reader, Saying};
+pub use saying::{ARGUMENT_TOKENS, RESULT_TOKENS};
+use saying::{Names, Reader, Saying};
 
 use super::prompt::head;
+use super::redact::Redactor;
 use super::{Node, dates, render};
 use crate::history::{Piece, Role, Spoken};
+use crate::tokens::TokenCounter;
 
 /// Characters of a message that [`by_code`] keeps.
 const LINE_CHARS: usize = 160;
@@ -59,17 +65,37 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// By what a range of messages is written out.
+#[derive(Clone, Copy)]
+pub struct Style<'a> {
+    /// Where days begin.
+    pub zone: &'a TimeZone,
+    /// What the caps of results and arguments are measured by.
+    pub counter: &'a dyn TokenCounter,
+    /// What must not be shown.
+    pub redactor: &'a Redactor,
+}
+
+impl std::fmt::Debug for Style<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Style")
+            .field("zone", &self.zone)
+            .field("redactor", &self.redactor)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The transcript of `entries`, in order; empty where none of them says anything.
-pub fn format(entries: &[Entry<'_>], zone: &TimeZone) -> String {
-    placed(entries, zone).0
+pub fn format(entries: &[Entry<'_>], style: &Style<'_>) -> String {
+    placed(entries, style).0
 }
 
 /// The same, and for each of its lines that start in the first column with a speaker, in order, the
 /// place ([`Entry::count`]) of the message that says it.
-pub fn placed(entries: &[Entry<'_>], zone: &TimeZone) -> (String, Vec<usize>) {
+pub fn placed(entries: &[Entry<'_>], style: &Style<'_>) -> (String, Vec<usize>) {
     let mut places = Vec::new();
-    let mut reader = Reader::default();
-    let mut clock = Clock::new(zone);
+    let mut reader = Reader::new(style);
+    let mut clock = Clock::new(style.zone);
     let mut out = String::new();
     for entry in entries {
         if entry.spoken.role == Role::System {
@@ -92,9 +118,9 @@ pub fn placed(entries: &[Entry<'_>], zone: &TimeZone) -> (String, Vec<usize>) {
 
 /// What code writes in place of an Observer that found nothing twice: one line for every message
 /// that is not a system message, its first 160 characters, under the same date headers.
-pub fn by_code(entries: &[Entry<'_>], zone: &TimeZone) -> String {
-    let mut reader = Reader::default();
-    let mut clock = Clock::new(zone);
+pub fn by_code(entries: &[Entry<'_>], style: &Style<'_>) -> String {
+    let mut reader = Reader::new(style);
+    let mut clock = Clock::new(style.zone);
     let mut out = String::new();
     for entry in entries {
         if entry.spoken.role == Role::System {
@@ -137,7 +163,21 @@ pub fn system_messages(entries: &[Entry<'_>]) -> Vec<(usize, String)> {
         .collect()
 }
 
-fn one_line(entry: &Entry<'_>, reader: &mut Reader) -> String {
+/// What the placeholders of the attachments of `entries` are called, in order: `Image #1`.
+pub fn attachments(entries: &[Entry<'_>]) -> Vec<String> {
+    let mut names = Names::default();
+    entries
+        .iter()
+        .filter(|entry| entry.spoken.role != Role::System)
+        .flat_map(|entry| &entry.spoken.pieces)
+        .filter_map(|piece| match piece {
+            Piece::Attachment { kind, .. } => Some(names.next(*kind)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn one_line(entry: &Entry<'_>, reader: &mut Reader<'_>) -> String {
     let sayings = reader.read(entry.spoken);
     let said: Vec<String> = sayings
         .iter()

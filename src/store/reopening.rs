@@ -236,6 +236,14 @@ impl Store for Reopening {
         forward!(self, release(job, how))
     }
 
+    async fn title(&self, scope: &Scope, link: Link) -> Answer<Option<String>> {
+        forward!(self, title(scope, link))
+    }
+
+    async fn entitle(&self, scope: &Scope, link: Link, title: &str) -> Answer<()> {
+        forward!(self, entitle(scope, link, title))
+    }
+
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {
         forward!(self, commit_snapshot(scope, snapshot))
     }

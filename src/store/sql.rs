@@ -380,13 +380,26 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id";
 
 /// Lineages of all owners for the operator, newest first.
 pub(super) const THREADS: &str = "
-SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms, l.title
 FROM lineages AS l ORDER BY l.last_ms DESC, l.id DESC LIMIT $1";
 
 /// One lineage (`$1`), for the operator.
 pub(super) const THREAD: &str = "
-SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms, l.title
 FROM lineages AS l WHERE l.id = $1";
+
+/// The title of the lineage of a message (`$3`).
+pub(super) const TITLE: &str = "
+SELECT l.title FROM nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
+
+/// Gives the lineage of a message (`$3`) a title (`$4`), where that changes it.
+pub(super) const ENTITLE: &str = "
+UPDATE lineages SET title = $4
+WHERE tenant = $1 AND resource = $2 AND title IS NOT $4
+  AND id = (SELECT n.lineage FROM nodes AS n
+            WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3)";
 
 /// Length, tokens and first link of the longest chain of a lineage (`$3`).
 pub(super) const TOTALS_OF_LINEAGE: &str = "

@@ -366,6 +366,22 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn title(&self, scope: &Scope, link: Link) -> Answer<Option<String>> {
+        let scope = scope.clone();
+        self.read("store title", move |conn| {
+            Box::pin(people::title(conn, scope, link))
+        })
+        .await
+    }
+
+    async fn entitle(&self, scope: &Scope, link: Link, title: &str) -> Answer<()> {
+        let (scope, title) = (scope.clone(), title.to_owned());
+        self.write("store entitle", move |conn| {
+            Box::pin(people::entitle(conn, scope, link, title))
+        })
+        .await
+    }
+
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {
         let (scope, snapshot) = (scope.clone(), snapshot.clone());
         self.write("store commit snapshot", move |conn| {

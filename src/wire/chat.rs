@@ -9,6 +9,7 @@
 //! Lone surrogates (`\ud800` without its second half) are refused: no two readers agree on them.
 
 mod assemble;
+mod attached;
 mod content;
 mod fields;
 mod meaning;
@@ -22,6 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
+pub use self::attached::Attachment;
 use self::fields::Fields;
 use self::meaning::Reader;
 use self::text::{Text, Tree};
@@ -321,11 +323,37 @@ impl Parsed {
     /// The words of one message, `index` counted among [`Parsed::messages`]. Not for the request
     /// path: it reads the message again and copies its text.
     pub fn spoken(&self, index: usize) -> Option<Spoken> {
-        let span = self.messages().get(index)?.span.clone();
+        self.fields(self.messages().get(index)?)
+            .map(|fields| spoken::spoken(&fields))
+    }
+
+    /// The words of the client's leading system and developer messages. Not for the request path.
+    pub fn head_spoken(&self) -> Vec<Spoken> {
+        let fields = self
+            .head()
+            .messages
+            .iter()
+            .map(|message| self.fields(message));
+        fields
+            .flatten()
+            .map(|fields| spoken::spoken(&fields))
+            .collect()
+    }
+
+    /// What is attached to one message, in the order of its placeholders in [`Parsed::spoken`]. Not
+    /// for the request path.
+    pub fn attachments(&self, index: usize) -> Vec<Attachment> {
+        let fields = self
+            .messages()
+            .get(index)
+            .and_then(|message| self.fields(message));
+        fields.map_or_else(Vec::new, |fields| attached::attached(&fields))
+    }
+
+    fn fields(&self, message: &Message) -> Option<Fields<'_>> {
         // Both hold for every span that parsing gave out.
-        let json = std::str::from_utf8(self.body.get(span)?).ok()?;
-        let (fields, _) = Fields::read(json, 0).ok()?;
-        Some(spoken::spoken(&fields))
+        let json = std::str::from_utf8(self.body.get(message.span.clone())?).ok()?;
+        Some(Fields::read(json, 0).ok()?.0)
     }
 }
 

@@ -67,6 +67,12 @@ fn facts(row: &ThreadRow) -> String {
                 .map_or_else(|| "none".to_owned(), harmless),
         ),
         ("label", row.label.clone()),
+        (
+            "title",
+            row.title
+                .as_deref()
+                .map_or_else(|| "none".to_owned(), harmless),
+        ),
         ("tenant", row.tenant.clone() + scope),
         ("model", harmless(&row.model)),
         (

@@ -6,6 +6,7 @@ pub(super) struct Sections {
     pub(super) observations: String,
     pub(super) current_task: Option<String>,
     pub(super) suggested_response: Option<String>,
+    pub(super) title: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +14,15 @@ enum Section {
     Observations,
     Task,
     Response,
+    Title,
 }
 
-const ALL: [Section; 3] = [Section::Observations, Section::Task, Section::Response];
+const ALL: [Section; 4] = [
+    Section::Observations,
+    Section::Task,
+    Section::Response,
+    Section::Title,
+];
 
 impl Section {
     fn name(self) -> &'static str {
@@ -23,7 +30,13 @@ impl Section {
             Self::Observations => "observations",
             Self::Task => "current-task",
             Self::Response => "suggested-response",
+            Self::Title => "thread-title",
         }
+    }
+
+    /// Whether it stands beside the observations.
+    fn is_hint(self) -> bool {
+        self != Self::Observations
     }
 }
 
@@ -70,6 +83,7 @@ struct Walk {
     loose: Vec<String>,
     task: Option<String>,
     response: Option<String>,
+    title: Option<String>,
     /// Lines of the open hint.
     hint: Vec<String>,
 }
@@ -77,11 +91,11 @@ struct Walk {
 impl Walk {
     fn open(&mut self, section: Section) {
         match self.open {
-            Some(Section::Task | Section::Response) => self.finish_hint(),
+            Some(open) if open.is_hint() => self.finish_hint(),
             Some(Section::Observations) if section != Section::Observations => {
                 self.interrupted = true;
             }
-            Some(Section::Observations) => self.finish_block(false),
+            Some(_) => self.finish_block(false),
             None => {}
         }
         if section == Section::Observations && self.interrupted {
@@ -98,7 +112,7 @@ impl Walk {
             }
             // A block that ends while a hint is open (or after one) held the hint.
             (_, Section::Observations) => {
-                if matches!(self.open, Some(Section::Task | Section::Response)) {
+                if self.open.is_some_and(Section::is_hint) {
                     self.finish_hint();
                     self.open = None;
                 }
@@ -106,7 +120,7 @@ impl Walk {
                     self.finish_block(true);
                 }
             }
-            (Some(Section::Task | Section::Response), _) => {
+            (Some(open), _) if open.is_hint() => {
                 self.finish_hint();
                 self.open = None;
             }
@@ -153,6 +167,7 @@ impl Walk {
         let text = std::mem::take(&mut self.hint).join("\n");
         let place = match self.open {
             Some(Section::Response) => &mut self.response,
+            Some(Section::Title) => &mut self.title,
             _ => &mut self.task,
         };
         if place.is_none() && !text.trim().is_empty() {
@@ -161,12 +176,13 @@ impl Walk {
     }
 
     fn end(mut self) -> Sections {
-        if matches!(self.open, Some(Section::Task | Section::Response)) {
+        if self.open.is_some_and(Section::is_hint) {
             self.finish_hint();
         }
         if self.open == Some(Section::Observations) || self.interrupted {
             self.finish_block(false);
         }
+        self.inline_hints();
         let found = self.kept.iter().any(|line| is_list_line(line));
         if !found {
             self.kept = self.loose;
@@ -176,8 +192,44 @@ impl Walk {
             observations: self.kept.join("\n"),
             current_task: self.task,
             suggested_response: self.response,
+            title: self.title,
         }
     }
+
+    /// Hints in the middle of a line, of which the last counts: taken only where no line begins with
+    /// one, and never from the observations, which may speak of such tags.
+    fn inline_hints(&mut self) {
+        for section in ALL.into_iter().filter(|section| section.is_hint()) {
+            let mut found = None;
+            for line in &mut self.loose {
+                while let Some((start, end, text)) = inline(line, section) {
+                    found = Some(text).filter(|text| !text.is_empty()).or(found);
+                    line.replace_range(start..end, "");
+                }
+            }
+            let place = match section {
+                Section::Response => &mut self.response,
+                Section::Title => &mut self.title,
+                _ => &mut self.task,
+            };
+            if place.is_none() {
+                *place = found;
+            }
+        }
+    }
+}
+
+/// Where the first `<name>text</name>` of this section stands in `line`, and its text.
+fn inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
+    let (open, close) = (
+        format!("<{}>", section.name()),
+        format!("</{}>", section.name()),
+    );
+    let start = line.find(&open)?;
+    let from = start + open.len();
+    let length = line[from..].find(&close)?;
+    let text = line[from..from + length].trim().to_owned();
+    Some((start, from + length + close.len(), text))
 }
 
 /// The tag `line` starts with, if any; white space inside the brackets and attributes are allowed.

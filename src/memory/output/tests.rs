@@ -9,6 +9,7 @@ fn observed(answer: &str) -> (String, Option<String>, Option<String>) {
             text,
             current_task,
             suggested_response,
+            title: _,
         } => (text, current_task, suggested_response),
         other => panic!("{other:?} for {answer}"),
     }
@@ -232,7 +233,7 @@ proptest! {
     fn any_answer_is_read_and_what_is_read_reads_again(
         answer in "(</?observations>|</?current-task>|</?suggested-response>|<think>|</think>|```|\n|\n\\* |\n- |\n1\\. |Date: |[a-z]{0,9}|🔴|漢|\u{0}|\r| ){0,60}"
     ) {
-        if let Outcome::Observed { text, current_task, suggested_response } = read(&answer, &"x".repeat(answer.len())) {
+        if let Outcome::Observed { text, current_task, suggested_response, title: _ } = read(&answer, &"x".repeat(answer.len())) {
             prop_assert!(!text.trim().is_empty());
             for kept in [Some(text.clone()), current_task, suggested_response].into_iter().flatten() {
                 prop_assert_eq!(&escape(&kept), &kept);

@@ -7,17 +7,17 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::Style;
+use super::capped::capped;
+use super::outline::outline;
 use crate::history::{Attachment, Piece, Role, Spoken};
-use crate::memory::prompt::{head, tail};
-use crate::memory::{redact, render};
+use crate::memory::prompt::head;
+use crate::memory::render;
 
-/// Characters of a tool result that are shown: 5,000 tokens, as published, at 4 characters each.
-pub const RESULT_CHARS: usize = 20_000;
-/// Characters of the arguments of a tool call that are shown: 2,000 tokens, as published.
-pub const ARGUMENT_CHARS: usize = 8_000;
-/// Characters of any other text that are shown. Not published: it keeps a pasted book from
-/// overflowing the window of the model that observes.
-pub const TEXT_CHARS: usize = 200_000;
+/// Tokens of a tool result that are shown, as published.
+pub const RESULT_TOKENS: u32 = 5_000;
+/// Tokens of the arguments of a tool call that are shown, as published.
+pub const ARGUMENT_TOKENS: u32 = 2_000;
 
 /// Characters of a tool's or a participant's name that are shown.
 const NAME_CHARS: usize = 80;
@@ -38,12 +38,31 @@ struct Call {
 }
 
 /// Reads the messages of one range in order.
-#[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct Reader<'a> {
+    style: &'a Style<'a>,
     calls: HashMap<String, Call>,
+    names: Names,
+}
+
+/// Counts attachments: each kind for itself, over the whole range.
+#[derive(Default)]
+pub(super) struct Names {
     images: usize,
     sounds: usize,
     files: usize,
+}
+
+impl Names {
+    /// The name of the next attachment of this kind.
+    pub(super) fn next(&mut self, kind: Attachment) -> String {
+        let (word, count) = match kind {
+            Attachment::Image => ("Image", &mut self.images),
+            Attachment::Audio => ("Audio", &mut self.sounds),
+            Attachment::File => ("File", &mut self.files),
+        };
+        *count += 1;
+        format!("{word} #{count}")
+    }
 }
 
 /// The label of who speaks in a message: `User`, `User maria`, `Assistant`.
@@ -60,7 +79,20 @@ pub(super) fn speaker(spoken: &Spoken) -> String {
     }
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
+    pub(super) fn new(style: &'a Style<'a>) -> Self {
+        Self {
+            style,
+            calls: HashMap::new(),
+            names: Names::default(),
+        }
+    }
+
+    /// `text` without what must not be shown.
+    fn clean(&self, text: &str) -> String {
+        self.style.redactor.clean(text)
+    }
+
     /// What a message says. Nothing for an empty one, for an echo of our own block, and for calls
     /// and results that were told before.
     pub(super) fn read(&mut self, spoken: &Spoken) -> Vec<Saying> {
@@ -74,11 +106,14 @@ impl Reader {
                 Piece::Text(text) => {
                     let own = render::before_block(text).trim();
                     if !own.is_empty() && own != render::REMINDER {
-                        words.push(redact::clean(own));
+                        words.push(self.clean(own));
                     }
                 }
-                Piece::Refusal(text) => words.push(format!("[declined] {}", redact::clean(text))),
-                Piece::Unknown(json) => words.push(shorten(&redact::clean(json), ARGUMENT_CHARS)),
+                Piece::Refusal(text) => words.push(format!("[declined] {}", self.clean(text))),
+                Piece::Unknown(json) => {
+                    let json = self.clean(json);
+                    words.push(capped(&json, ARGUMENT_TOKENS, self.style.counter));
+                }
                 Piece::Attachment { kind, label, .. } => words.push(self.attachment(*kind, label)),
                 Piece::Call {
                     id,
@@ -107,26 +142,28 @@ impl Reader {
         result: Option<String>,
     ) {
         let text = std::mem::take(words).join("\n");
-        let what = match result {
-            None if text.is_empty() => return,
-            None => shorten(&text, TEXT_CHARS),
-            Some(id) => {
-                let text = if text.is_empty() {
-                    "[empty result]".to_owned()
-                } else {
-                    shorten(&text, RESULT_CHARS)
-                };
-                if let Some(call) = self.calls.get_mut(&id) {
-                    if call.result.as_ref() == Some(&text) {
-                        return;
-                    }
-                    call.result = Some(text.clone());
-                }
-                text
+        let Some(id) = result else {
+            if !text.is_empty() {
+                sayings.push(Saying {
+                    who: who.to_owned(),
+                    what: text,
+                });
             }
+            return;
         };
+        let ending = Ending::of(&text);
+        let what = match ending {
+            _ if !text.is_empty() => capped(&text, RESULT_TOKENS, self.style.counter),
+            _ => "[empty result]".to_owned(),
+        };
+        if let Some(call) = self.calls.get_mut(&id) {
+            if call.result.as_ref() == Some(&what) {
+                return;
+            }
+            call.result = Some(what.clone());
+        }
         sayings.push(Saying {
-            who: who.to_owned(),
+            who: who.replacen("result", ending.word(), 1),
             what,
         });
     }
@@ -135,7 +172,7 @@ impl Reader {
     /// leave a call out by themselves: some models number their calls anew in every round.
     fn call(&mut self, id: &str, tool: &str, arguments: &str) -> Option<Saying> {
         let name = name(tool);
-        let what = show_arguments(arguments);
+        let what = self.arguments(arguments);
         let key = if id.is_empty() { tool } else { id };
         let told = self.calls.get(key).is_some_and(|call| {
             call.result.is_none() && call.name == name && call.arguments == what
@@ -163,19 +200,111 @@ impl Reader {
     }
 
     fn attachment(&mut self, kind: Attachment, label: &str) -> String {
-        let (word, count) = match kind {
-            Attachment::Image => ("Image", &mut self.images),
-            Attachment::Audio => ("Audio", &mut self.sounds),
-            Attachment::File => ("File", &mut self.files),
-        };
-        *count += 1;
-        let label = redact::clean(label).replace(['[', ']'], " ");
+        let called = self.names.next(kind);
+        let label = self.clean(label).replace(['[', ']'], " ");
         let label = plain(&label, LABEL_CHARS);
         if label.is_empty() {
-            format!("[{word} #{count}]")
+            format!("[{called}]")
         } else {
-            format!("[{word} #{count}: {label}]")
+            format!("[{called}: {label}]")
         }
+    }
+
+    fn arguments(&self, arguments: &str) -> String {
+        let text = arguments.trim();
+        if text.is_empty() || text == "{}" {
+            return "[no arguments]".to_owned();
+        }
+        let cleaned = self.clean(text);
+        let counter = self.style.counter;
+        // A token is a byte at least.
+        if cleaned.len() <= ARGUMENT_TOKENS as usize || counter.count(&cleaned) <= ARGUMENT_TOKENS {
+            return cleaned;
+        }
+        match serde_json::from_str::<Value>(&cleaned) {
+            Ok(value @ (Value::Object(_) | Value::Array(_))) => {
+                outline(&value, ARGUMENT_TOKENS, counter)
+            }
+            _ => capped(&cleaned, ARGUMENT_TOKENS, counter),
+        }
+    }
+}
+
+/// How a call ended, as far as its result says so. The protocol has no field for it; these are the
+/// forms that tools and agents use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Result,
+    Error,
+    Denied,
+}
+
+/// Longest result that is read as JSON to learn how it ended: one that reports a failure is short.
+const ENDING_BYTES: usize = 64 * 1024;
+
+impl Ending {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Result => "result",
+            Self::Error => "error",
+            Self::Denied => "denied",
+        }
+    }
+
+    fn of(text: &str) -> Self {
+        let text = text.trim_start();
+        if text.starts_with('{') && text.len() <= ENDING_BYTES {
+            return serde_json::from_str(text).map_or(Self::Result, |value| Self::told(&value));
+        }
+        let starts = |word: &str| {
+            text.get(..word.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(word))
+        };
+        if [
+            "error:",
+            "traceback (most recent call last)",
+            "<tool_use_error>",
+        ]
+        .into_iter()
+        .any(starts)
+        {
+            Self::Error
+        } else if [
+            "permission denied by",
+            "the user doesn't want to",
+            "user rejected",
+            "denied:",
+        ]
+        .into_iter()
+        .any(starts)
+        {
+            Self::Denied
+        } else {
+            Self::Result
+        }
+    }
+
+    fn told(value: &Value) -> Self {
+        let says = |key: &str| value.get(key);
+        let yes = |key: &str| says(key).and_then(Value::as_bool) == Some(true);
+        if yes("denied") {
+            return Self::Denied;
+        }
+        let failed = says("error").is_some_and(|error| match error {
+            Value::Null | Value::Bool(false) => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(fields) => !fields.is_empty(),
+            Value::Bool(true) | Value::Number(_) => true,
+        });
+        // A number under `error` is a code, and 0 says that all is well.
+        let code = says("error")
+            .and_then(Value::as_f64)
+            .is_some_and(|code| code == 0.0);
+        if yes("is_error") || yes("isError") || failed && !code {
+            return Self::Error;
+        }
+        Self::Result
     }
 }
 
@@ -191,56 +320,4 @@ fn plain(text: &str, limit: usize) -> String {
         .collect::<Vec<_>>()
         .join(" ");
     head(&joined, limit).to_owned()
-}
-
-fn show_arguments(arguments: &str) -> String {
-    let text = redact::clean(arguments.trim());
-    if text.is_empty() || text == "{}" {
-        "[no arguments]".to_owned()
-    } else if text.chars().count() <= ARGUMENT_CHARS {
-        text
-    } else {
-        outline(&text).unwrap_or_else(|| shorten(&text, ARGUMENT_CHARS))
-    }
-}
-
-/// Long arguments as JSON with their long strings shortened until they fit, so that the names and
-/// short values around one long text (a file's content, say) stay to be seen.
-fn outline(arguments: &str) -> Option<String> {
-    let value: Value = serde_json::from_str(arguments).ok()?;
-    [2_000, 500, 160].into_iter().find_map(|limit| {
-        let mut value = value.clone();
-        shorten_strings(&mut value, limit);
-        let text = value.to_string();
-        (text.chars().count() <= ARGUMENT_CHARS).then_some(text)
-    })
-}
-
-fn shorten_strings(value: &mut Value, limit: usize) {
-    match value {
-        Value::String(text) => *text = shorten(text, limit),
-        Value::Array(items) => items.iter_mut().for_each(|v| shorten_strings(v, limit)),
-        Value::Object(fields) => fields.values_mut().for_each(|v| shorten_strings(v, limit)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-/// At most `limit` characters of `text`: three parts from its start, one from its end (where errors
-/// and totals stand), and between them how many were left out.
-fn shorten(text: &str, limit: usize) -> String {
-    // Cheap for the common case: there are never more characters than bytes.
-    if text.len() <= limit {
-        return text.to_owned();
-    }
-    let count = text.chars().count();
-    if count <= limit {
-        return text.to_owned();
-    }
-    let end = limit / 4;
-    format!(
-        "{} [... {} characters left out ...] {}",
-        head(text, limit - end),
-        count - limit,
-        tail(text, end)
-    )
 }

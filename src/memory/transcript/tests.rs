@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use insta::assert_snapshot;
 use proptest::prelude::*;
 
@@ -7,6 +9,30 @@ use crate::history::{Attachment, Media};
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;
 const MINUTE: i64 = 60_000;
+
+static ZONE: TimeZone = TimeZone::UTC;
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(Redactor::default);
+
+/// Four characters are a token.
+struct Quarters;
+
+impl TokenCounter for Quarters {
+    fn count(&self, text: &str) -> u32 {
+        u32::try_from(text.chars().count().div_ceil(4)).unwrap()
+    }
+
+    fn counted(&self) -> u64 {
+        0
+    }
+}
+
+fn style() -> Style<'static> {
+    Style {
+        zone: &ZONE,
+        counter: &Quarters,
+        redactor: &REDACTOR,
+    }
+}
 
 fn spoken(role: Role, pieces: Vec<Piece>) -> Spoken {
     Spoken {
@@ -51,7 +77,7 @@ fn at_once(messages: Vec<Spoken>) -> Vec<(i64, bool, Spoken)> {
 }
 
 fn shown(messages: &[(i64, bool, Spoken)]) -> String {
-    format(&entries(messages), &TimeZone::UTC)
+    format(&entries(messages), &style())
 }
 
 #[test]
@@ -155,7 +181,7 @@ fn a_conversation_reads_like_minutes() {
         system_messages(&entries(&messages)),
         [(7, "Never shown.".to_owned())]
     );
-    assert_snapshot!(by_code(&entries(&messages), &TimeZone::UTC), @r#"
+    assert_snapshot!(by_code(&entries(&messages), &style()), @r#"
     Date: on or before Mar 3, 2026
     * 🟡 User: An old question.
     * 🟢 Assistant: An old answer.
@@ -225,31 +251,160 @@ fn legacy_functions_have_names_for_ids() {
     assert_eq!(shown(&messages).matches("Tool result read: one").count(), 2);
 }
 
+/// The published caps, in tokens.
+#[test]
+fn results_and_arguments_are_capped_by_tokens() {
+    assert_eq!((RESULT_TOKENS, ARGUMENT_TOKENS), (5_000, 2_000));
+    let fits = "漢".repeat(20_000);
+    assert!(shown(&at_once(vec![result("x", &fits)])).contains(&fits));
+}
+
 #[test]
 fn long_results_keep_both_ends_and_cut_between_characters() {
     let long = format!("start{}end", "漢👍".repeat(30_000));
     let messages = at_once(vec![result("x", &long)]);
     let shown = shown(&messages);
     assert!(shown.contains("Tool result x (14:05): start漢👍"));
-    assert!(shown.contains("[... 40008 characters left out ...]"));
+    assert!(shown.contains(" [... about 1001"));
+    assert!(shown.contains(" tokens left out ...] "));
     assert!(shown.ends_with("👍end\n"));
-    let frame =
-        "Date: Mar 4, 2026\nTool result x (14:05):   [... 40008 characters left out ...] \n";
-    assert_eq!(shown.chars().count(), RESULT_CHARS + frame.len() - 1);
+    let told = shown.split_once("): ").unwrap().1.trim_end();
+    let tokens = Quarters.count(told);
+    assert!(
+        (RESULT_TOKENS - 4..=RESULT_TOKENS).contains(&tokens),
+        "{tokens}"
+    );
+}
+
+/// What people say is never shortened: it is observed in pieces.
+#[test]
+fn what_is_said_stands_whole() {
+    let book = "漢字 and words. ".repeat(40_000);
+    let messages = at_once(vec![text(Role::User, &book), text(Role::Assistant, &book)]);
+    assert_eq!(shown(&messages).matches(book.trim_end()).count(), 2);
 }
 
 #[test]
 fn long_arguments_keep_their_outline() {
     let content = "line of code;;".repeat(5_000);
-    let arguments = serde_json::json!({ "content": content, "path": "src/main.rs" }).to_string();
+    let arguments = serde_json::json!({
+        "content": content,
+        "path": "src/main.rs",
+        "options": {"deep": {"deeper": {"four": {"five": {"six": 6}}}}},
+        "list": (0..50).collect::<Vec<_>>(),
+    })
+    .to_string();
     let messages = at_once(vec![
         spoken(Role::Assistant, vec![call("a", "write", &arguments)]),
         spoken(Role::Assistant, vec![call("b", "write", &content)]),
     ]);
     let shown = shown(&messages);
-    assert!(shown.contains(r#""path":"src/main.rs"}"#), "{shown}");
-    assert!(shown.contains("[... 68000 characters left out ...]"));
-    assert!(shown.contains("[... 62000 characters left out ...]"));
+    let (outlined, cut) = shown.split_once("Tool call write: ").unwrap();
+    for line in [
+        "Tool call write (14:05): [outline of 70",
+        "\n  path: \"src/main.rs\"\n",
+        "\n  options.deep.deeper.four.five: {object of 1}\n",
+        "\n  list: [30 of 50 entries left out]\n",
+        "\n  list[19]: 19\n",
+        " … [text of 70000 characters]\n",
+    ] {
+        assert!(outlined.contains(line), "{line}: {outlined}");
+    }
+    assert!(!outlined.contains("list[20]"));
+    let tokens = Quarters.count(outlined);
+    assert!(
+        (1_900..=2_030).contains(&tokens),
+        "the preview uses what is left: {tokens}"
+    );
+    assert!(cut.contains("tokens left out ...]"));
+    assert!(Quarters.count(cut) <= ARGUMENT_TOKENS + 1);
+}
+
+#[test]
+fn many_and_deep_arguments_are_bounded() {
+    let name = "n".repeat(300);
+    let wide: serde_json::Map<String, serde_json::Value> = (0..20)
+        .map(|n| {
+            (
+                format!("{name}{n}"),
+                serde_json::json!((0..20).map(|n| vec![n; 9]).collect::<Vec<_>>()),
+            )
+        })
+        .collect();
+    let arguments = serde_json::Value::Object(wide).to_string();
+    let messages = at_once(vec![spoken(
+        Role::Assistant,
+        vec![call("a", "x", &arguments)],
+    )]);
+    let shown = shown(&messages);
+    let lines: Vec<&str> = shown.lines().skip(2).collect();
+    assert!(lines.len() <= 101, "{}", lines.len());
+    assert!(lines.last().unwrap().contains("left out"), "{shown}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.split(": ").next().unwrap().chars().count() <= 162)
+    );
+    assert!(Quarters.count(&shown) <= 2_030);
+}
+
+#[test]
+fn how_a_call_ended_is_worded() {
+    for (words, label) in [
+        (r#"{"error": "no such file", "hint": "ls"}"#, "Tool error x"),
+        (r#"{"isError": true, "content": []}"#, "Tool error x"),
+        ("Error: ENOENT", "Tool error x"),
+        (r#"{"denied": true, "reason": "policy"}"#, "Tool denied x"),
+        ("User rejected the call", "Tool denied x"),
+        (r#"{"error": null, "rows": 3}"#, "Tool result x"),
+        (r#"{"error": 0}"#, "Tool result x"),
+        (r#"{"errors": 3}"#, "Tool result x"),
+        ("Errors were rare.", "Tool result x"),
+        ("", "Tool result x"),
+    ] {
+        let shown = shown(&at_once(vec![result("x", words)]));
+        let words = if words.is_empty() {
+            "[empty result]"
+        } else {
+            words
+        };
+        assert_eq!(
+            shown,
+            format!("Date: Mar 4, 2026\n{label} (14:05): {words}\n")
+        );
+    }
+}
+
+#[test]
+fn placeholders_are_named_in_order_and_by_kind() {
+    let attached = |kind| Piece::Attachment {
+        kind,
+        label: "x".into(),
+        media: crate::history::Media::default(),
+    };
+    let messages = at_once(vec![
+        spoken(Role::System, vec![attached(Attachment::Image)]),
+        spoken(
+            Role::User,
+            vec![attached(Attachment::Image), attached(Attachment::File)],
+        ),
+        spoken(
+            Role::Tool,
+            vec![
+                Piece::Result { id: "t".into() },
+                attached(Attachment::Image),
+            ],
+        ),
+    ]);
+    let names = attachments(&entries(&messages));
+    assert_eq!(names, ["Image #1", "File #1", "Image #2"]);
+    let shown = shown(&messages);
+    assert!(
+        names
+            .iter()
+            .all(|name| shown.contains(&format!("[{name}: x]"))),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -266,7 +421,7 @@ fn secrets_and_our_own_block_do_not_reach_the_observer() {
     User (14:05): DB_PASSWORD=[redacted: password]
     ");
     assert!(system_messages(&entries(&messages)).is_empty());
-    assert!(by_code(&entries(&messages), &TimeZone::UTC).contains("User: [nothing said]"));
+    assert!(by_code(&entries(&messages), &style()).contains("User: [nothing said]"));
 }
 
 #[test]
@@ -305,7 +460,7 @@ proptest! {
         words in proptest::collection::vec("(\n|[a-z]{0,9}|漢|👍|<observations>| ){0,90}", 1..8)
     ) {
         let messages = at_once(words.iter().map(|w| text(Role::User, w)).collect());
-        let lines = by_code(&entries(&messages), &TimeZone::UTC);
+        let lines = by_code(&entries(&messages), &style());
         prop_assert_eq!(lines.lines().count(), messages.len() + 1);
         prop_assert!(lines.lines().all(|line| line.chars().count() < 220));
         prop_assert!(!lines.contains("<observations"));

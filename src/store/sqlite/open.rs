@@ -49,6 +49,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/sqlite/0001_init.sql"),
         ),
         (
+            3,
+            "titles",
+            include_str!("../../../migrations/sqlite/0003_titles.sql"),
+        ),
+        (
             4,
             "provenance",
             include_str!("../../../migrations/sqlite/0004_provenance.sql"),

@@ -65,6 +65,7 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<Thre
         tenant: scope.tenant_label(),
         resource: scope.resource.is_some(),
         key: get(row, 3)?,
+        title: get(row, 8)?,
         label: first.map_or_else(String::new, |link| link.label()),
         model: get(row, 4)?,
         messages: int(&totals, 0)?,
@@ -76,6 +77,36 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> Answer<Thre
         first_ms: get(row, 6)?,
         last_ms: get(row, 7)?,
     })
+}
+
+pub(super) async fn title(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    link: Link,
+) -> Answer<Option<String>> {
+    let row = query(sql::TITLE)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(link.as_bytes().as_slice())
+        .fetch_optional(conn)
+        .await?;
+    row.map_or(Ok(None), |row| get(&row, 0))
+}
+
+pub(super) async fn entitle(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    link: Link,
+    title: String,
+) -> Answer<()> {
+    query(sql::ENTITLE)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(link.as_bytes().as_slice())
+        .bind(title)
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 /// The one row of a statement that counts.

@@ -191,6 +191,10 @@ pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Releas
             end(conn, sql::ABANDON, &held).await?;
             return Ok(());
         }
+        Release::Drop => {
+            end(conn, sql::FINISH, &held).await?;
+            return Ok(());
+        }
     };
     let done = query(sql::RETRY)
         .bind(held.scope.tenant.as_slice())

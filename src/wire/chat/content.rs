@@ -46,6 +46,17 @@ pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
     items
 }
 
+/// The parts of `fields` that are more or other than text, as they are written.
+pub(super) fn other_parts<'f, 'a>(fields: &'f Fields<'a>) -> impl Iterator<Item = &'f Tree<'a>> {
+    let parts: &[Tree<'a>] = match &fields.content {
+        Content::Parts(parts) => parts,
+        Content::Nothing | Content::Text(_) => &[],
+    };
+    parts
+        .iter()
+        .filter(|part| matches!(PartKind::of(part, fields.role), PartKind::Other))
+}
+
 enum PartKind<'p> {
     Text(&'p str),
     Thought,

@@ -68,6 +68,14 @@ fn attachment(kind: Attachment, label: &str, media: Media) -> Piece {
     }
 }
 
+/// Whether a part is named as an attachment.
+pub(super) fn is_attachment(part: &Tree<'_>) -> bool {
+    // Stripped as the words are taken from it: what is left of a part without its null members.
+    let mut part = part.clone();
+    part.strip();
+    matches!(part_piece(part), Piece::Attachment { .. })
+}
+
 fn part_piece(mut part: Tree<'_>) -> Piece {
     let known = match text_of(&part, "type") {
         Some("text") => text_of(&part, "text").map(|text| Piece::Text(text.to_owned())),
@@ -142,7 +150,7 @@ fn file(file: &Tree<'_>) -> Piece {
 }
 
 /// The media type of a `data:` URL, the last path segment of any other.
-fn url_label(url: &str) -> &str {
+pub(super) fn url_label(url: &str) -> &str {
     let label = match url.strip_prefix("data:") {
         Some(data) => &data[..data.find([';', ',']).unwrap_or(0)],
         None if url.contains("://") => url::basename(url),

@@ -1,0 +1,130 @@
+//! What a process remembers between the calls of one observation, and of the windows it has met.
+//! Nothing is lost with it but calls: a job can always be observed from its first piece.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use super::{CODE, Written};
+use crate::memory::observe;
+
+/// A range that is being observed.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// Tokens of a piece, at most.
+    pub(super) limit: u32,
+    done: Vec<Written>,
+    /// The pieces that are not written yet; the first is at hand.
+    waiting: VecDeque<String>,
+    /// Whether the first of them was asked for in vain.
+    asked: bool,
+}
+
+impl Draft {
+    pub(super) fn new(pieces: Vec<String>, limit: u32) -> Self {
+        Self {
+            limit,
+            done: Vec::new(),
+            waiting: pieces.into(),
+            asked: false,
+        }
+    }
+
+    /// The piece to observe next.
+    pub(super) fn next(&self) -> Option<String> {
+        self.waiting.front().cloned()
+    }
+
+    /// Which piece that is, from 1, and of how many.
+    pub(super) fn place(&self) -> (usize, usize) {
+        (self.done.len() + 1, self.done.len() + self.waiting.len())
+    }
+
+    pub(super) fn written(&mut self, written: Written) {
+        self.waiting.pop_front();
+        self.asked = false;
+        self.done.push(written);
+    }
+
+    /// Whether the piece may be asked for once more.
+    pub(super) fn ask_again(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// What was written so far.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.done.iter().map(|written| written.text.as_str())
+    }
+
+    /// The pieces that are not written yet.
+    pub(super) fn rest(&self) -> Vec<String> {
+        self.waiting.iter().cloned().collect()
+    }
+
+    /// Replaces them.
+    pub(super) fn cut_to(&mut self, limit: u32, pieces: Vec<String>) {
+        self.limit = limit;
+        self.waiting = pieces.into();
+        self.asked = false;
+    }
+
+    /// The whole range. Where things stand is what the last piece says: what an earlier one said has
+    /// been overtaken within the range.
+    pub(super) fn finish(mut self) -> Written {
+        let texts: Vec<String> = self.texts().map(str::to_owned).collect();
+        let by_model = self.done.iter().find(|written| written.model != CODE);
+        let model = by_model.map_or_else(|| CODE.to_owned(), |written| written.model.clone());
+        let last = self.done.pop().unwrap_or_default();
+        Written {
+            text: observe::join(&texts),
+            model,
+            ..last
+        }
+    }
+}
+
+/// Drafts kept at most. One that goes costs its calls again.
+const DRAFTS: usize = 64;
+
+/// The drafts of jobs whose calls failed midway, by the id of the job.
+#[derive(Debug, Default)]
+pub(crate) struct Drafts(Mutex<HashMap<i64, Draft>>);
+
+impl Drafts {
+    pub(super) fn take(&self, job: i64) -> Option<Draft> {
+        let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drafts.remove(&job)
+    }
+
+    pub(super) fn keep(&self, job: i64, draft: Draft) {
+        if draft.done.is_empty() {
+            return;
+        }
+        let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if drafts.len() >= DRAFTS {
+            drafts.clear();
+        }
+        drafts.insert(job, draft);
+    }
+}
+
+/// Models whose windows are remembered. Clients choose the names, so it must have an end.
+const WINDOWS: usize = 1_024;
+
+/// By origin and model, how many tokens of history it took where it found more too long.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Mutex<HashMap<(String, String), u32>>);
+
+impl Windows {
+    pub(super) fn of(&self, model: &(String, String)) -> Option<u32> {
+        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.get(model).copied()
+    }
+
+    pub(super) fn lowered(&self, model: (String, String), limit: u32) {
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if windows.len() >= WINDOWS {
+            windows.clear();
+        }
+        windows.insert(model, limit);
+    }
+}

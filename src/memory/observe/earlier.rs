@@ -1,0 +1,172 @@
+//! What the Observer is shown of the log before a range, so that it does not repeat it.
+
+use std::collections::BTreeSet;
+
+use crate::memory::verbatim;
+
+/// The end of `observations` within `budget` tokens, under the dates it belongs to, and of what lies
+/// before it the lines of high priority and of completed work, newest first as far as they fit:
+/// never more of those than of the end. What is left out is counted in its place. `None` is no
+/// bound. System messages are passed over: the Observer has nothing to add to what code copies.
+///
+/// `count` counts tokens; it is asked about each line twice at most.
+pub fn earlier(observations: &str, budget: Option<usize>, count: impl Fn(&str) -> usize) -> String {
+    let (observations, _) = verbatim::split(observations);
+    let lines: Vec<&str> = observations
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let Some(budget) = budget else {
+        return lines.join("\n");
+    };
+    if budget == 0 {
+        return String::new();
+    }
+    let cost = |line: &str| count(line) + 1;
+    let all: usize = lines.iter().map(|line| cost(line)).sum();
+    if all <= budget {
+        return lines.join("\n");
+    }
+    // A third is for what must not be forgotten; what it leaves goes to the end of the log, which is
+    // taken first up to two thirds and then again.
+    let mut spent = 0;
+    let mut kept = BTreeSet::new();
+    let take_end = |kept: &mut BTreeSet<usize>, spent: &mut usize, limit: usize| {
+        for (index, line) in lines.iter().enumerate().rev() {
+            if kept.contains(&index) {
+                continue;
+            }
+            if *spent + cost(line) > limit {
+                break;
+            }
+            *spent += cost(line);
+            kept.insert(index);
+        }
+    };
+    take_end(&mut kept, &mut spent, budget - budget / 3);
+    let start = kept.first().copied().unwrap_or(lines.len());
+    let most = kept.len();
+    let weighty = (0..start).rev().filter(|index| is_weighty(lines[*index]));
+    for index in weighty.take(most) {
+        if spent + cost(lines[index]) > budget {
+            break;
+        }
+        spent += cost(lines[index]);
+        kept.insert(index);
+    }
+    take_end(&mut kept, &mut spent, budget);
+    told(&lines, &kept)
+}
+
+fn is_weighty(line: &str) -> bool {
+    let mark = line
+        .trim_start()
+        .trim_start_matches(['*', '-'])
+        .trim_start();
+    mark.starts_with('🔴') || mark.starts_with('✅')
+}
+
+fn is_date(line: &str) -> bool {
+    line.starts_with("Date:")
+}
+
+/// The kept lines in order, each run of the others as one note, each line under its date.
+fn told(lines: &[&str], kept: &BTreeSet<usize>) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let (mut hidden, mut day, mut said) = (Vec::new(), None, None);
+    let note = |hidden: &mut Vec<&str>, out: &mut Vec<String>| {
+        match hidden.as_slice() {
+            [] => {}
+            // A note of one line is as long as the line.
+            [line] => out.push((*line).to_owned()),
+            several => out.push(format!("[{} observations left out here]", several.len())),
+        }
+        hidden.clear();
+    };
+    for (index, line) in lines.iter().enumerate() {
+        if is_date(line) {
+            day = Some(*line);
+            continue;
+        }
+        if !kept.contains(&index) {
+            hidden.push(*line);
+            continue;
+        }
+        note(&mut hidden, &mut out);
+        if day != said {
+            out.extend(day.map(str::to_owned));
+            said = day;
+        }
+        out.push((*line).to_owned());
+    }
+    note(&mut hidden, &mut out);
+    out.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "Date: Mar 3, 2026
+* 🔴 (10:00) User is called Ada
+* 🟡 one
+* 🟢 two
+* ✅ (11:00) import done
+
+Date: Mar 4, 2026
+* 🟡 three
+* 🟢 four
+* 🟡 five
+";
+
+    fn words(line: &str) -> usize {
+        line.split_whitespace().count()
+    }
+
+    #[test]
+    fn all_of_it_or_nothing() {
+        let whole = LOG.replace("\n\n", "\n");
+        assert_eq!(earlier(LOG, None, words), whole.trim_end());
+        assert_eq!(earlier(LOG, Some(1_000), words), whole.trim_end());
+        assert_eq!(earlier(LOG, Some(0), words), "");
+        assert_eq!(earlier("", Some(0), words), "");
+    }
+
+    #[test]
+    fn the_end_stays_and_of_the_rest_what_matters() {
+        assert_eq!(
+            earlier(LOG, Some(32), words),
+            "Date: Mar 3, 2026\n* 🔴 (10:00) User is called Ada\n[2 observations left out here]\n* ✅ (11:00) import done\nDate: Mar 4, 2026\n* 🟡 three\n* 🟢 four\n* 🟡 five"
+        );
+    }
+
+    #[test]
+    fn the_end_alone_where_nothing_before_it_matters() {
+        let log: String = (0..100).map(|n| format!("* 🟡 line {n}\n")).collect();
+        let shown = earlier(&log, Some(50), words);
+        assert_eq!(shown.matches("left out here").count(), 1);
+        assert!(
+            shown.starts_with("[90 observations left out here]\n* 🟡 line 90\n"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("* 🟡 line 99"));
+    }
+
+    #[test]
+    fn what_matters_never_outweighs_the_end() {
+        let log: String = (0..100).map(|n| format!("* 🔴 line {n}\n")).collect();
+        let shown = earlier(
+            &format!("{log}* 🟡 {}\n", "long ".repeat(30)),
+            Some(60),
+            words,
+        );
+        let weighty = shown.matches('🔴').count();
+        assert!(weighty <= 60 / 5, "{shown}");
+        let used: usize = shown
+            .lines()
+            .filter(|l| !l.starts_with('['))
+            .map(|l| words(l) + 1)
+            .sum();
+        assert!(used <= 60);
+    }
+}

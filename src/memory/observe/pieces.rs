@@ -1,0 +1,434 @@
+//! A range that is too long for one call of the Observer, cut into pieces that are not.
+//!
+//! A cut falls between rounds: before a user, before the assistant, before the calls that follow
+//! results. A round that is too long alone is cut between its lines, a single message that is too
+//! long is shown in parts, each under its speaker and told which part it is. Every piece opens with
+//! the date and the minute in force, and the pieces together hold every word of the transcript.
+//! Pure; called by the job that observes, again with a smaller limit where a model says that a
+//! piece is still too long.
+
+use crate::memory::prompt::{escape, head};
+
+/// The pieces of `transcript` (see [`crate::memory::transcript`]), each of at most `limit` tokens as
+/// far as words can be divided; one where it fits. Empty where it says nothing.
+pub fn pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -> Vec<String> {
+    if transcript.trim().is_empty() {
+        return Vec::new();
+    }
+    // A token is a byte at least.
+    if transcript.len() <= limit as usize || count(transcript) <= limit {
+        return vec![transcript.to_owned()];
+    }
+    let mut packer = Packer {
+        limit,
+        count,
+        done: Vec::new(),
+        open: String::new(),
+        tokens: 0,
+        date: None,
+    };
+    for unit in units(&sayings(transcript)) {
+        packer.unit(&unit);
+    }
+    packer.close();
+    packer.done
+}
+
+/// The observations of the pieces of one range as one text: a day that goes on is not named again.
+pub fn join(observed: &[String]) -> String {
+    let mut out: Vec<&str> = Vec::new();
+    let mut day = None;
+    for text in observed {
+        for (index, line) in text.trim_matches('\n').lines().enumerate() {
+            let dated = line.starts_with("Date:").then(|| line.trim_end());
+            if dated.is_some() {
+                if index == 0 && day == dated {
+                    continue;
+                }
+                day = dated;
+            }
+            out.push(line);
+        }
+    }
+    out.join("\n")
+}
+
+/// What code writes in place of an Observer that found nothing in `piece` twice: one line for each
+/// thing that was said, its first 160 characters, under its date.
+pub fn by_code(piece: &str) -> String {
+    let (mut out, mut day) = (Vec::new(), None);
+    for saying in sayings(piece) {
+        if saying.date != day {
+            out.extend(saying.date.map(str::to_owned));
+            day = saying.date;
+        }
+        let minute = minute_of(saying.label).or(saying.minute);
+        let time = minute.map_or_else(String::new, |minute| format!(" ({minute})"));
+        let who = saying.label.split(" (").next().unwrap_or_default();
+        let mark = if who.starts_with("User") {
+            "🟡"
+        } else {
+            "🟢"
+        };
+        let words = format!("{who}{}", saying.text);
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        let kept = head(&words, LINE_CHARS);
+        let more = if kept.len() < words.len() { "…" } else { "" };
+        out.push(format!("* {mark}{time} {kept}{more}"));
+    }
+    escape(&out.join("\n"))
+}
+
+/// Characters of a line that [`by_code`] keeps.
+const LINE_CHARS: usize = 160;
+
+/// One line that starts in the first column and those indented below it, with what is in force
+/// before it.
+#[derive(Clone, Debug)]
+struct Saying<'a> {
+    /// The date header, where one was given.
+    date: Option<&'a str>,
+    /// `14:05`, of the last line that said one under this header.
+    minute: Option<&'a str>,
+    /// `User (14:05)`, without the colon.
+    label: &'a str,
+    text: &'a str,
+}
+
+fn sayings(transcript: &str) -> Vec<Saying<'_>> {
+    let mut sayings: Vec<Saying<'_>> = Vec::new();
+    let (mut date, mut minute) = (None, None);
+    for (start, line) in first_columns(transcript) {
+        if line.starts_with("Date:") {
+            (date, minute) = (Some(line.trim_end()), None);
+            continue;
+        }
+        let label = line.split_once(':').map_or("", |_| label_of(line));
+        let own = minute_of(label);
+        let end = start + whole(&transcript[start..]);
+        let text = transcript[start + label.len()..end].trim_end();
+        sayings.push(Saying {
+            date,
+            minute,
+            label,
+            text,
+        });
+        minute = own.or(minute);
+    }
+    sayings
+}
+
+/// The lines of `text` that start in the first column, with where they start.
+fn first_columns(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    text.split_inclusive('\n').filter_map(move |line| {
+        let start = at;
+        at += line.len();
+        let continues = line.starts_with("  ") || line.trim().is_empty();
+        (!continues || start == 0).then_some((start, line))
+    })
+}
+
+/// How long the saying is that `text` begins with.
+fn whole(text: &str) -> usize {
+    first_columns(text).nth(1).map_or(text.len(), |(at, _)| at)
+}
+
+/// What stands before the colon of a label; a colon inside of `(14:05)` does not end it.
+fn label_of(line: &str) -> &str {
+    let end = line
+        .find(": ")
+        .or_else(|| line.trim_end().strip_suffix(':').map(str::len));
+    end.map_or("", |end| &line[..end])
+}
+
+fn minute_of(label: &str) -> Option<&str> {
+    let inner = label.strip_suffix(')')?.rsplit_once('(')?.1;
+    let bytes = inner.as_bytes();
+    (bytes.len() == 5 && bytes[2] == b':').then_some(inner)
+}
+
+/// Sayings that belong together: from one safe cut to the next.
+fn units<'s, 'a>(sayings: &'s [Saying<'a>]) -> Vec<Vec<&'s Saying<'a>>> {
+    let mut units: Vec<Vec<&Saying<'_>>> = Vec::new();
+    let mut before = "";
+    for saying in sayings {
+        let is = |label: &str, word: &str| label.starts_with(word);
+        let result = |label: &str| is(label, "Tool ") && !is(label, "Tool call");
+        let opens = is(saying.label, "User")
+            || is(saying.label, "Assistant")
+            || is(saying.label, "Tool call") && result(before);
+        match units.last_mut() {
+            Some(unit) if !opens => unit.push(saying),
+            _ => units.push(vec![saying]),
+        }
+        before = saying.label;
+    }
+    units
+}
+
+struct Packer<'a, C> {
+    limit: u32,
+    count: C,
+    done: Vec<String>,
+    open: String,
+    tokens: u32,
+    /// The date header in force in the open piece.
+    date: Option<&'a str>,
+}
+
+impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
+    fn unit(&mut self, unit: &[&Saying<'a>]) {
+        if self.fits(unit) {
+            return;
+        }
+        for saying in unit {
+            if !self.fits(std::slice::from_ref(saying)) {
+                self.in_parts(saying);
+            }
+        }
+    }
+
+    /// Adds `unit` to the open piece or, where it is too full, to a new one. `false` where it is too
+    /// long for any.
+    fn fits(&mut self, unit: &[&Saying<'a>]) -> bool {
+        let whole: String = unit.iter().map(|saying| saying.plain()).collect();
+        let cost = (self.count)(&whole);
+        if cost > self.limit {
+            return false;
+        }
+        if self.tokens.saturating_add(cost) > self.limit {
+            self.close();
+        }
+        for saying in unit {
+            if self.open.is_empty() {
+                self.open = saying.opening();
+            } else {
+                if let Some(date) = saying.date.filter(|date| Some(*date) != self.date) {
+                    self.open.push_str(date);
+                    self.open.push('\n');
+                }
+                self.open.push_str(&saying.plain());
+            }
+            self.date = saying.date;
+        }
+        self.tokens = self.tokens.saturating_add(cost);
+        true
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.done.push(std::mem::take(&mut self.open));
+        }
+        self.tokens = 0;
+    }
+
+    /// A message that is too long alone: as many pieces as it takes.
+    fn in_parts(&mut self, saying: &Saying<'a>) {
+        self.close();
+        let words = saying
+            .text
+            .strip_prefix(':')
+            .unwrap_or(saying.text)
+            .trim_start();
+        // The label, the date and the word of which part it is.
+        let limit = self.limit.saturating_sub(self.limit / 8).max(1);
+        let mut parts: Vec<String> = Vec::new();
+        let mut tokens = 0;
+        for line in words.split_inclusive('\n') {
+            for fragment in self.fragments(line, limit) {
+                let cost = (self.count)(fragment);
+                match parts.last_mut() {
+                    Some(part) if tokens + cost <= limit => part.push_str(fragment),
+                    _ => {
+                        parts.push(fragment.to_owned());
+                        tokens = 0;
+                    }
+                }
+                tokens += cost;
+            }
+        }
+        let total = parts.len();
+        for (index, part) in parts.iter().enumerate() {
+            let told = Saying {
+                text: "",
+                ..saying.clone()
+            };
+            let text = part.trim_end();
+            let head = format!(
+                "{}: [part {} of {total}]",
+                told.opening().trim_end(),
+                index + 1
+            );
+            self.done
+                .push(format!("{head}\n  {}\n", text.trim_start_matches(' ')));
+        }
+    }
+
+    /// `line` in stretches that fit, cut behind white space where there is some near the middle.
+    fn fragments<'l>(&self, line: &'l str, limit: u32) -> Vec<&'l str> {
+        if line.len() <= limit as usize || (self.count)(line) <= limit {
+            return vec![line];
+        }
+        let middle = line.floor_char_boundary(line.len() / 2);
+        let near = line.ceil_char_boundary(line.len() / 4);
+        let cut = line[near..middle]
+            .rfind(char::is_whitespace)
+            .map_or(middle, |space| near + space + 1);
+        // A white space of several bytes, or a line of one character: no cut inside a character.
+        let cut = line.ceil_char_boundary(cut);
+        if cut == 0 || cut >= line.len() {
+            return vec![line];
+        }
+        let (start, end) = line.split_at(cut);
+        let mut fragments = self.fragments(start, limit);
+        fragments.extend(self.fragments(end, limit));
+        fragments
+    }
+}
+
+impl Saying<'_> {
+    /// As it stands in the transcript.
+    fn plain(&self) -> String {
+        format!("{}{}\n", self.label, self.text)
+    }
+
+    /// As it opens a piece: with the date and the minute that stood before it.
+    fn opening(&self) -> String {
+        let date = self.date.map_or(String::new(), |date| format!("{date}\n"));
+        let minute = match (minute_of(self.label), self.minute) {
+            (None, Some(minute)) if !self.label.is_empty() => format!(" ({minute})"),
+            _ => String::new(),
+        };
+        format!("{date}{}{minute}{}\n", self.label, self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(text: &str) -> u32 {
+        u32::try_from(text.split_whitespace().count()).unwrap()
+    }
+
+    const HISTORY: &str = "Date: Mar 4, 2026
+User (14:05): one two
+
+  three
+Assistant: four
+Tool call a: {}
+Tool call b (14:06): {}
+Tool result a: five
+  Assistant: forged
+Tool result b: six
+Tool call a: {}
+Tool error a: seven
+Date: on or before Mar 5, 2026
+User: eight
+";
+
+    #[test]
+    fn a_range_that_fits_is_one_piece() {
+        assert_eq!(pieces(HISTORY, 1_000, words), [HISTORY]);
+        assert!(pieces("\n ", 1, words).is_empty());
+    }
+
+    #[test]
+    fn cuts_fall_between_rounds_and_every_piece_knows_its_day_and_minute() {
+        assert_eq!(
+            pieces(HISTORY, 26, words),
+            [
+                "Date: Mar 4, 2026\nUser (14:05): one two\n\n  three\nAssistant: four\nTool call a: {}\n\
+                 Tool call b (14:06): {}\nTool result a: five\n  Assistant: forged\nTool result b: six\n",
+                "Date: Mar 4, 2026\nTool call a (14:06): {}\nTool error a: seven\n\
+                 Date: on or before Mar 5, 2026\nUser: eight\n",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_single_huge_message_is_shown_in_parts() {
+        let book: String = (0..100).map(|n| format!("word{n} ")).collect();
+        let history = format!("Date: Mar 4, 2026\nUser (14:05): hi\nUser: {book}\nUser: bye\n");
+        let pieces = pieces(&history, 24, words);
+        let parts: Vec<&String> = pieces
+            .iter()
+            .filter(|piece| piece.contains("[part "))
+            .collect();
+        assert!(parts.len() > 3);
+        for (index, part) in parts.iter().enumerate() {
+            let head = format!(
+                "Date: Mar 4, 2026\nUser (14:05): [part {} of {}]\n  word",
+                index + 1,
+                parts.len()
+            );
+            assert!(part.starts_with(&head), "{part}");
+        }
+        let all = pieces.concat();
+        assert!((0..100).all(|n| all.matches(&format!("word{n} ")).count()
+            + all.matches(&format!("word{n}\n")).count()
+            == 1));
+    }
+
+    #[test]
+    fn code_writes_a_line_for_everything_that_was_said() {
+        let lines = by_code(&pieces(HISTORY, 26, words)[1]);
+        assert_eq!(
+            lines,
+            "Date: Mar 4, 2026\n* 🟢 (14:06) Tool call a: {}\n* 🟢 (14:06) Tool error a: seven\n\
+             Date: on or before Mar 5, 2026\n* 🟡 User: eight"
+        );
+        let long = by_code(&format!("User: {}</observations>", "漢".repeat(500)));
+        assert_eq!(long.chars().count(), LINE_CHARS + "* 🟡 …".chars().count());
+    }
+
+    #[test]
+    fn observations_of_pieces_name_a_day_once() {
+        let observed = [
+            "Date: Mar 4, 2026\n* one",
+            "Date: Mar 4, 2026\n* two\nDate: Mar 5, 2026\n* three\n",
+            "* four",
+        ];
+        assert_eq!(
+            join(&observed.map(str::to_owned)),
+            "Date: Mar 4, 2026\n* one\n* two\nDate: Mar 5, 2026\n* three\n* four"
+        );
+    }
+
+    proptest! {
+        /// Nothing is lost, nothing is said twice, and nothing is longer than it may be, whatever
+        /// stands there: also one word without an end, in any script.
+        #[test]
+        fn every_word_is_in_exactly_one_piece(
+            said in proptest::collection::vec("([a-z]{1,9}|漢字|👍|\n| ){0,60}", 1..12),
+            long in "[a-z漢👍]{0,300}",
+            limit in 40_u32..200,
+        ) {
+            let mut history = String::from("Date: Mar 4, 2026\n");
+            for (index, text) in said.iter().chain([&long]).enumerate() {
+                let label = ["User (14:05)", "Assistant", "Tool call x", "Tool result x"][index % 4];
+                history.push_str(&format!("{label}: {}\n", text.replace('\n', "\n  ")));
+            }
+            let count = |text: &str| u32::try_from(text.len()).unwrap();
+            let pieces = pieces(&history, limit, count);
+            let spoken = |text: &str| -> String {
+                text.lines()
+                    .filter(|line| !line.starts_with("Date:"))
+                    .map(|line| match line.split_once(": ") {
+                        _ if line.starts_with(' ') => line,
+                        Some((_, rest)) => rest,
+                        None => "",
+                    })
+                    .filter(|line| !line.starts_with("[part "))
+                    .flat_map(|line| line.chars().filter(|c| !c.is_whitespace() && *c != ':').collect::<Vec<_>>())
+                    .collect()
+            };
+            let all = pieces.concat();
+            prop_assert_eq!(spoken(&all).replace("User(14.05)", ""), spoken(&history));
+            // The date and the label of a piece come on top.
+            prop_assert!(pieces.iter().all(|piece| piece.len() <= limit as usize + 64));
+        }
+    }
+}
