@@ -165,7 +165,9 @@ fn observe(view: &View<'_>, policy: &Policy) -> Vec<Step> {
     let nodes = view.path.nodes;
     let mut steps = Vec::new();
     let mut from = view.observed();
-    while let Some(to) = boundary(nodes, from, view.confirmed, policy.buffer_tokens) {
+    while let Some(to) =
+        queued(view, from).or_else(|| boundary(nodes, from, view.confirmed, policy.buffer_tokens))
+    {
         let span = span(view, from, to);
         let taken = view.path.work.iter().any(|work| {
             work.kind == PartKind::Chunk && work.span.from == span.from && work.span.to == span.to
@@ -179,6 +181,23 @@ fn observe(view: &View<'_>, policy: &Policy) -> Vec<Step> {
         from = to;
     }
     steps
+}
+
+/// Where a range ends that is being observed from `from` on: it was cut when `buffer_tokens` was
+/// another, or by a process for which it is. To cut it again would show the same words twice.
+fn queued(view: &View<'_>, from: usize) -> Option<usize> {
+    let begins = |work: &&Work| {
+        work.kind == PartKind::Chunk
+            && work.state != WorkState::Abandoned
+            && work.span.from_count == from
+    };
+    view.path
+        .work
+        .iter()
+        .filter(begins)
+        .map(|work| work.span.to_count)
+        .filter(|to| (from + 1..=view.confirmed).contains(to))
+        .max()
 }
 
 fn span(view: &View<'_>, from: usize, to: usize) -> Span {

@@ -1,3 +1,5 @@
+mod overlapping;
+
 use super::*;
 use crate::history::{Encoder, Role, Scope};
 use crate::memory::{SnapshotId, render};

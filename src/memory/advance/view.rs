@@ -1,6 +1,8 @@
 //! A chain as the decisions of `advance` see it: what is observed, what is sent, what a request would
 //! weigh. Derived from a [`Path`]; decides nothing.
 
+use std::collections::HashMap;
+
 use super::Path;
 use crate::history::Role;
 use crate::memory::{Node, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
@@ -19,17 +21,6 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn of(path: &Path<'a>) -> Self {
-        let mut chunks: Vec<&PartMeta> = Vec::new();
-        let mut at = 0;
-        while let Some(next) = path
-            .parts
-            .iter()
-            .filter(|part| part.kind == PartKind::Chunk && part.span.from_count == at)
-            .max_by_key(|part| (part.span.to_count, std::cmp::Reverse(part.id)))
-        {
-            at = next.span.to_count;
-            chunks.push(next);
-        }
         let reflection = newest_reflection(path.parts, usize::MAX);
         let next_length = path.nodes.len() + 1;
         let current = path
@@ -38,6 +29,15 @@ impl<'a> View<'a> {
             .filter(|snapshot| snapshot.eligible_from <= next_length)
             .filter(|snapshot| usable(path, snapshot))
             .max_by_key(|snapshot| select::rank(snapshot));
+        // On from what is sent: chunks of another cut may reach further, but to send those would be to
+        // write anew what is cached (INV-PREFIX).
+        let sent = current.map_or(0, |snapshot| snapshot.to_count);
+        let mut chunks = reaching(path.parts, 0, sent);
+        if end(&chunks, 0) == sent {
+            chunks.extend(reaching(path.parts, sent, usize::MAX));
+        } else {
+            chunks = reaching(path.parts, 0, usize::MAX);
+        }
         let confirmed = path.nodes.iter().take_while(|node| node.confirmed).count();
         Self {
             path: *path,
@@ -71,25 +71,22 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The log up to `to_count`: the newest reflection that reaches no further, and the chunks
-    /// after it.
+    /// The log up to `to_count`: the newest reflection from which chunks lead there, and they.
     pub(super) fn log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
-        let start = newest_reflection(self.path.parts, to_count);
-        let from = start.map_or(0, |reflection| reflection.span.to_count);
-        let rest = self
-            .chunks
+        let parts = self.path.parts;
+        let mut reflections: Vec<&PartMeta> = parts
             .iter()
-            .copied()
-            .filter(|chunk| chunk.span.from_count >= from && chunk.span.to_count <= to_count);
-        let log: Vec<_> = start.into_iter().chain(rest).collect();
-        let gapless = log
-            .windows(2)
-            .all(|pair| pair[0].span.to_count == pair[1].span.from_count);
-        (gapless
-            && log
-                .last()
-                .is_some_and(|part| part.span.to_count == to_count))
-        .then_some(log)
+            .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= to_count)
+            .collect();
+        reflections.sort_by_key(|part| std::cmp::Reverse((part.span.to_count, part.id)));
+        let starts = reflections.into_iter().map(Some).chain([None]);
+        starts
+            .map(|start| {
+                let from = start.map_or(0, |reflection| reflection.span.to_count);
+                let rest = reaching(parts, from, to_count);
+                start.into_iter().chain(rest).collect::<Vec<_>>()
+            })
+            .find(|log| end(log, 0) == to_count && !log.is_empty())
     }
 
     /// The parts of what is sent now, followed by the chunks after it up to `to_count`.
@@ -161,6 +158,43 @@ impl<'a> View<'a> {
 pub(super) fn usable(path: &Path<'_>, snapshot: &SnapshotMeta) -> bool {
     let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
     select::alternates(snapshot, tail.iter().map(|node| node.role))
+}
+
+/// Chunks that follow each other without a gap from `from` and reach as far as any do, but not
+/// beyond `to`. Chunks overlap where a process with another `buffer_tokens` cut the same chain.
+fn reaching(parts: &[PartMeta], from: usize, to: usize) -> Vec<&PartMeta> {
+    let mut chunks: Vec<&PartMeta> = parts
+        .iter()
+        .filter(|part| part.kind == PartKind::Chunk)
+        .filter(|part| part.span.from_count >= from && part.span.to_count <= to)
+        .collect();
+    chunks.sort_by_key(|part| std::cmp::Reverse(part.span.from_count));
+    // For each start where its best chunk leads in the end; the later ones are known first.
+    let mut best: HashMap<usize, (usize, &PartMeta)> = HashMap::new();
+    for chunk in chunks {
+        let span = &chunk.span;
+        let end = best
+            .get(&span.to_count)
+            .map_or(span.to_count, |(end, _)| *end);
+        let rank =
+            |end: usize, chunk: &PartMeta| (end, chunk.span.to_count, std::cmp::Reverse(chunk.id));
+        match best.get(&span.from_count) {
+            Some((other, known)) if rank(*other, known) >= rank(end, chunk) => {}
+            _ => drop(best.insert(span.from_count, (end, chunk))),
+        }
+    }
+    let mut at = from;
+    let mut chain = Vec::new();
+    while let Some((_, next)) = best.get(&at) {
+        at = next.span.to_count;
+        chain.push(*next);
+    }
+    chain
+}
+
+/// Where a run of parts ends; `from` where there is none.
+fn end(parts: &[&PartMeta], from: usize) -> usize {
+    parts.last().map_or(from, |part| part.span.to_count)
 }
 
 fn newest_reflection(parts: &[PartMeta], up_to: usize) -> Option<&PartMeta> {

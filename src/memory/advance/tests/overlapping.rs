@@ -1,0 +1,102 @@
+//! Chunks of one chain that were cut by two `buffer_tokens`: the log goes on without a gap, nothing
+//! is shown twice that need not be, and what is sent is only ever appended to.
+
+use super::*;
+
+fn work(chain: &Chain, from: usize, to: usize, state: WorkState) -> Work {
+    Work {
+        kind: PartKind::Chunk,
+        span: chain.span(from, to),
+        state,
+    }
+}
+
+#[test]
+fn a_range_in_the_queue_is_not_cut_again() {
+    // Six thousand tokens are three turns; the job was cut when they were four.
+    let mut chain = Chain::chat(&[1_000; 21]);
+    assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
+    chain.work.push(work(&chain, 0, 8, WorkState::Fresh));
+    assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
+    chain.work[0].state = WorkState::Retrying;
+    assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
+    // One that was given up leads nowhere.
+    chain.work[0].state = WorkState::Abandoned;
+    assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
+}
+
+#[test]
+fn of_overlapping_chunks_those_count_that_reach_furthest() {
+    let mut chain = Chain::chat(&[1_000; 41]);
+    chain.part(PartKind::Chunk, 0, 8, 500);
+    for from in [0, 6, 12, 18, 24] {
+        chain.part(PartKind::Chunk, from, from + 6, 500);
+    }
+    // Behind the longer one nothing was observed: it must not end the log.
+    assert_eq!(observed(&chain.advance()), [(30, 36)]);
+    let steps = chain.advance();
+    let plan = steps.iter().find_map(|step| match step {
+        Step::Snapshot(plan) => Some(plan),
+        _ => None,
+    });
+    let plan = plan.expect("forty thousand tokens are due");
+    assert_eq!(plan.to_count, 30);
+    assert_eq!(plan.parts, [2, 3, 4, 5, 6].map(PartId));
+}
+
+#[test]
+fn what_is_sent_is_continued_though_another_cut_reaches_further() {
+    let mut chain = Chain::chat(&[1_000; 41]);
+    chain.part(PartKind::Chunk, 0, 8, 500);
+    let sent = Plan {
+        to: chain.link(8),
+        to_count: 8,
+        pin: None,
+        parts: vec![PartId(1)],
+        tokens: 500,
+        cause: Cause::Threshold,
+    };
+    chain.snapshot(&sent);
+    chain.snapshots[0].eligible_from = 9;
+    for from in [0, 6, 12, 18, 24] {
+        chain.part(PartKind::Chunk, from, from + 6, 500);
+    }
+    assert_eq!(observed(&chain.advance())[0], (8, 14));
+    chain.part(PartKind::Chunk, 8, 36, 900);
+    let steps = chain.advance();
+    let parts = steps.iter().find_map(|step| match step {
+        Step::Snapshot(plan) => Some(plan.parts.clone()),
+        _ => None,
+    });
+    assert_eq!(parts, Some(vec![PartId(1), PartId(7)]));
+}
+
+#[test]
+fn a_reflection_that_no_chunk_follows_does_not_end_the_log() {
+    let mut chain = Chain::chat(&[1_000; 41]);
+    for from in [0, 6, 12, 18] {
+        chain.part(PartKind::Chunk, from, from + 6, 500);
+    }
+    // Of the log of another process, which was cut otherwise.
+    chain.part(PartKind::Chunk, 0, 8, 500);
+    chain.part(PartKind::Reflection, 0, 8, 300);
+    let nodes = chain.nodes.clone();
+    let path = Path {
+        root: Chain::root(),
+        nodes: &nodes,
+        parts: &chain.parts,
+        snapshots: &[],
+        work: &[],
+    };
+    let view = View::of(&path);
+    let log = view.log(24).expect("chunks lead there");
+    let ids: Vec<i64> = log.iter().map(|part| part.id.0).collect();
+    assert_eq!(ids, [1, 2, 3, 4]);
+    let ids: Vec<i64> = view
+        .log(8)
+        .expect("whole")
+        .iter()
+        .map(|part| part.id.0)
+        .collect();
+    assert_eq!(ids, [6]);
+}
