@@ -11,6 +11,7 @@ pub mod advance;
 pub mod dates;
 mod degenerate;
 pub mod faithful;
+pub mod fallback;
 pub mod measure;
 pub mod observe;
 mod output;

@@ -6,7 +6,19 @@
 //! one; a rewording is no loss. Works line by line and in linear time, and decides nothing: the jobs
 //! that observe and reflect ask again, mend, or write the numbers down.
 
+mod dates;
+mod items;
+mod measure;
+mod mend;
+mod names;
+mod numbers;
+mod spelling;
+
 use serde_json::{Map, Value, json};
+
+pub use items::{Feature, Item, Reader};
+pub use measure::{Missing, Report, Source, condensed, observed};
+pub use mend::mend;
 
 /// What an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +79,11 @@ pub struct Share {
 }
 
 impl Share {
+    fn add(&mut self, kept: bool) {
+        self.kept = self.kept.saturating_add(u32::from(kept));
+        self.total = self.total.saturating_add(1);
+    }
+
     /// The share that was lost, 0 to 1; 0 where there was nothing to lose.
     pub fn loss(self) -> f64 {
         if self.total == 0 {
@@ -89,6 +106,13 @@ pub struct Retention {
 const HIGH: &str = "high";
 
 impl Retention {
+    fn add(&mut self, kind: Kind, high: bool, kept: bool) {
+        self.kinds[kind as usize].add(kept);
+        if high {
+            self.high.add(kept);
+        }
+    }
+
     /// Of one kind.
     pub fn of(&self, kind: Kind) -> Share {
         self.kinds[kind as usize]
@@ -135,3 +159,6 @@ impl Retention {
         Some(retention)
     }
 }
+
+#[cfg(test)]
+mod tests;

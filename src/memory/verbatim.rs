@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use super::prompt::{escape, escape_frame};
 
-const CLOSE: &str = "</system-message>";
+pub(super) const CLOSE: &str = "</system-message>";
 
 /// A system message and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,8 @@ pub fn escape_around(text: &str) -> String {
     join(&escape(&observations), &messages)
 }
 
-fn opening(line: &str) -> Option<usize> {
+/// The place in the line that opens a system message.
+pub(super) fn opening(line: &str) -> Option<usize> {
     line.strip_prefix("<system-message n=\"")?
         .strip_suffix("\">")?
         .parse()

@@ -1,0 +1,573 @@
+//! Reads the items of a line. One pass over its characters, and one over its words.
+
+use super::Kind;
+use super::dates::{self, Day};
+use super::names::{Capitals, Word};
+use super::numbers;
+use super::spelling::{fold, is_break, is_common, is_sign, stem, words};
+
+/// Characters of a quote that is an item; whoever condenses may paraphrase a longer one.
+const QUOTE_CHARS: usize = 160;
+
+/// Something that should not be lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// What it is.
+    pub kind: Kind,
+    /// As it was written.
+    pub text: String,
+    /// A text that has one of these among its marks holds the item.
+    pub(super) keys: Vec<String>,
+    /// What the item can be found by. More than its keys where less may be asked for: a day is found
+    /// by the day without the year, a number with a unit by the number alone.
+    pub(super) marks: Vec<String>,
+}
+
+impl Item {
+    /// What it is found by: equal for two spellings of one item.
+    pub fn key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+}
+
+/// What a line can be recognised by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Feature(String);
+
+impl Feature {
+    /// Whether it is an item, which says more than a word.
+    pub fn is_item(&self) -> bool {
+        self.0.contains(':')
+    }
+}
+
+/// Reads the lines of one text, which show what capitals mean in it.
+#[derive(Debug, Default)]
+pub struct Reader {
+    capitals: Capitals,
+}
+
+/// What stands at the beginning of a line and is no part of what it says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) high: bool,
+    pub(super) done: bool,
+}
+
+impl Reader {
+    /// A reader for `text` and for what condenses it.
+    pub fn of(text: &str) -> Self {
+        let lines = text.lines().map(|line| cut(strip(line).1).words);
+        Self {
+            capitals: Capitals::of(lines),
+        }
+    }
+
+    /// The items of `line`, its marker, its mark of priority and its leading time left out. Kind
+    /// [`Kind::Done`] is not among them: it is the line itself.
+    pub fn items(&self, line: &str) -> Vec<Item> {
+        let (_, said) = strip(line);
+        let mut cut = cut(said);
+        let mut items = std::mem::take(&mut cut.items);
+        let mut words = cut.words;
+        days(said, &mut words, &mut items);
+        for at in 0..words.len() {
+            if !words[at].taken {
+                words[at].taken = read(&mut words, at, &mut items);
+            }
+        }
+        for (at, run) in self.capitals.names(&words) {
+            items.push(name(said, &words[at..at + run], self.capitals.german()));
+        }
+        items
+    }
+
+    /// What `line` can be recognised by, some of it more than once: its items, and its words by what
+    /// their inflected forms share.
+    pub fn features(&self, line: &str) -> Vec<Feature> {
+        let items = self.items(line);
+        let mut features: Vec<Feature> = items
+            .iter()
+            .map(|item| Feature(item.key().to_owned()))
+            .collect();
+        let said = words(strip(line).1);
+        let telling = said.iter().filter(|word| !is_common(word));
+        features.extend(telling.map(|word| Feature(stem(word).to_owned())));
+        features
+    }
+
+    /// The keys under which what `line` says is found.
+    pub(super) fn marks(&self, line: &str) -> Vec<String> {
+        let mut marks = Vec::new();
+        for item in self.items(line) {
+            marks.extend(item.marks);
+        }
+        marks
+    }
+}
+
+/// The marks of a line, and what it says.
+pub(super) fn strip(line: &str) -> (Marks, &str) {
+    let mut marks = Marks::default();
+    let mut rest = line.trim_start();
+    if let Some(date) = rest.strip_prefix("Date:") {
+        return (marks, date);
+    }
+    for bullet in ["* ", "- ", "+ ", "• ", "-> ", "→ "] {
+        rest = rest.strip_prefix(bullet).unwrap_or(rest).trim_start();
+    }
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    if digits > 0 && digits < 3 {
+        rest = [". ", ") "]
+            .iter()
+            .find_map(|end| rest[digits..].strip_prefix(end))
+            .unwrap_or(rest);
+    }
+    loop {
+        let found = ['🔴', '🟡', '🟢', '✅']
+            .into_iter()
+            .find_map(|mark| Some((mark, rest.strip_prefix(mark)?)));
+        let Some((mark, after)) = found else { break };
+        marks.high |= mark == '🔴';
+        marks.done |= mark == '✅';
+        rest = after.trim_start_matches([' ', '\u{fe0f}']);
+    }
+    if let Some((time, after)) = rest.strip_prefix('(').and_then(|r| r.split_once(')'))
+        && dates::minute(time).is_some()
+    {
+        rest = after.trim_start();
+    }
+    (marks, rest)
+}
+
+/// A line cut into words; links and quotes, which are more than words, are read already.
+struct Cut<'a> {
+    words: Vec<Word<'a>>,
+    items: Vec<Item>,
+}
+
+fn cut(line: &str) -> Cut<'_> {
+    let mut items = Vec::new();
+    quotes(line, &mut items);
+    let mut words = Vec::new();
+    let mut at = 0;
+    while let Some((start, end)) = link(&line[at..]) {
+        split(line, at..at + start, &mut words);
+        let text = &line[at + start..at + end];
+        let text = text.trim_end_matches(['.', ',', ':', '/', '\'']);
+        let key = format!("u:{}", text.to_lowercase());
+        items.push(item(Kind::Url, text, vec![key]));
+        at += end;
+    }
+    split(line, at..line.len(), &mut words);
+    Cut { words, items }
+}
+
+/// Where the first link of `text` begins and ends.
+fn link(text: &str) -> Option<(usize, usize)> {
+    let sign = memchr::memmem::find(text.as_bytes(), b"://")?;
+    let scheme = text[..sign]
+        .bytes()
+        .rev()
+        .take_while(u8::is_ascii_alphabetic)
+        .count();
+    let start = sign - scheme;
+    let ends = |c: char| {
+        c.is_whitespace()
+            || is_sign(c)
+            || (is_break(c) && !matches!(c, '=' | '?' | ';' | '*' | '!'))
+    };
+    let end = text[sign..].find(ends).map_or(text.len(), |at| sign + at);
+    Some((start, end))
+}
+
+/// Signs behind which a sentence begins, or what is written like one.
+const STARTS: [char; 12] = [
+    '!', '?', '"', '“', '„', '(', '。', '！', '？', '：', '—', '|',
+];
+
+/// The words in a stretch of a line that holds no link. Runs of signs are words of their own.
+fn split<'a>(line: &'a str, stretch: std::ops::Range<usize>, words: &mut Vec<Word<'a>>) {
+    // The first word of a line begins a sentence.
+    let (mut starts, mut apart) = (words.is_empty(), true);
+    let (mut at, end) = (stretch.start, stretch.end);
+    while at < end {
+        let rest = &line[at..end];
+        let begin = rest.find(|c: char| !is_break(c)).unwrap_or(rest.len());
+        let between = &rest[..begin];
+        starts |= between.contains(STARTS);
+        apart |= !between.chars().all(char::is_whitespace);
+        let rest = &rest[begin..];
+        let Some(first) = rest.chars().next() else {
+            break;
+        };
+        let signs = is_sign(first);
+        let length = rest
+            .find(|c: char| is_break(c) || is_sign(c) != signs)
+            .unwrap_or(rest.len());
+        let chunk = at + begin;
+        at = chunk + length;
+        // "a,b" is two words, "1,000" is one.
+        for (offset, piece) in pieces(&rest[..length]) {
+            let text = piece.trim_start_matches(['\'', '‘', '’', ',', ':']);
+            let before = piece.len() - text.len();
+            let text = text.trim_end_matches(['.', ',', ':', '\'', '’']);
+            if !text.is_empty() {
+                words.push(Word {
+                    text,
+                    at: chunk + offset + before,
+                    apart: apart || offset > 0 || before > 0,
+                    starts,
+                    taken: false,
+                });
+            }
+            starts = piece.ends_with(['.', ':']) && !abbreviated(piece);
+            apart = piece.len() > before + text.len() && !abbreviated(piece);
+        }
+    }
+}
+
+/// A run without blanks at its commas, each piece with where it begins.
+fn pieces(chunk: &str) -> Vec<(usize, &str)> {
+    let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut before = None;
+    for (at, c) in chunk.char_indices() {
+        let end = at + c.len_utf8();
+        if c == ',' && !(digit(before) && digit(chunk[end..].chars().next())) {
+            pieces.push((start, &chunk[start..end]));
+            start = end;
+        }
+        before = Some(c);
+    }
+    pieces.push((start, &chunk[start..]));
+    pieces
+}
+
+/// Whether the dot at the end of a word is its own: "Dr.", "z.B.", "4."
+fn abbreviated(word: &str) -> bool {
+    let stem = word.trim_end_matches('.');
+    stem.contains('.')
+        || stem.chars().count() < 2
+        || stem.bytes().all(|b| b.is_ascii_digit())
+        || ["dr", "mr", "mrs", "ms", "prof", "st", "no", "nr", "jr"]
+            .contains(&stem.to_lowercase().as_str())
+}
+
+/// Quoted strings of more than one word; of a single word only where nothing else is known of it.
+fn quotes(line: &str, items: &mut Vec<Item>) {
+    let mut open: Option<(usize, char)> = None;
+    let mut before = ' ';
+    let mut chars = line.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let after = chars.peek().map_or(' ', |(_, c)| *c);
+        let edge = |c: char| !c.is_alphanumeric();
+        match open {
+            Some((start, close)) if c == close && (c != '\'' && c != '’' || edge(after)) => {
+                quote(&line[start..at], items);
+                open = None;
+            }
+            Some(_) => {}
+            None => {
+                let close = match c {
+                    '"' => Some('"'),
+                    '“' => Some('”'),
+                    '„' => Some(if line[at..].contains('”') && !line[at..].contains('“') {
+                        '”'
+                    } else {
+                        '“'
+                    }),
+                    '«' => Some('»'),
+                    '`' => Some('`'),
+                    '「' => Some('」'),
+                    '『' => Some('』'),
+                    '《' => Some('》'),
+                    '\'' if edge(before) && !edge(after) => Some('\''),
+                    '‘' => Some('’'),
+                    _ => None,
+                };
+                open = close.map(|close| (at + c.len_utf8(), close));
+            }
+        }
+        before = c;
+    }
+}
+
+fn quote(text: &str, items: &mut Vec<Item>) {
+    let text = text.trim();
+    if text.is_empty() || text.chars().count() > QUOTE_CHARS || text.contains("://") {
+        return;
+    }
+    let said = words(text);
+    // One word is read as what it is: a path, an identifier, a number.
+    let mut alone = Vec::new();
+    if !text.contains(char::is_whitespace) && !text.chars().any(is_sign) {
+        let mut one = Vec::new();
+        split(text, 0..text.len(), &mut one);
+        if one.len() == 1 && read(&mut one, 0, &mut alone) {
+            return;
+        }
+    }
+    if !said.is_empty() {
+        items.push(item(
+            Kind::Quote,
+            text,
+            vec![format!("q:{}", said.join(" "))],
+        ));
+    }
+}
+
+fn item(kind: Kind, text: &str, keys: Vec<String>) -> Item {
+    Item {
+        kind,
+        text: text.to_owned(),
+        marks: keys.clone(),
+        keys,
+    }
+}
+
+/// Words as they stand in their line.
+fn written<'a>(line: &'a str, words: &[Word<'_>]) -> &'a str {
+    match (words.first(), words.last()) {
+        (Some(first), Some(last)) => &line[first.at..last.at + last.text.len()],
+        _ => "",
+    }
+}
+
+fn name(line: &str, words: &[Word<'_>], german: bool) -> Item {
+    let folded: Vec<String> = words.iter().map(|word| fold(word.text)).collect();
+    let mut known: Vec<&String> = folded.last().into_iter().collect();
+    // "Anna Keller" is kept where Keller is, or Anna is; "New York" is not where something is new, nor
+    // "Schwester Leonie" where there is a sister.
+    if folded.len() > 1 && !german {
+        let first = folded.first();
+        known.extend(first.filter(|word| word.chars().count() > 3));
+    }
+    let mut keys = Vec::new();
+    for word in known {
+        // With and without the ending of a genitive.
+        keys.push(format!("w:{word}"));
+        keys.push(format!("w:{word}s"));
+        keys.extend(word.strip_suffix('s').map(|word| format!("w:{word}")));
+    }
+    item(Kind::Name, written(line, words), keys)
+}
+
+/// Reads days that are written over several words, and takes them.
+fn days(line: &str, words: &mut [Word<'_>], items: &mut Vec<Item>) {
+    for at in 0..words.len() {
+        if words[at].taken {
+            continue;
+        }
+        let Some((day, length)) = day(&words[at..]) else {
+            continue;
+        };
+        items.push(on(written(line, &words[at..at + length]), &day));
+        for word in &mut words[at..at + length] {
+            word.taken = true;
+        }
+    }
+}
+
+fn on(text: &str, day: &Day) -> Item {
+    Item {
+        kind: Kind::Date,
+        text: text.to_owned(),
+        keys: day.keys(),
+        marks: day.marks(),
+    }
+}
+
+/// A day at the beginning of `words`, and of how many words it is.
+fn day(words: &[Word<'_>]) -> Option<(Day, usize)> {
+    let text = |at: usize| words.get(at).map_or("", |word: &Word<'_>| word.text);
+    let year_at = |at: usize| dates::year(text(at)).filter(|_| words.get(at).is_some());
+    if let Some(month) = dates::month(&fold(text(0))) {
+        // "Mar 4, 2026", "March 2026"
+        if let Some(day) = dates::day_of_month(text(1)) {
+            let year = year_at(2);
+            return Some((Day::of(year, month, day), 2 + usize::from(year.is_some())));
+        }
+        let year = year_at(1)?;
+        return Some((Day::of(Some(year), month, 0), 2));
+    }
+    // "4 March 2026", "4. März", "the 4th of March"
+    if let Some(day) = dates::day_of_month(text(0)) {
+        let of = usize::from(fold(text(1)) == "of");
+        if let Some(month) = dates::month(&fold(text(1 + of))) {
+            let year = year_at(2 + of);
+            let length = 2 + of + usize::from(year.is_some());
+            return Some((Day::of(year, month, day), length));
+        }
+        // "3月4日"
+        if text(1).starts_with('月')
+            && let Some(date) = dates::day_of_month(text(2))
+            && text(3).starts_with(['日', '号'])
+        {
+            return Some((Day::of(None, day, date), 3));
+        }
+    }
+    // "2026年3月4日"
+    if let Some(year) = dates::year(text(0))
+        && text(1) == "年"
+    {
+        let month = dates::day_of_month(text(2)).filter(|month| *month <= 12)?;
+        let date = dates::day_of_month(text(4)).filter(|_| text(3) == "月");
+        return Some((
+            Day::of(Some(year), month, date.unwrap_or(0)),
+            if date.is_some() { 5 } else { 3 },
+        ));
+    }
+    dates::in_digits(text(0)).map(|day| (day, 1))
+}
+
+/// Reads the word at `at` as a path, an identifier or a number; `false` where it is an ordinary word.
+fn read(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
+    let word = words[at].text;
+    if let Some(minute) = dates::minute(word) {
+        items.push(item(Kind::Date, word, vec![minute]));
+        return true;
+    }
+    if let Some((path, lines)) = path(word) {
+        let key = path.trim_end_matches('/').to_lowercase();
+        items.push(item(Kind::Path, path, vec![format!("p:{key}")]));
+        for line in lines.split(':').filter(|line| !line.is_empty()) {
+            number(line, None, items);
+        }
+        return true;
+    }
+    // A range is two numbers.
+    if let Some((from, to)) = word.split_once(['-', '–'])
+        && [from, to]
+            .iter()
+            .all(|end| !end.is_empty() && numbers::read(end).is_some())
+    {
+        let unit = following(words, at);
+        return number(from, unit, items) | number(to, unit, items);
+    }
+    if numbers::read(word).is_some() {
+        let unit = following(words, at);
+        return number(word, unit, items);
+    }
+    if is_identifier(word) {
+        let folded = word
+            .trim_matches(|c: char| !c.is_alphanumeric())
+            .to_lowercase();
+        let mut keys = vec![format!("i:{folded}")];
+        if folded.bytes().all(|b| b.is_ascii_digit()) {
+            // "#123" is kept where "number 123" is.
+            keys.push(format!("n:{folded}"));
+        }
+        items.push(item(Kind::Identifier, word, keys));
+        return true;
+    }
+    false
+}
+
+/// The unit behind the number at `at`; it is taken with it.
+fn following(words: &mut [Word<'_>], at: usize) -> Option<&'static str> {
+    let next = words.get_mut(at + 1).filter(|next| !next.apart)?;
+    let unit = numbers::unit(next.text).or_else(|| numbers::unit_of_signs(next.text))?;
+    next.taken |= !next.text.chars().any(is_sign);
+    Some(unit)
+}
+
+fn number(word: &str, unit: Option<&'static str>, items: &mut Vec<Item>) -> bool {
+    let Some(number) = numbers::read(word) else {
+        return false;
+    };
+    let unit = number.unit.or(unit).unwrap_or("");
+    let written = |ending: &str| -> Vec<String> {
+        let values = number.values.iter();
+        values.map(|value| format!("n:{value}{ending}")).collect()
+    };
+    // A number with a unit is found with it or without any, never with another one.
+    let (keys, text) = if unit.is_empty() {
+        (written(""), word.to_owned())
+    } else {
+        let bare = [written(&format!("|{unit}")), written("|")].concat();
+        (bare, format!("{word} {unit}"))
+    };
+    items.push(Item {
+        kind: Kind::Number,
+        text,
+        keys,
+        marks: [written(&format!("|{unit}")), written("")].concat(),
+    });
+    true
+}
+
+/// A path or the name of a file, and what follows it after a colon (line numbers).
+fn path(word: &str) -> Option<(&str, &str)> {
+    let (path, lines) = match word.find(':') {
+        Some(at) if at > 1 && word[at..].bytes().all(|b| b == b':' || b.is_ascii_digit()) => {
+            word.split_at(at)
+        }
+        _ => (word, ""),
+    };
+    let lettered = path.chars().any(char::is_alphabetic);
+    let rooted = ["/", "./", "../", "~/"]
+        .iter()
+        .any(|root| path.strip_prefix(root).is_some_and(|rest| !rest.is_empty()));
+    let windows = path.as_bytes().get(1..3) == Some(b":\\");
+    let segments = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .count();
+    let inner =
+        segments >= 3 || (segments == 2 && (path.contains(['.', '_']) || path.ends_with('/')));
+    let is_path =
+        lettered && (rooted || windows || (inner && !path.contains("//")) || is_file(path));
+    is_path.then_some((path, lines))
+}
+
+/// `orders.csv`, `main.c`; not `e.g` and not `3.2s`.
+fn is_file(word: &str) -> bool {
+    let Some((stem, ending)) = word.rsplit_once('.') else {
+        return false;
+    };
+    let short = (1..=5).contains(&ending.len());
+    let plain = ending
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let lettered = |text: &str| text.chars().any(char::is_alphabetic);
+    let whole = stem
+        .chars()
+        .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+'));
+    let last = stem.rsplit('.').next().unwrap_or(stem);
+    short
+        && plain
+        && whole
+        && lettered(ending)
+        && lettered(stem)
+        && (last.len() > 1 || ending.len() > 1)
+        && !stem.is_empty()
+}
+
+/// Words no one would use in a sentence: `QX-2291`, `E0502`, `retry_count`, `fooBar`, `a::b`, `@nils`.
+fn is_identifier(word: &str) -> bool {
+    let lettered = word.chars().any(|c| c.is_ascii_alphabetic());
+    let digits = word.bytes().any(|b| b.is_ascii_digit());
+    let tagged = word.starts_with(['@', '#'])
+        && word.len() > 2
+        && word[1..].starts_with(char::is_alphanumeric);
+    let joined = word.split('_').filter(|part| !part.is_empty()).count() > 1 || word.contains("::");
+    let address = word
+        .split_once('@')
+        .is_some_and(|(user, host)| !user.is_empty() && host.contains('.'));
+    let dotted = digits && word.matches('.').count() > 1;
+    (lettered && digits) || tagged || joined || address || dotted || has_hump(word)
+}
+
+/// A capital behind a small letter, `fooBar`.
+fn has_hump(word: &str) -> bool {
+    let mut small = false;
+    for c in word.chars() {
+        if small && c.is_uppercase() {
+            return true;
+        }
+        small = c.is_lowercase();
+    }
+    false
+}

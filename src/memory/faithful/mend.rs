@@ -1,0 +1,121 @@
+//! Puts lines of a log back into what was made of it, under the days they belong to.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// A day of a log: its header as written (empty before the first one) and its lines.
+#[derive(Debug, Default)]
+struct Day<'a> {
+    header: &'a str,
+    lines: Vec<&'a str>,
+}
+
+fn days(log: &str) -> Vec<Day<'_>> {
+    let mut days = vec![Day::default()];
+    for line in log.lines() {
+        if line.starts_with("Date:") {
+            days.push(Day {
+                header: line.trim_end(),
+                lines: Vec::new(),
+            });
+        } else if let Some(day) = days.last_mut() {
+            day.lines.push(line);
+        }
+    }
+    days
+}
+
+/// `condensed` with the lines of `log` at these places (from 0) put back, each at the end of its day.
+/// A day that is gone comes back where it was.
+pub fn mend(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
+    let mut order: HashMap<&str, usize> = HashMap::from([("", 0)]);
+    let mut back: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
+    let mut at = 0;
+    for (index, line) in log.lines().enumerate() {
+        if line.starts_with("Date:") {
+            let header = line.trim_end();
+            at = *order.entry(header).or_insert_with(|| {
+                back.push((header, Vec::new()));
+                back.len() - 1
+            });
+        } else if lost.contains(&index) {
+            back[at].1.push(line);
+        }
+    }
+    let mut out = days(condensed);
+    let at: HashMap<&str, usize> = out
+        .iter()
+        .enumerate()
+        .map(|(index, day)| (day.header, index))
+        .collect();
+    // Days that are gone, each before the first one that came after it. Ranks only grow, so the search
+    // goes on where it ended.
+    let mut gone: Vec<(usize, Day<'_>)> = Vec::new();
+    let mut next = 0;
+    for (rank, (header, lines)) in back.into_iter().enumerate() {
+        if lines.is_empty() {
+            continue;
+        }
+        if let Some(index) = at.get(header) {
+            out[*index].lines.extend(lines);
+            continue;
+        }
+        let earlier = |day: &Day<'_>| order.get(day.header).is_none_or(|other| *other < rank);
+        while out.get(next).is_some_and(earlier) {
+            next += 1;
+        }
+        gone.push((next, Day { header, lines }));
+    }
+    let mut text = Vec::new();
+    let mut gone = gone.iter().peekable();
+    for index in 0..=out.len() {
+        while let Some((_, day)) = gone.next_if(|(before, _)| *before == index) {
+            day.write(&mut text);
+        }
+        if let Some(day) = out.get(index) {
+            day.write(&mut text);
+        }
+    }
+    text.join("\n")
+}
+
+impl<'a> Day<'a> {
+    fn write(&self, text: &mut Vec<&'a str>) {
+        if !self.header.is_empty() {
+            text.push(self.header);
+        }
+        text.extend(&self.lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "Date: Mar 3, 2026\n* 🔴 one\n* 🟡 two\nDate: Mar 4, 2026\n* 🔴 three\nDate: Mar 5, 2026\n* ✅ four\nDate: Mar 4, 2026\n* 🔴 five";
+
+    fn mended(condensed: &str, lost: &[usize]) -> String {
+        mend(LOG, condensed, &lost.iter().copied().collect())
+    }
+
+    #[test]
+    fn lines_come_back_to_their_days() {
+        assert_eq!(
+            mended(
+                "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
+                &[1, 6]
+            ),
+            "Date: Mar 3, 2026\n* 🟡 two\n* 🔴 one\nDate: Mar 5, 2026\n* x\n* ✅ four"
+        );
+        // Mar 4 is gone: it comes back between its neighbours, with all that is said of it.
+        assert_eq!(
+            mended(
+                "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
+                &[4, 8]
+            ),
+            "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 4, 2026\n* 🔴 three\n* 🔴 five\nDate: Mar 5, 2026\n* x"
+        );
+        assert_eq!(mended("* all", &[6]), "* all\nDate: Mar 5, 2026\n* ✅ four");
+        assert_eq!(mended("* all", &[]), "* all");
+        assert_eq!(mended("", &[4]), "Date: Mar 4, 2026\n* 🔴 three");
+    }
+}

@@ -1,0 +1,224 @@
+use super::*;
+
+/// A pair of logs and what the shorter one lost.
+struct Pair {
+    name: String,
+    before: String,
+    after: String,
+    lost: Vec<String>,
+}
+
+fn pairs() -> Vec<Pair> {
+    let text = include_str!("pairs.txt");
+    let blocks = text.split("\n== ").skip(1);
+    let read = |block: &str| {
+        let (name, rest) = block.split_once('\n').expect("a name");
+        let (before, rest) = rest.split_once("\n--\n").expect("two logs");
+        let (after, lost) = rest.split_once("\n-- lost").expect("what is lost");
+        let lost = lost.lines().map(str::trim).filter(|line| !line.is_empty());
+        Pair {
+            name: name.to_owned(),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            lost: lost.map(str::to_owned).collect(),
+        }
+    };
+    blocks.map(read).collect()
+}
+
+/// Whether a thing that was found missing is one that is known to be.
+fn same(found: &Missing, lost: &str) -> bool {
+    let (found, lost) = (found.text.to_lowercase(), lost.to_lowercase());
+    let bare = |text: &str| text.split_whitespace().next().unwrap_or("").to_owned();
+    found == lost
+        || lost.contains(&found)
+        || found.contains(&lost)
+        || (lost.starts_with(|c: char| c.is_ascii_digit()) && bare(&found) == bare(&lost))
+}
+
+/// Precision: of what is called lost, how much is. Recall: of what is lost, how much is called so.
+#[test]
+#[expect(clippy::print_stdout, reason = "the numbers are worth reading")]
+fn losses_are_found_and_rewordings_are_none() {
+    let pairs = pairs();
+    assert_eq!(pairs.len(), 30);
+    let (mut right, mut wrong, mut found, mut known) = (0_u32, 0_u32, 0_u32, 0_u32);
+    for pair in &pairs {
+        let missing = condensed(&pair.before, &pair.after).missing;
+        for one in &missing {
+            let is_lost = pair.lost.iter().any(|lost| same(one, lost));
+            if !is_lost {
+                println!("{}: not lost: {:?} {:?}", pair.name, one.kind, one.text);
+            }
+            right += u32::from(is_lost);
+            wrong += u32::from(!is_lost);
+        }
+        for lost in &pair.lost {
+            let seen = missing.iter().any(|one| same(one, lost));
+            if !seen {
+                println!("{}: not found: {lost}", pair.name);
+            }
+            found += u32::from(seen);
+            known += 1;
+        }
+    }
+    let share = |part: u32, whole: u32| f64::from(part) / f64::from(whole);
+    let (precision, recall) = (share(right, right + wrong), share(found, known));
+    println!(
+        "30 pairs, {known} losses: precision {precision:.3} ({right} of {}), recall {recall:.3} ({found} of {known})",
+        right + wrong
+    );
+    assert!(precision >= 0.9, "{precision}");
+    assert!(recall >= 0.9, "{recall}");
+}
+
+fn lost(before: &str, after: &str) -> Vec<String> {
+    let missing = condensed(before, after).missing;
+    missing.into_iter().map(|one| one.text).collect()
+}
+
+#[test]
+fn every_kind_is_read() {
+    let line = "* 🔴 (09:12) Ask Jonas about `QX-2291` in src/a_b.rs:7 by 2026-03-04: 3.2 s, \"two words\", https://e.test/x";
+    let kinds: std::collections::BTreeSet<Kind> = Reader::of(line)
+        .items(line)
+        .iter()
+        .map(|item| item.kind)
+        .collect();
+    let all: std::collections::BTreeSet<Kind> = Kind::ALL.into_iter().collect();
+    assert_eq!(
+        kinds,
+        all.difference(&[Kind::Done].into()).copied().collect()
+    );
+    // The time a line begins with is no item: merging lines may drop it.
+    assert!(lost("* 🔴 (09:12) hello", "* 🔴 hello").is_empty());
+}
+
+#[test]
+fn what_is_high_is_counted_apart() {
+    let log = "* 🔴 Ann has 31 goats\n* 🟡 and 17 hens\n* ✅ Barn painted\n  * -> in 4 days";
+    let report = condensed(log, "* 🔴 Ann has goats");
+    assert_eq!(report.retention.high, Share { kept: 0, total: 2 });
+    assert_eq!(
+        report.retention.of(Kind::Number),
+        Share { kept: 0, total: 3 }
+    );
+    assert_eq!(report.retention.of(Kind::Done), Share { kept: 0, total: 1 });
+    assert_eq!(report.hurt().collect::<Vec<_>>(), [0, 2]);
+    let whole = condensed(log, log);
+    assert_eq!(
+        (whole.missing.len(), whole.retention.all().loss()),
+        (0, 0.0)
+    );
+}
+
+#[test]
+fn an_item_counts_once_and_as_its_heaviest() {
+    let log = "* 🟡 order 4471 came\n* 🔴 order 4471 is wrong\n* 🟢 order 4471 again";
+    let report = condensed(log, "* 🔴 it is wrong");
+    assert_eq!(report.retention.high, Share { kept: 0, total: 1 });
+    assert_eq!(report.missing[0].line, 1);
+}
+
+#[test]
+fn of_a_transcript_only_the_users_words_count() {
+    let transcript = "Date: Mar 4, 2026\nUser maria (14:05): order 4471\n  is 12 kg\nTool result search: 9999 hits\nAssistant: 8888\nUser: and 17 goats\n";
+    let report = observed(transcript, "* 🔴 order 4471, goats");
+    let missing: Vec<&str> = report.missing.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(missing, ["12 kg", "17"]);
+    assert_eq!(report.retention.high, Share { kept: 1, total: 3 });
+}
+
+#[test]
+fn retention_survives_the_store() {
+    let log = "* 🔴 Ask Ann about 31 goats\n* ✅ Barn painted";
+    let retention = condensed(log, "* 🔴 Ann").retention;
+    let json = retention.to_json();
+    assert_eq!(
+        json,
+        r#"{"name":[1,1],"number":[0,1],"done":[0,1],"high":[1,3]}"#
+    );
+    assert_eq!(Retention::from_json(&json), Some(retention));
+    assert_eq!(Retention::from_json("{}"), Some(Retention::default()));
+    assert_eq!(
+        Retention::from_json(r#"{"smell":[1,2]}"#),
+        Some(Retention::default())
+    );
+    assert_eq!(Retention::from_json("[1]"), None);
+}
+
+/// Twice the text, about twice the work: counted in what is read, since a clock would lie.
+#[test]
+fn text_of_any_kind_is_read_without_panic() {
+    let odd = [
+        "",
+        "://",
+        "http://",
+        "\"",
+        "„",
+        "「",
+        "1,",
+        ",1",
+        "3月",
+        "2026年",
+        "月日",
+        "@",
+        "#",
+        "a://b c://",
+        "*",
+        "* 🔴",
+        "✅\u{fe0f} x",
+        "''''",
+        "(25:61) x",
+        ".",
+        "..",
+        "/",
+        "//",
+        "C:\\x",
+        "1.2.3.4",
+        "-",
+        "--",
+        "1-",
+        "-1-2",
+        "ß1",
+        "İ1",
+        "é.é",
+        "漢a漢1漢",
+        "\u{202e}1",
+    ];
+    for a in odd {
+        for b in odd {
+            let text = format!("{a}{b} {b}{a}\n* 🔴 {a} {b}");
+            let kept = condensed(&text, &text);
+            assert_eq!(kept.missing, [], "{text:?}");
+        }
+    }
+}
+
+mod generated {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WORD: &str = "([A-Z][a-z]{1,8}|[a-z]{1,8}|[0-9]{1,5}([.,][0-9]{1,3})?|\"[a-z ]{1,9}\"|/[a-z/]{1,9}|[a-z]{1,4}\\.rs|[A-Z]{2}-[0-9]{2}|用户|[0-9]月[0-9]日|kg|EUR|,|\\.|:|„|“|`|✅|🔴|\n\\* )";
+
+    proptest! {
+        /// A text keeps all of itself, and of the empty text nothing is kept.
+        #[test]
+        fn nothing_is_lost_by_saying_the_same(words in proptest::collection::vec(WORD, 0..60)) {
+            let text = words.join(" ");
+            prop_assert_eq!(condensed(&text, &text).missing, vec![]);
+            let none = condensed(&text, "").retention.all();
+            prop_assert_eq!(none.kept, 0);
+        }
+
+        /// More text never keeps less.
+        #[test]
+        fn saying_more_loses_nothing(words in proptest::collection::vec(WORD, 0..40), cut in 0_usize..40) {
+            let text = words.join(" ");
+            let lines: Vec<&str> = text.lines().collect();
+            let some = lines[..cut.min(lines.len())].join("\n");
+            let less = condensed(&text, &some).retention.all().kept;
+            prop_assert!(condensed(&text, &text).retention.all().kept >= less);
+        }
+    }
+}
