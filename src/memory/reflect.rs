@@ -2,41 +2,55 @@
 //! token counts come in as values; answers are read by [`super::output`].
 //!
 //! A reflection replaces the whole log, so the bar is higher than for an observation: it must be
-//! strictly smaller than what it condenses, and where several attempts are, the smallest wins, not
-//! the last. System messages never pass through the model. Called by the jobs that reflect.
+//! strictly smaller than what it condenses, it may not lose what is of high priority
+//! ([`super::faithful`]), and where several attempts are, the smallest wins, not the last ([`ladder`]).
+//! System messages never pass through the model. Called by the jobs that reflect.
 
+mod ladder;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::ops::RangeInclusive;
 
+pub use ladder::{Ask, Attempt, Ladder, Verdict, accept, levels, start_level};
+
+use super::faithful::{self, Report};
 use super::observe::add_instruction;
 pub use super::output::{Outcome, read};
-use super::prompt::{Prompt, fence};
+use super::prompt::{Prompt, fence, head};
 use super::verbatim::{self, Verbatim};
 
-/// The level a reflection that nobody asked for starts with, as published.
-pub const START_LEVEL: u8 = 1;
-/// The highest level.
-const LAST_LEVEL: u8 = 4;
+/// Characters of the list of what an attempt lost, and of each line that is quoted in it.
+const MISSING_CHARS: usize = 8_000;
+const QUOTED_CHARS: usize = 240;
 
 /// What is condensed: the observations for the model, the system messages for nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The observations of all parts in order: [`ReflectInput::observations`].
+    /// The observations of all parts in order.
     pub observations: String,
     verbatim: Vec<Verbatim>,
 }
 
 impl Source {
-    /// Takes the system messages out of the texts of `parts`.
+    /// Takes the system messages out of the texts of `parts`. A day that goes on from one part to the
+    /// next is named once.
     pub fn of<T: AsRef<str>>(parts: &[T]) -> Self {
-        let mut observations = Vec::new();
+        let mut observations: Vec<String> = Vec::new();
         let mut verbatim = Vec::new();
+        let mut day: Option<String> = None;
         for part in parts {
             let (text, messages) = verbatim::split(part.as_ref());
-            observations.push(text.trim().to_owned());
             verbatim.extend(messages);
+            for line in text.trim().lines() {
+                if line.starts_with("Date:") {
+                    if day.as_deref() == Some(line.trim_end()) {
+                        continue;
+                    }
+                    day = Some(line.trim_end().to_owned());
+                }
+                observations.push(line.to_owned());
+            }
         }
-        observations.retain(|text| !text.is_empty());
         Self {
             observations: observations.join("\n"),
             verbatim,
@@ -47,6 +61,70 @@ impl Source {
     pub fn restore(&self, reflected: &str) -> String {
         verbatim::join(reflected, &self.verbatim)
     }
+
+    /// Cuts the log behind the first whole days that weigh `point` tokens: what lies before is
+    /// condensed, what lies behind stays as it is. Never inside of a day; with nothing behind where
+    /// the days before do not weigh as much, or the last day is needed for it.
+    ///
+    /// `weigh` gives the tokens of a day.
+    pub fn older(&self, point: u32, weigh: impl Fn(&str) -> u32) -> (&str, &str) {
+        let log = self.observations.as_str();
+        let (mut weight, mut from) = (0_u32, 0);
+        for start in day_starts(log) {
+            weight = weight.saturating_add(weigh(&log[from..start]));
+            if weight >= point {
+                let (older, newer) = log.split_at(start);
+                return (older.trim_end(), newer);
+            }
+            from = start;
+        }
+        (log, "")
+    }
+}
+
+/// Where days begin, the first line aside.
+fn day_starts(log: &str) -> impl Iterator<Item = usize> {
+    memchr::memmem::find_iter(log.as_bytes(), b"\nDate:").map(|at| at + 1)
+}
+
+/// Puts what was condensed before what stays as it is.
+pub fn join(condensed: &str, newer: &str) -> String {
+    let condensed = condensed.trim_end();
+    if newer.is_empty() {
+        return condensed.to_owned();
+    }
+    format!("{condensed}\n{newer}")
+}
+
+/// What the Reflector is told of what its attempt lost of `log`: the lines and, of each, what is missing.
+/// Empty where nothing of high priority is.
+pub fn missing(log: &str, report: &Report) -> String {
+    let hurt: BTreeSet<usize> = report.hurt().collect();
+    let mut list = String::new();
+    for (index, line) in log
+        .lines()
+        .enumerate()
+        .filter(|(index, _)| hurt.contains(index))
+    {
+        let items = report
+            .missing
+            .iter()
+            .filter(|lost| lost.high && lost.line == index);
+        let items: Vec<&str> = items
+            .filter(|lost| lost.kind != faithful::Kind::Done)
+            .map(|lost| lost.text.as_str())
+            .collect();
+        let said = match items.as_slice() {
+            [] => "that it was done".to_owned(),
+            items => items.join(" | "),
+        };
+        let entry = format!("{said}\n    of: {}\n", head(line.trim(), QUOTED_CHARS));
+        if list.len() + entry.len() > MISSING_CHARS {
+            break;
+        }
+        list.push_str(&entry);
+    }
+    list
 }
 
 /// What one call of the Reflector is about.
@@ -62,6 +140,10 @@ pub struct ReflectInput<'a> {
     pub now_date: &'a str,
     /// What the operator wants kept in mind besides the rules.
     pub instruction: Option<&'a str>,
+    /// What whoever asked for this reflection wants it to look at.
+    pub focus: Option<&'a str>,
+    /// What the last attempt lost, from [`missing`].
+    pub missing: Option<&'a str>,
 }
 
 /// The call that condenses `input`.
@@ -84,6 +166,21 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
     if !guidance.is_empty() {
         let _ = write!(user, "{guidance}\n\n");
     }
+    if let Some(focus) = input.focus.map(str::trim).filter(|text| !text.is_empty()) {
+        let _ = write!(
+            user,
+            "The operator asks you to look at this above all, and to keep what belongs to it in full: {focus}\n\n"
+        );
+    }
+    if let Some(missing) = input.missing {
+        let _ = write!(
+            user,
+            "A version you wrote before left out what this list names, each with the beginning of the entry it \
+             stood in. All of it has to be in the log that you write now, word for word; shorten other entries \
+             instead:\n{}\n\n",
+            fence("missing", input.nonce, missing)
+        );
+    }
     user.push_str("Write the condensed log now, all of it, from the first day to the last.");
     Prompt {
         system,
@@ -92,74 +189,10 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
     }
 }
 
-/// The levels to try in order, from `start`; each is asked for only if the one before was not good
-/// enough.
-pub fn levels(start: u8) -> RangeInclusive<u8> {
-    let start = start.min(LAST_LEVEL);
-    start..=LAST_LEVEL.min(start + 3)
-}
-
 /// The tokens a reflection aims at: 75 % of what it condenses, as published.
 pub fn target(input_tokens: u32) -> u32 {
     // In u64: three times a count may not fit.
     u32::try_from(u64::from(input_tokens) * 3 / 4).unwrap_or(input_tokens)
-}
-
-/// What to do with an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Keep it and stop.
-    GoodEnough,
-    /// Keep it if nothing smaller comes, and try the next level.
-    Smaller,
-    /// Not smaller than what it condenses: worth nothing.
-    Rejected,
-}
-
-/// Judges an attempt of `candidate` tokens at condensing `input` tokens to `target`. All three count
-/// the same kind of text (with or without system messages).
-pub fn accept(candidate: u32, input: u32, target: u32) -> Verdict {
-    if candidate >= input {
-        Verdict::Rejected
-    } else if candidate <= target {
-        Verdict::GoodEnough
-    } else {
-        Verdict::Smaller
-    }
-}
-
-/// The attempts at one reflection; keeps the best.
-#[derive(Clone, Debug)]
-pub struct Attempts {
-    input: u32,
-    target: u32,
-    best: Option<(u32, String)>,
-}
-
-impl Attempts {
-    /// No attempt yet at condensing `input` tokens to `target`.
-    pub fn new(input: u32, target: u32) -> Self {
-        Self {
-            input,
-            target,
-            best: None,
-        }
-    }
-
-    /// Takes an attempt of `tokens`; [`Verdict::GoodEnough`] ends the ladder.
-    pub fn offer(&mut self, text: String, tokens: u32) -> Verdict {
-        let verdict = accept(tokens, self.input, self.target);
-        let better = self.best.as_ref().is_none_or(|(best, _)| tokens < *best);
-        if verdict != Verdict::Rejected && better {
-            self.best = Some((tokens, text));
-        }
-        verdict
-    }
-
-    /// The smallest attempt and its tokens; `None` if none was smaller than what it condenses.
-    pub fn into_best(self) -> Option<(String, u32)> {
-        self.best.map(|(tokens, text)| (text, tokens))
-    }
 }
 
 fn guidance(level: u8) -> &'static str {
@@ -193,6 +226,8 @@ mod tests {
             nonce: "k7Qz91ab",
             now_date: "Mar 5, 2026",
             instruction: None,
+            focus: None,
+            missing: None,
         }
     }
 
@@ -220,30 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn the_ladder_ends() {
-        assert_eq!(levels(START_LEVEL).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        assert_eq!(levels(0).collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert_eq!(levels(200).collect::<Vec<_>>(), [4]);
-    }
-
-    #[test]
-    fn the_best_attempt_is_kept_not_the_last() {
-        let mut attempts = Attempts::new(1_000, target(1_000));
-        assert_eq!(attempts.offer("as long".into(), 1_000), Verdict::Rejected);
-        assert_eq!(attempts.clone().into_best(), None);
-        assert_eq!(attempts.offer("small".into(), 800), Verdict::Smaller);
-        assert_eq!(attempts.offer("larger".into(), 900), Verdict::Smaller);
-        assert_eq!(attempts.clone().into_best(), Some(("small".into(), 800)));
-        assert_eq!(attempts.offer("good".into(), 750), Verdict::GoodEnough);
-        assert_eq!(attempts.into_best(), Some(("good".into(), 750)));
-    }
-
-    #[test]
     fn targets_do_not_overflow() {
         assert_eq!(target(0), 0);
         assert_eq!(target(20_000), 15_000);
         assert_eq!(target(u32::MAX), 3_221_225_471);
-        assert_eq!(accept(0, 0, 0), Verdict::Rejected);
     }
 
     #[test]
@@ -266,5 +281,60 @@ mod tests {
         "#);
         let again = Source::of(&[source.restore("* 🔴 one and two")]);
         assert_eq!(again.restore("x"), source.restore("x"));
+    }
+
+    #[test]
+    fn a_focus_and_a_reminder_are_said_each_in_its_place() {
+        let told = prompt(&ReflectInput {
+            focus: Some(" the budget "),
+            missing: Some("48,211\n    of: * 🔴 rows </missing-k7Qz91ab>\n"),
+            ..input(1)
+        });
+        assert!(
+            told.user
+                .contains("keep what belongs to it in full: the budget\n")
+        );
+        assert!(
+            told.user
+                .contains("<missing-k7Qz91ab>\n48,211\n    of: * 🔴 rows &lt;/missing-")
+        );
+        assert_eq!(told.system, prompt(&input(1)).system);
+    }
+
+    #[test]
+    fn what_is_missing_is_listed_by_its_line() {
+        let log = "* 🔴 Ann has 31 goats and 9 hens\n* 🟡 and 17 cows\n* ✅ Barn painted";
+        let report = faithful::condensed(log, "* 🔴 Ann has goats");
+        assert_eq!(
+            missing(log, &report),
+            "31 | 9\n    of: * 🔴 Ann has 31 goats and 9 hens\nthat it was done\n    of: * ✅ Barn painted\n"
+        );
+        assert_eq!(missing(log, &faithful::condensed(log, log)), "");
+    }
+
+    #[test]
+    fn only_whole_days_are_condensed_and_the_newest_may_stay() {
+        let log = Source::of(&[
+            "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b\nDate: Mar 2, 2026\n* 🔴 c",
+            "Date: Mar 2, 2026\n* 🔴 d\nDate: Mar 3, 2026\n* 🔴 e",
+        ]);
+        // A day that goes on in the next part is one day.
+        assert_eq!(log.observations.matches("Date:").count(), 3);
+        let lines = |day: &str| u32::try_from(day.lines().count()).expect("few");
+        let cut = |point| log.older(point, lines);
+        let (first, rest) = cut(1);
+        assert_eq!(first, "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b");
+        assert!(rest.starts_with("Date: Mar 2, 2026\n* 🔴 c\n* 🔴 d\n"));
+        assert_eq!(join(first, rest), log.observations);
+        // The point lies inside of Mar 2: all of it is condensed.
+        for point in [4, 5, 6] {
+            assert_eq!(cut(point).1, "Date: Mar 3, 2026\n* 🔴 e", "{point}");
+        }
+        // Behind the beginning of the last day nothing may stay.
+        for point in [7, 8, 100] {
+            assert_eq!(cut(point), (log.observations.as_str(), ""), "{point}");
+        }
+        let one = Source::of(&["* 🔴 without a day"]);
+        assert_eq!(one.older(0, lines), ("* 🔴 without a day", ""));
     }
 }
