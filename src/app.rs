@@ -331,6 +331,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
         },
         observer: Arc::new(observer_options(config)),
         hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
+        max_loss: reflection.max_loss,
         daily_tokens: config.memory.daily_tokens,
         concurrency: if config.memory.enabled {
             MODEL_CALLS

@@ -14,6 +14,7 @@ mod ask;
 mod books;
 mod by_hand;
 mod clock;
+mod evidence;
 mod failure;
 mod intake;
 mod observer;
@@ -34,6 +35,7 @@ use std::time::Duration;
 pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
+pub use reflector::Wish;
 pub use routes::Routes;
 pub use settings::{InForce, Phase, Settings};
 

@@ -41,6 +41,10 @@ pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
 /// Snapshots prepared. Label: `cause`.
 pub const SNAPSHOTS: &str = "diarist_snapshots_total";
+/// What of the items it was written from a part kept, 0 to 1. Labels: `kind` (of the part), `item`.
+pub const RETENTION: &str = "diarist_observation_retention_ratio";
+/// Reflections asked for again because they lost too much.
+pub const REFLECTIONS_REMINDED: &str = "diarist_reflections_reminded_total";
 /// Jobs that a worker ended. Labels: `kind`, `outcome`.
 pub const JOBS: &str = "diarist_jobs_total";
 /// Jobs waiting or running.
@@ -63,6 +67,9 @@ const SECONDS: &[f64] = &[
     120.0, 300.0, 600.0,
 ];
 
+/// For histograms of shares, 0 to 1: fine where most is kept, which is what matters.
+const SHARES: &[f64] = &[0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0];
+
 static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
 /// What can go wrong while the recorder is installed.
@@ -83,6 +90,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
     }
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_ratio".to_owned()), SHARES)?
         .install_recorder()?;
     describe();
     Ok(recorder.insert(handle).clone())
@@ -140,6 +148,14 @@ fn describe_memory() {
     describe_counter!(SNAPSHOTS, "Snapshots prepared, by cause");
     describe_counter!(JOBS, "Jobs ended, by kind and outcome");
     describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
+    describe_histogram!(
+        RETENTION,
+        "Of the items a part was written from, the share it kept, by kind of part and of item"
+    );
+    describe_counter!(
+        REFLECTIONS_REMINDED,
+        "Reflections asked for again because they lost too much"
+    );
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
     describe_counter!(
         BUDGETS_SPENT,

@@ -224,6 +224,7 @@ fn reflection(
         timeout: &raw.timeout,
     }
     .phase(asked, problems);
+    let max_loss = raw.max_loss.check(problems, |&n| portion(n));
     Ok(Reflection {
         phase: phase?,
         observation_tokens: observation_tokens?,
@@ -231,6 +232,7 @@ fn reflection(
         block_after_tokens: block_after_tokens?,
         instruction: instruction?,
         continuation_hints: continuation_hints?,
+        max_loss: max_loss?,
     })
 }
 
@@ -314,6 +316,16 @@ fn temperature(number: f64) -> Result<f64, Wrong> {
     Err(Wrong::new(
         format!("{number} is no temperature"),
         "write a number from 0 to 2",
+    ))
+}
+
+fn portion(number: f64) -> Result<f64, Wrong> {
+    if (0.0..=1.0).contains(&number) {
+        return Ok(number);
+    }
+    Err(Wrong::new(
+        format!("{number} is no share"),
+        "write a number from 0 to 1",
     ))
 }
 

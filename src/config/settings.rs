@@ -254,9 +254,14 @@ settings! {
         /// Fraction of observation_tokens from which the reflection is made in the background;
         /// above 0, at most 1.
         buffer_activation: f64 = Default("0.5"),
-        /// From here on a reflection is used even if it condensed less than hoped: below 100 a multiple
-        /// of observation_tokens, else a number of tokens; at least observation_tokens.
+        /// Where no model condenses the log, code shortens it from here on: the oldest observations of
+        /// low priority go first. Below 100 a multiple of observation_tokens, else a number of tokens; at
+        /// least observation_tokens.
         block_after: f64 = Default("1.2"),
+        /// The share of the names, numbers, dates, quotes, paths, links and identifiers in lines marked as
+        /// important or done that a reflection may lose, 0 to 1. One that loses more is asked for again
+        /// with a list of what is missing; what is missing then is put back.
+        max_loss: f64 = Default("0.05"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0"),
         /// As of the Observer.

@@ -179,11 +179,13 @@ pub struct Reflection {
     pub observation_tokens: u32,
     /// Tokens of observations from which one is made; above 0, at most `observation_tokens`.
     pub reflect_from_tokens: u32,
-    /// Tokens from which a poor reflection is better than none; at least `observation_tokens`.
+    /// Tokens at which code shortens the log where no model did; at least `observation_tokens`.
     pub block_after_tokens: u32,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
     pub continuation_hints: Hints,
+    /// The share of the items of high priority that a reflection may lose, 0 to 1.
+    pub max_loss: f64,
 }
 
 /// How one phase asks its model.

@@ -1,19 +1,49 @@
 //! One reflection: the log so far in, a smaller log out, or nothing.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
 use super::ask::ask;
 use super::failure::Failure;
-use super::{Phase, Shop};
+use super::{Settings, Shop, evidence};
 use crate::llm::{CallError, Endpoint};
-use crate::memory::reflect::{self, Attempts, Outcome, ReflectInput, START_LEVEL, Source, Verdict};
-use crate::memory::{NewPart, PartKind, dates};
+use crate::memory::reflect::{self, Attempt, Ladder, Outcome, ReflectInput, Source};
+use crate::memory::{NewPart, Part, PartKind, dates, faithful};
 use crate::store::Job;
+use crate::telemetry;
+use crate::tokens::TokenCounter;
+
+/// What a reflection job carries where somebody asked for it; nothing where it came due by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wish {
+    /// Somebody asked.
+    pub asked: bool,
+    /// What they want it to look at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub focus: Option<String>,
+}
+
+impl Wish {
+    /// As the job carries it.
+    pub fn to_json(&self) -> String {
+        // A flag and a string always have a JSON form.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    fn of(job: &Job) -> Self {
+        serde_json::from_str(&job.work.payload).unwrap_or_default()
+    }
+}
 
 /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
-/// the target; the smallest valid answer is kept, whichever came last, and only if it is smaller
-/// than the log it replaces.
+/// the target. Of the answers that lost no more of what is of high priority than they may, the
+/// smallest is kept, whichever came last, and only if it is smaller than the log it replaces.
 pub(super) async fn reflect(
     shop: &Shop,
-    phase: &Phase,
+    settings: &Settings,
     endpoint: &Endpoint,
     job: &Job,
 ) -> Result<NewPart, Failure> {
@@ -25,58 +55,156 @@ pub(super) async fn reflect(
     if parts.len() != job.work.parts.len() {
         return Err(Failure::Hopeless);
     }
-    let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-    let source = Source::of(&texts);
-    let input: u32 = parts.iter().map(|part| part.body.tokens).sum();
+    let wish = Wish::of(job);
+    let phase = &settings.reflection;
+    let counter = Arc::clone(&shop.counter);
+    let from = settings.policy.reflect_from;
+    let whole = wish.asked || weight(&parts) >= settings.policy.observation_tokens;
+    let log = off_the_runtime(move || Log::of(parts, (!whole).then_some(from), counter)).await?;
+    let log = Arc::new(log);
+
+    let mut model = phase.settings(&job.work.model, log.tokens).model;
     let today = dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC);
-    let mut attempts = Attempts::new(input, reflect::target(input));
-    let (mut model, mut failure) = (String::new(), None);
-    for level in reflect::levels(START_LEVEL) {
+    let start = reflect::start_level(&model, wish.asked);
+    let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
+    let mut failure = None;
+    while let Some(next) = ladder.ask() {
+        if next.missing.is_some() {
+            metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
+        }
         let prompt = reflect::prompt(&ReflectInput {
-            observations: &source.observations,
-            level,
+            observations: &log.older,
+            level: next.level,
             nonce: &super::nonce(),
             now_date: &today,
             instruction: phase.instruction.as_deref(),
+            focus: wish.focus.as_deref(),
+            missing: next.missing.as_deref(),
         });
         match ask(shop, phase, endpoint, job, &prompt).await {
             Ok(reply) => {
-                let Outcome::Observed { text, .. } =
-                    reflect::read(&reply.text, &source.observations)
-                else {
-                    continue;
-                };
                 model = reply.model;
-                let text = source.restore(&text);
-                let tokens = super::count(shop, &text).await;
-                if attempts.offer(text, tokens) == Verdict::GoodEnough {
-                    break;
+                let log = Arc::clone(&log);
+                match off_the_runtime(move || log.judge(&reply.text)).await? {
+                    Some(attempt) => ladder.offer(attempt),
+                    None => ladder.unusable(),
                 }
             }
-            Err(CallError::Refused { .. }) => {}
+            Err(CallError::Refused { .. }) => ladder.unusable(),
             // The log only grows: a model it does not fit will never take it.
-            Err(CallError::TooLong { .. }) => break,
+            Err(CallError::TooLong { .. }) => ladder.stop(),
             Err(error) => {
                 failure = Some(error);
-                break;
+                ladder.stop();
             }
         }
     }
-    match (attempts.into_best(), failure) {
-        (Some((text, tokens)), _) => Ok(NewPart {
-            kind: PartKind::Reflection,
-            span: job.work.span,
+    let Some((text, tokens)) = ladder.into_best() else {
+        return Err(failure.map_or(Failure::Hopeless, Failure::Call));
+    };
+    let span = job.work.span;
+    let (text, evidence) = off_the_runtime(move || {
+        let evidence = evidence::of_reflection(&log.parts, &log.source.observations, &text, &span);
+        (text, evidence)
+    })
+    .await?;
+    Ok(NewPart {
+        kind: PartKind::Reflection,
+        span,
+        text,
+        tokens,
+        message_tokens: job.work.message_tokens,
+        current_task: None,
+        suggested_response: None,
+        sources: job.work.parts.clone(),
+        model,
+        asked: wish.asked,
+        evidence,
+    })
+}
+
+fn weight(parts: &[Part]) -> u32 {
+    parts
+        .iter()
+        .fold(0, |sum, part| sum.saturating_add(part.body.tokens))
+}
+
+/// Comparing two logs of a megabyte takes longer than a worker of the runtime may be held.
+async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        Failure::Call(CallError::Transient {
+            retry_after: None,
+            message: "the thread that compares logs died".to_owned(),
+        })
+    })
+}
+
+/// What is condensed, and what answers are measured against.
+struct Log {
+    parts: Vec<Part>,
+    source: Source,
+    /// The whole days that the Reflector is shown.
+    older: String,
+    /// Those that stay as they are.
+    newer: String,
+    items: faithful::Source,
+    tokens: u32,
+    target: u32,
+    counter: Arc<dyn TokenCounter>,
+}
+
+impl Log {
+    /// All of `parts`, or the days up to the point `until`.
+    fn of(parts: Vec<Part>, until: Option<u32>, counter: Arc<dyn TokenCounter>) -> Self {
+        let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+        let source = Source::of(&texts);
+        let tokens = weight(&parts);
+        let weigh = |day: &str| counter.count(day);
+        let (older, newer) = match until {
+            // Of a log that has long passed the point, the older half.
+            Some(point) => source.older(point.max(tokens / 2), weigh),
+            None => (source.observations.as_str(), ""),
+        };
+        let (older, newer) = (older.to_owned(), newer.to_owned());
+        let stays = match newer.as_str() {
+            "" => 0,
+            newer => counter.count(newer),
+        };
+        Self {
+            items: faithful::Source::of_log(&older),
+            // A quarter of what is shown is to go.
+            target: stays.min(tokens) + reflect::target(tokens.saturating_sub(stays)),
+            older,
+            newer,
+            tokens,
+            source,
+            counter,
+            parts,
+        }
+    }
+
+    /// What an answer amounts to; `None` where it says nothing.
+    fn judge(&self, answer: &str) -> Option<Attempt> {
+        let Outcome::Observed { text, .. } = reflect::read(answer, &self.older) else {
+            return None;
+        };
+        let report = self.items.check(&text);
+        let lost: BTreeSet<usize> = report.hurt().collect();
+        let whole = |condensed: &str| {
+            let text = self.source.restore(&reflect::join(condensed, &self.newer));
+            let tokens = self.counter.count(&text);
+            (text, tokens)
+        };
+        let mended = (!lost.is_empty()).then(|| whole(&faithful::mend(&self.older, &text, &lost)));
+        let (text, tokens) = whole(&text);
+        Some(Attempt {
             text,
             tokens,
-            message_tokens: job.work.message_tokens,
-            current_task: None,
-            suggested_response: None,
-            sources: job.work.parts.clone(),
-            model,
-            asked: false,
-            evidence: crate::memory::Evidence::default(),
-        }),
-        (None, Some(error)) => Err(Failure::Call(error)),
-        (None, None) => Err(Failure::Hopeless),
+            loss: report.retention.high.loss(),
+            mended,
+            missing: reflect::missing(&self.older, &report),
+        })
     }
 }

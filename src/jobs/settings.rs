@@ -64,6 +64,8 @@ pub struct Settings {
     pub observer: Arc<Options>,
     /// Hints that are sent where a chunk has them: what either phase is asked for.
     pub hints: Hints,
+    /// The share of the items of high priority that a reflection may lose, 0 to 1.
+    pub max_loss: f64,
     /// Model calls at the same time; with 0 the queue is left alone. Taken once, at the start.
     pub concurrency: usize,
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Settings, Shop, observer, reflector};
+use super::{Phase, Settings, Shop, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -160,8 +160,14 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
         return Answered::NoWay;
     };
     let result = match job.work.kind {
-        PartKind::Chunk => observer::observe(shop, phase, &endpoint, job).await,
-        PartKind::Reflection => reflector::reflect(shop, phase, &endpoint, job).await,
+        PartKind::Chunk => match observer::observe(shop, phase, &endpoint, job).await {
+            Ok(part) => Ok(NewPart {
+                evidence: evidence::of_chunk(job, &part).await,
+                ..part
+            }),
+            failed => failed,
+        },
+        PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job).await,
     };
     let outcome = match &result {
         Ok(_) => "written",
@@ -270,8 +276,10 @@ async fn commit(shop: &Shop, job: &Job, part: NewPart) -> Settled {
                 message_tokens = part.message_tokens,
                 tokens = part.tokens,
                 model = %part.model,
+                retention = %part.evidence.retention.to_json(),
                 "wrote a part of the log"
             );
+            evidence::count(&part);
             Settled::Written(PartMeta {
                 id,
                 kind: part.kind,

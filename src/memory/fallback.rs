@@ -32,7 +32,7 @@ pub fn shorten(log: &str, excess: u32, weigh: impl Fn(&str) -> u32) -> String {
     let (days, mut entries, before) = read(log, &weigh);
     let mut left_out = before;
     // The note weighs something too.
-    let mut to_go = u64::from(excess) + u64::from(weigh(&note(usize::MAX)));
+    let mut to_go = u64::from(excess) + u64::from(weigh(&note(usize::MAX))) + 1;
     for priority in [Priority::Low, Priority::Medium, Priority::High] {
         entries.retain(|entry| {
             let goes = to_go > 0 && entry.priority == priority;
