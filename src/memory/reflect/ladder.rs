@@ -133,12 +133,14 @@ impl Ladder {
     /// what is missing is put back. What lost little is mended too, where that costs nothing.
     pub fn offer(&mut self, attempt: Attempt) {
         let faithful = attempt.loss <= self.max_loss;
+        // Who did not shorten it is told to shorten it more, and of what is missing only later.
+        let shorter = accept(attempt.tokens, self.input, self.target) != Verdict::Rejected;
         let mended = attempt
             .mended
             .filter(|(_, tokens)| !faithful || *tokens <= self.target);
         let candidate = mended.or_else(|| faithful.then_some((attempt.text, attempt.tokens)));
         let verdict = candidate.map_or(Verdict::Rejected, |(text, tokens)| self.keep(text, tokens));
-        if !faithful && self.reminders > 0 && !attempt.missing.is_empty() {
+        if !faithful && shorter && self.reminders > 0 && !attempt.missing.is_empty() {
             self.reminders -= 1;
             if let Some(ask) = &mut self.next {
                 ask.missing = Some(attempt.missing);
@@ -295,6 +297,13 @@ mod tests {
         let mut ladder = self::ladder();
         ladder.offer(little(800));
         assert_eq!(ladder.into_best(), Some(("fine".into(), 700)));
+    }
+
+    #[test]
+    fn what_is_not_shorter_is_not_worth_a_reminder() {
+        let mut ladder = ladder();
+        ladder.offer(lossy("long", 1_000, 1_100));
+        assert_eq!(asked(&ladder), Some((2, None)));
     }
 
     #[test]
