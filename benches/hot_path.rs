@@ -100,6 +100,7 @@ fn snapshots(history: &History) -> Vec<SnapshotMeta> {
                 parts: Vec::new(),
                 tokens: 1000,
                 cause: Cause::Threshold,
+                placement: String::new(),
             }
         })
         .collect()

@@ -4,12 +4,16 @@
 //! another. Decides nothing about requests or memory. Called by `cli` and by tests that want the
 //! whole process inside their own.
 
+mod reload;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+
+pub use self::reload::Reload;
 
 use crate::admin::Condition;
 use crate::admin::{Admin, Readiness};
@@ -39,6 +43,8 @@ pub struct App {
     admin: Arc<Admin>,
     store: Arc<Reopening>,
     audit: Option<Audit>,
+    settings: InForce,
+    config: Config,
     tasks: Tasks,
 }
 
@@ -118,6 +124,8 @@ impl App {
             admin,
             store,
             audit,
+            settings,
+            config: config.clone(),
             tasks,
         })
     }
@@ -160,6 +168,18 @@ impl App {
                     None => true,
                 }
             })
+        }
+    }
+
+    /// The way to another configuration while this one runs.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        Reload {
+            started: self.config.clone(),
+            in_force: self.config.clone(),
+            settings: self.settings.clone(),
+            proxy: Arc::clone(&self.proxy),
+            audit: self.audit.clone(),
         }
     }
 
@@ -321,6 +341,8 @@ fn memory_settings(config: &Config) -> jobs::Settings {
             block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
         },
         placement: placement(config),
+        zone: config.memory.timezone.clone(),
+        temporal_markers: config.memory.temporal_markers,
         observation: jobs::Phase {
             instruction: observation.instruction.clone(),
             ..phase(&observation.phase)

@@ -17,6 +17,7 @@ mod observer;
 mod platform;
 mod problem;
 mod reference;
+mod reload;
 mod settings;
 mod valid;
 mod validate;
@@ -57,7 +58,10 @@ pub fn load(
     let layers = Layers::collect(flags, env, file, &mut problems);
     let raw = RawConfig::read(&layers, &mut problems);
     match validate::validate(&raw, env, &mut problems) {
-        Ok(config) if problems.is_empty() => Ok(config),
+        Ok(config) if problems.is_empty() => Ok(Config {
+            values: reload::Values::of(&layers),
+            ..config
+        }),
         _ => Err(ConfigError::new(problems)),
     }
 }

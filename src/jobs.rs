@@ -204,7 +204,7 @@ impl Jobs {
     }
 
     /// Applies everything observed of `history` to it at once, since the provider refused it as too
-    /// long when it went out with the snapshot `sent`. No model is called. `None` where nothing more
+    /// long when it went out with the snapshot `sent`; its days are those of `zone`. No model is called. `None` where nothing more
     /// is observed than was sent.
     ///
     /// # Errors
@@ -214,8 +214,9 @@ impl Jobs {
         scope: &crate::history::Scope,
         history: &crate::history::History,
         sent: Option<crate::memory::SnapshotId>,
+        zone: Option<&jiff::tz::TimeZone>,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        prepare::overflow(&self.shop, scope, history, sent).await
+        prepare::overflow(&self.shop, scope, history, sent, zone).await
     }
 }
 

@@ -168,11 +168,23 @@ pub struct NewPart {
     pub evidence: Evidence,
 }
 
+/// How a part is written in blocks: fixed when it first stands in one, and the same ever after, so
+/// that a block which grows keeps its bytes on every chain that sends the part (INV-PREFIX).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rendering {
+    /// The version of the preamble that a block has which begins with it.
+    pub preamble: u32,
+    /// The day its dates are related to.
+    pub as_of: jiff::civil::Date,
+}
+
 /// A chunk or a reflection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its id.
     pub id: PartId,
+    /// How it is written; `None` until it is frozen for a block.
+    pub rendering: Option<Rendering>,
     /// Everything else.
     pub body: NewPart,
 }
@@ -225,6 +237,9 @@ pub struct SnapshotMeta {
     pub tokens: u32,
     /// Why it was made.
     pub cause: Cause,
+    /// Where its block stands, by the configured name: what was configured when it was made. Empty
+    /// for one that is older than this field and was never sent.
+    pub placement: String,
 }
 
 /// What can be sent in place of a covered prefix. Its text is frozen: the same request goes out as

@@ -6,6 +6,7 @@
 
 mod connection;
 mod drain;
+mod hangup;
 mod socket;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use self::connection::Rules;
 pub use self::drain::{Drained, shutdown_signal};
+pub use self::hangup::Hangups;
 pub use self::socket::BindError;
 use crate::admin::Admin;
 use crate::proxy::{Proxy, ProxyError, body, respond};

@@ -19,8 +19,8 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::Work;
 use crate::memory::record::Content;
 use crate::memory::{
-    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta,
-    Span,
+    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId,
+    SnapshotMeta, Span,
 };
 
 /// What went wrong. Never carries message text.
@@ -285,6 +285,10 @@ pub struct NewSnapshot {
     pub cause: Cause,
     /// The frozen text.
     pub segments: Vec<String>,
+    /// See [`SnapshotMeta::placement`].
+    pub placement: String,
+    /// By which settings it was made, as a JSON object: for people.
+    pub made_with: String,
     /// The chain it was made for: it becomes eligible beyond the longest recorded chain that
     /// extends this tip.
     pub tip: Link,
@@ -440,8 +444,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// was forgotten.
     async fn entitle(&self, scope: &Scope, link: Link, title: &str) -> Result<(), StoreError>;
 
+    /// The parts in the order given, as a block is to write them; missing ones are left out. Those
+    /// that no block held yet are written by `rendering` from now on; that of the others never
+    /// changes, whoever asks.
+    async fn freeze(
+        &self,
+        scope: &Scope,
+        parts: &[PartId],
+        rendering: Rendering,
+    ) -> Result<Vec<Part>, StoreError>;
+
     /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
-    /// (same `to`, parts, pin and text) and is eligible no later, that one is returned.
+    /// (same `to`, parts, pin, placement and text) and is eligible no later, that one is returned.
     /// [`StoreError::Forgotten`] where `to` or a part is not recorded under this owner.
     async fn commit_snapshot(
         &self,

@@ -162,6 +162,7 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::BlockRewritten, Law::Same),
     (Bug::BlockRewritten, Law::Prefix),
     (Bug::BlockRewritten, Law::Uncached),
+    (Bug::DatesCountedAnew, Law::Prefix),
     (Bug::HintsInTheMiddle, Law::Prefix),
     (Bug::EligibleIgnored, Law::Same),
     (Bug::RetryNotPinned, Law::Same),

@@ -72,6 +72,9 @@ pub struct AuditRecord {
     /// From the request's head to the answer's end.
     pub total_ms: u64,
     pub ended: Ended,
+    /// A control header that could not be used, and was not: `bad_timezone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignored: Option<Cow<'static, str>>,
 }
 
 impl AuditRecord {
@@ -104,6 +107,7 @@ impl AuditRecord {
             ttfb_ms: None,
             total_ms: 0,
             ended: Ended::Complete,
+            ignored: None,
         }
     }
 

@@ -168,6 +168,7 @@ fn observations(block: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Rendering;
     use serde_json::json;
 
     #[test]
@@ -199,7 +200,12 @@ mod tests {
 
     #[test]
     fn the_block_is_found_wherever_it_stands() {
-        let written = render::segments(render::PREAMBLE_VERSION, &["* x"], None).concat();
+        let rendering = Rendering {
+            preamble: render::PREAMBLE_VERSION,
+            as_of: jiff::civil::date(2026, 3, 9),
+        };
+        let text = "* x";
+        let written = render::segments(&[render::Entry { text, rendering }], None).concat();
         let own = json!({"messages": [{"role": "system", "content": written}]});
         let appended = format!("Be kind.\n\n{written}");
         let parts = json!([{"type": "text", "text": appended}]);

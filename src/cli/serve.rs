@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::sources::{Sources, environment};
-use crate::app::App;
-use crate::config::Config;
-use crate::server::shutdown_signal;
+use crate::app::{App, Reload};
+use crate::config::{Config, ConfigError};
+use crate::server::{Hangups, shutdown_signal};
 use crate::telemetry::{LogFormat, init_logging};
 
 /// Threads that block (a file, a name being resolved) may hold the process no longer than this.
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the runtime cannot start")?;
-    let served = runtime.block_on(serve(&config));
+    let served = runtime.block_on(serve(&config, &args.sources));
     runtime.shutdown_timeout(LAST_THREADS);
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -41,8 +41,14 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
         .map(String::as_str)
 }
 
-async fn serve(config: &Config) -> anyhow::Result<()> {
+async fn serve(config: &Config, sources: &Sources) -> anyhow::Result<()> {
     let app = App::build(config).await?;
+    let hangups = Hangups::listen().context("signals cannot be listened for")?;
+    let (reload, stop) = (app.reload(), app.tasks().token());
+    let reloading = reloading(hangups, reload, sources.clone());
+    app.tasks().spawn("reload", async move {
+        stop.run_until_cancelled(reloading).await;
+    });
     let shutdown = shutdown_signal(app.tasks()).context("signals cannot be listened for")?;
     tracing::info!(
         listen = %app.data_addr()?,
@@ -57,4 +63,25 @@ async fn serve(config: &Config) -> anyhow::Result<()> {
     let drained = app.run(shutdown).await;
     tracing::info!(cut = drained.cut, left = drained.left, "stopped");
     Ok(())
+}
+
+/// Reads the configuration anew at every SIGHUP, from the same places. One that is invalid is refused
+/// as a whole, and what was in force stays in force.
+async fn reloading(mut hangups: Hangups, mut reload: Reload, sources: Sources) {
+    loop {
+        hangups.next().await;
+        let again = sources.clone();
+        match tokio::task::spawn_blocking(move || again.load()).await {
+            Ok(Ok(config)) => reload.apply(config).await,
+            Ok(Err(error)) => refused(&error),
+            Err(error) => tracing::error!("the configuration could not be read: {error}"),
+        }
+    }
+}
+
+fn refused(error: &ConfigError) {
+    for problem in error.problems() {
+        tracing::error!(key = problem.key, "{problem}");
+    }
+    tracing::error!("the configuration was not read anew; the old one stays in force");
 }

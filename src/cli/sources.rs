@@ -10,7 +10,7 @@ use clap::Args;
 use crate::config::{self, Config, ConfigError, Flags};
 
 /// The file, and the flags that win over it and over the environment.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Sources {
     /// Configuration file (TOML); `diarist config` prints one to start from
     #[arg(long, value_name = "FILE")]

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
@@ -23,6 +24,7 @@ const LEAST_ABSOLUTE_BLOCK: f64 = 100.0;
 
 pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Memory> {
     let scope = raw.memory.scope.check(problems, |text| scope(text));
+    let timezone = raw.memory.timezone.check(problems, |text| timezone(text));
     let (observer, reflector) = phases(raw, problems);
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
@@ -31,6 +33,8 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     scope?;
     Ok(Memory {
         enabled: raw.memory.enabled.value,
+        timezone: timezone?,
+        temporal_markers: raw.memory.temporal_markers.value,
         daily_tokens: daily_tokens?,
         observation: observation?,
         reflection: reflection?,
@@ -49,6 +53,19 @@ fn scope(text: &str) -> Result<(), Wrong> {
             format!("\"{text}\" is not a scope"),
             "write \"thread\"",
         )),
+    }
+}
+
+fn timezone(text: &str) -> Result<TimeZone, Wrong> {
+    match text {
+        // A machine that cannot tell its zone lives by UTC: most of them are containers.
+        "system" => Ok(TimeZone::try_system().unwrap_or(TimeZone::UTC)),
+        name => TimeZone::get(name).map_err(|_| {
+            Wrong::new(
+                format!("\"{name}\" is not a time zone"),
+                "write an IANA name such as \"Europe/Oslo\", \"UTC\", or \"system\"",
+            )
+        }),
     }
 }
 

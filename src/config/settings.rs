@@ -171,6 +171,11 @@ settings! {
         /// Who shares a memory: "thread" keeps it to one conversation. ("resource", one memory for all
         /// conversations of one user, is not available yet.)
         scope: String = Default(r#""thread""#),
+        /// Zone in which days and minutes are told: an IANA name such as "Europe/Oslo", or "system", the
+        /// zone of this machine. A request may name its own (header x-diarist-timezone).
+        timezone: String = Default(r#""system""#),
+        /// Whether the Observer is told of pauses of ten minutes and more.
+        temporal_markers: bool = Default("false"),
         /// Model of the Observer and the Reflector; excludes the model of a phase. Unset: a phase that
         /// names none uses the other phase's model if both ask at the same place, else the
         /// conversation's own. A cheap model pays. A table names models by the tokens of the whole prompt,

@@ -8,9 +8,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use regex::Regex;
 use secrecy::SecretString;
 use url::Url;
+
+use super::reload::Values;
 
 /// Everything an operator decides.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub struct Config {
     /// Where audit lines go.
     pub audit: Audit,
     pub memory: Memory,
+    /// What all of this was read from, to be compared with another.
+    pub(super) values: Values,
 }
 
 /// Listeners, limits and timeouts.
@@ -103,6 +108,9 @@ pub enum Audit {
 #[derive(Debug, Clone)]
 pub struct Memory {
     pub enabled: bool,
+    /// Where a request names no zone.
+    pub timezone: TimeZone,
+    pub temporal_markers: bool,
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
     pub observation: Observation,

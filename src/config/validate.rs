@@ -13,6 +13,7 @@ use url::{Host, Url};
 use super::memory;
 use super::platform::Platform;
 use super::problem::Problem;
+use super::reload::Values;
 use super::settings::{RawConfig, RawServer, RawStore};
 use super::valid::{Audit, Config, Database, Placement, Server, Upstream};
 use super::written::{Checked, Reported, Wrong};
@@ -50,6 +51,7 @@ pub(super) fn validate(
         database: database?,
         audit: audit?,
         memory: memory?,
+        values: Values::default(),
     })
 }
 

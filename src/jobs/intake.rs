@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::history::{History, Scope};
@@ -31,8 +32,12 @@ pub struct Exchange {
     pub model: String,
     /// Hash of the way it lent its memory, if any (see `BorrowedRoute::hash`).
     pub way: Option<[u8; 32]>,
+    /// The zone its client lives in, where it said so.
+    pub zone: Option<TimeZone>,
     /// When it came, in milliseconds since 1970.
     pub at_ms: i64,
+    /// When its answer ended.
+    pub answered_ms: i64,
 }
 
 pub(super) type Waiting = (Exchange, OwnedSemaphorePermit);

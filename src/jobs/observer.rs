@@ -181,7 +181,10 @@ impl Observing<'_> {
             earlier: &earlier,
             application: &self.payload.application,
             nonce: &super::nonce(),
-            now_date: &dates::day(self.shop.clock.now_ms(), &jiff::tz::TimeZone::UTC),
+            now_date: &dates::day(
+                self.shop.clock.now_ms(),
+                &self.payload.zone(&self.settings.zone),
+            ),
             instruction: self.phase.instruction.as_deref(),
             hints: self.settings.observer.hints,
             title: self.title.as_deref(),

@@ -38,6 +38,18 @@ pub(super) struct Payload {
     /// What the transcript names by a placeholder, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attachments: Vec<Attached>,
+    /// The zone its days and minutes are told in, by its IANA name; that of the settings in force
+    /// where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zone: Option<String>,
+}
+
+/// How times are told.
+#[derive(Clone, Debug)]
+pub(super) struct Telling {
+    pub(super) zone: TimeZone,
+    /// Whether pauses are.
+    pub(super) pauses: bool,
 }
 
 /// The payload of `span`, read from the request that confirmed it. `None` where a message of it
@@ -47,20 +59,25 @@ pub(super) fn of(
     nodes: &[Node],
     span: &Span,
     options: &Options,
+    telling: &Telling,
     counter: &dyn TokenCounter,
 ) -> Option<Payload> {
-    let nodes = &nodes[span.from_count..span.to_count];
     let spoken = (span.from_count..span.to_count)
         .map(|index| parsed.spoken(index))
         .collect::<Option<Vec<Spoken>>>()?;
-    let entries: Vec<Entry<'_>> = nodes
-        .iter()
+    let entries: Vec<Entry<'_>> = (span.from_count..span.to_count)
         .zip(&spoken)
-        .map(|(node, spoken)| Entry::of(node, spoken))
+        .map(|(index, spoken)| {
+            let entry = Entry::of(&nodes[index], spoken);
+            let before = index.checked_sub(1).map(|before| &nodes[before]);
+            match before.filter(|_| telling.pauses) {
+                Some(before) => entry.after(before),
+                None => entry,
+            }
+        })
         .collect();
-    let zone = TimeZone::UTC;
     let style = Style {
-        zone: &zone,
+        zone: &telling.zone,
         counter,
         redactor: &options.redactor,
     };
@@ -72,6 +89,7 @@ pub(super) fn of(
         system: transcript::system_messages(&entries),
         application: application(parsed, options),
         attachments: attachments(parsed, span, &entries, options),
+        zone: telling.zone.iana_name().map(str::to_owned),
     })
 }
 
@@ -131,8 +149,19 @@ impl Payload {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// The zone whose days are told, else `otherwise`.
+    pub(super) fn zone(&self, otherwise: &TimeZone) -> TimeZone {
+        zone(self.zone.as_deref(), otherwise)
+    }
+
     /// `None` where the row cannot be read.
     pub(super) fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }
+}
+
+/// The zone of this name, else `otherwise`.
+pub(super) fn zone(name: Option<&str>, otherwise: &TimeZone) -> TimeZone {
+    name.and_then(|name| TimeZone::get(name).ok())
+        .unwrap_or_else(|| otherwise.clone())
 }

@@ -3,17 +3,35 @@
 
 use std::sync::Arc;
 
-use super::Shop;
+use jiff::tz::TimeZone;
+
 use super::track::Track;
+use super::{Settings, Shop};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
-use crate::memory::{Node, Snapshot, SnapshotId, render};
+use crate::memory::{Node, Rendering, Snapshot, SnapshotId, dates, render};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
+use crate::wire::Placement;
 
 /// A shared beginning this short may be chance ("hi", "hello"): a fork that shares no more starts a
 /// lineage of its own.
 const CHANCE: usize = 2;
+
+/// The placement of a snapshot that was made while none was configured.
+const NOWHERE: &str = "off";
+
+/// The request that a snapshot is prepared for.
+pub(super) struct Occasion<'a> {
+    /// Its last link.
+    pub(super) tip: Link,
+    /// Its length.
+    pub(super) tip_count: usize,
+    /// Whether it is to go out with it itself.
+    pub(super) at_once: bool,
+    /// Whose day it is.
+    pub(super) zone: &'a TimeZone,
+}
 
 /// Applies everything observed to a history that was refused as too long with the snapshot `sent`.
 pub(super) async fn overflow(
@@ -21,6 +39,7 @@ pub(super) async fn overflow(
     scope: &Scope,
     history: &History,
     sent: Option<SnapshotId>,
+    zone: Option<&TimeZone>,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let Some(tip) = history.tip() else {
         return Ok(None);
@@ -60,10 +79,17 @@ pub(super) async fn overflow(
         snapshots: &applied,
         ..track.path()
     };
-    match plan_overflow(&path, &shop.settings.now().policy) {
-        Some(plan) => prepare(shop, scope, plan, (tip, history.len()), true).await,
-        None => Ok(None),
-    }
+    let settings = shop.settings.now();
+    let Some(plan) = plan_overflow(&path, &settings.policy) else {
+        return Ok(None);
+    };
+    let occasion = Occasion {
+        tip,
+        tip_count: history.len(),
+        at_once: true,
+        zone: zone.unwrap_or(&settings.zone),
+    };
+    prepare(shop, scope, plan, &occasion, &settings).await
 }
 
 pub(super) async fn load(
@@ -86,10 +112,16 @@ pub(super) async fn prepare(
     shop: &Shop,
     scope: &Scope,
     plan: Plan,
-    (tip, tip_count): (Link, usize),
-    at_once: bool,
+    occasion: &Occasion<'_>,
+    settings: &Settings,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let parts = shop.store.parts(scope, &plan.parts).await?;
+    let at_ms = shop.clock.now_ms();
+    // What is configured now is fixed here; what is sent already keeps what it was made with.
+    let rendering = Rendering {
+        preamble: render::PREAMBLE_VERSION,
+        as_of: dates::date(at_ms, occasion.zone),
+    };
+    let parts = shop.store.freeze(scope, &plan.parts, rendering).await?;
     if parts.len() != plan.parts.len() {
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
@@ -111,7 +143,13 @@ pub(super) async fn prepare(
                 .filter(|_| wanted.suggested_response),
         })
         .filter(|hints| hints.current_task.is_some() || hints.suggested_response.is_some());
-    let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+    let entries: Vec<render::Entry<'_>> = parts
+        .iter()
+        .map(|part| render::Entry {
+            text: &part.body.text,
+            rendering: part.rendering.unwrap_or(rendering),
+        })
+        .collect();
     let snapshot = NewSnapshot {
         to: plan.to,
         to_count: plan.to_count,
@@ -119,11 +157,16 @@ pub(super) async fn prepare(
         parts: plan.parts,
         tokens: plan.tokens,
         cause: plan.cause,
-        segments: render::segments(render::PREAMBLE_VERSION, &texts, hints),
-        tip,
-        tip_count,
-        at_once,
-        at_ms: shop.clock.now_ms(),
+        segments: render::segments(&entries, hints),
+        placement: settings
+            .placement
+            .map_or(NOWHERE, Placement::name)
+            .to_owned(),
+        made_with: made_with(settings, &entries, occasion.zone),
+        tip: occasion.tip,
+        tip_count: occasion.tip_count,
+        at_once: occasion.at_once,
+        at_ms,
     };
     let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
     metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
@@ -137,4 +180,19 @@ pub(super) async fn prepare(
         "prepared a snapshot"
     );
     Ok(Some(shop.recall.insert(scope, committed)))
+}
+
+/// By which settings a snapshot is made, for whoever asks later why it is as it is.
+fn made_with(settings: &Settings, entries: &[render::Entry<'_>], zone: &TimeZone) -> String {
+    let policy = &settings.policy;
+    serde_json::json!({
+        "preamble": entries.first().map(|first| first.rendering.preamble),
+        "timezone": zone.iana_name(),
+        "message_tokens": policy.message_tokens,
+        "buffer_tokens": policy.buffer_tokens,
+        "retention_floor": policy.retention_floor,
+        "block_after": policy.block_after,
+        "observation_tokens": policy.observation_tokens,
+    })
+    .to_string()
 }

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::Shop;
 use super::intake::{Exchange, Waiting};
 use super::payload;
-use super::prepare::{load, prepare};
+use super::prepare::{Occasion, load, prepare};
+use super::reflector::Wish;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
 use crate::history::{Link, Scope};
@@ -131,7 +132,11 @@ impl Recorder {
             .nodes
             .last()
             .map_or_else(|| Link::root(scope), |node| node.link);
-        let new_nodes = weigh(&self.shop, exchange, track.nodes.len()).await?;
+        // Where its answer was not seen, the request itself is the next best thing.
+        let answered_ms = track
+            .answered_ms
+            .or_else(|| track.nodes.last().map(|node| node.seen_ms));
+        let new_nodes = weigh(&self.shop, exchange, track.nodes.len(), answered_ms).await?;
         let confirm = record::confirm(&mut track.nodes, history.len());
         // Only what is new belongs to another thread; a repetition stays where it is.
         let lineage = match exchange.thread_key.as_deref() {
@@ -154,6 +159,8 @@ impl Recorder {
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
+        track.answered_ms = Some(exchange.answered_ms);
+        track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
         let recorded = self.shop.store.record(scope, &record).await?;
         track.joined(recorded, record.thread_key);
@@ -233,14 +240,20 @@ impl Recorder {
 
     async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        let settings = self.shop.settings.now();
+        let telling = payload::Telling {
+            zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
+            pauses: settings.temporal_markers,
+        };
         let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
             let counter = Arc::clone(&self.shop.counter);
-            let options = Arc::clone(&self.shop.settings.now().observer);
+            let options = Arc::clone(&settings.observer);
+            let telling = telling.clone();
             let written = tokio::task::spawn_blocking(move || {
-                payload::of(&parsed, &nodes, &span, &options, counter.as_ref())
+                payload::of(&parsed, &nodes, &span, &options, &telling, counter.as_ref())
             });
             let Ok(Some(payload)) = written.await else {
                 return;
@@ -270,11 +283,17 @@ impl Recorder {
         span: Span,
         message_tokens: u32,
     ) -> bool {
+        let settings = self.shop.settings.now();
+        let zone = track.zone.as_ref().unwrap_or(&settings.zone);
         let job = NewJob {
             kind: PartKind::Reflection,
             span,
             message_tokens,
-            payload: String::new(),
+            payload: Wish {
+                zone: zone.iana_name().map(str::to_owned),
+                ..Wish::default()
+            }
+            .to_json(),
             parts,
             model: track.model.clone(),
             tip: track.nodes.last().map_or(span.to, |node| node.link),
@@ -330,7 +349,14 @@ impl Recorder {
         let (Some(tip), tip_count) = (track.nodes.last(), track.nodes.len()) else {
             return false;
         };
-        match prepare(&self.shop, &track.scope, plan, (tip.link, tip_count), false).await {
+        let settings = self.shop.settings.now();
+        let occasion = Occasion {
+            tip: tip.link,
+            tip_count,
+            at_once: false,
+            zone: track.zone.as_ref().unwrap_or(&settings.zone),
+        };
+        match prepare(&self.shop, &track.scope, plan, &occasion, &settings).await {
             Ok(Some(snapshot)) => {
                 let new = track
                     .snapshots

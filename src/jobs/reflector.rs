@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ask::ask;
 use super::failure::Failure;
-use super::{Settings, Shop, evidence};
+use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::reflect::{self, Attempt, Ladder, Outcome, ReflectInput, Source};
 use crate::memory::{NewPart, Part, PartKind, dates, faithful};
@@ -15,7 +15,7 @@ use crate::store::Job;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
-/// What a reflection job carries where somebody asked for it; nothing where it came due by itself.
+/// What a reflection job carries: whose day it is, and whether somebody asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wish {
@@ -24,6 +24,9 @@ pub struct Wish {
     /// What they want it to look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub focus: Option<String>,
+    /// Whose day it is, by the IANA name of the zone; that of the settings in force where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
 }
 
 impl Wish {
@@ -64,7 +67,8 @@ pub(super) async fn reflect(
     let log = Arc::new(log);
 
     let mut model = phase.settings(&job.work.model, log.tokens).model;
-    let today = dates::day(shop.clock.now_ms(), &jiff::tz::TimeZone::UTC);
+    let zone = payload::zone(wish.zone.as_deref(), &settings.zone);
+    let today = dates::day(shop.clock.now_ms(), &zone);
     let start = reflect::start_level(&model, wish.asked);
     let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
     let mut failure = None;

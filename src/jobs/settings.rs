@@ -6,6 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
@@ -56,6 +57,10 @@ pub struct Settings {
     pub policy: Policy,
     /// Where the blocks of new snapshots stand; `None` sends none.
     pub placement: Option<Placement>,
+    /// Days and minutes are told in this zone where a client names none.
+    pub zone: TimeZone,
+    /// Whether the Observer is told of pauses.
+    pub temporal_markers: bool,
     /// The Observer.
     pub observation: Phase,
     /// The Reflector.

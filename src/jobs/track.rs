@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use jiff::tz::TimeZone;
+
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Work, WorkState};
 use crate::memory::{Node, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
@@ -24,6 +26,10 @@ pub(super) struct Track {
     pub(super) stale: bool,
     /// What its last request asked for.
     pub(super) model: String,
+    /// When its last request was answered; `None` where that was not seen by this process.
+    pub(super) answered_ms: Option<i64>,
+    /// The zone its client last named.
+    pub(super) zone: Option<TimeZone>,
     /// The way its last request took, by its hash.
     pub(super) way: Option<[u8; 32]>,
     /// What the store was last told of its open jobs: their way and their urgency, in tenths.
@@ -43,6 +49,8 @@ impl Track {
             paused: false,
             stale: false,
             model: String::new(),
+            answered_ms: None,
+            zone: None,
             way: None,
             steered: None,
             nodes: known.nodes,

@@ -9,7 +9,7 @@ use crate::store::StoreError;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
-/// The messages of `exchange` beyond the first `known`.
+/// The messages of `exchange` beyond the first `known`, the last of which was answered at `answered_ms`.
 ///
 /// # Errors
 /// Where the thread that counts died: the exchange is then not recorded, and comes again.
@@ -17,6 +17,7 @@ pub(super) async fn weigh(
     shop: &Shop,
     exchange: &Exchange,
     known: usize,
+    answered_ms: Option<i64>,
 ) -> Result<Vec<Node>, StoreError> {
     let history = Arc::clone(&exchange.history);
     let parsed = Arc::clone(&exchange.parsed);
@@ -39,6 +40,7 @@ pub(super) async fn weigh(
         known,
         &tokens,
         exchange.at_ms,
+        answered_ms,
     ))
 }
 

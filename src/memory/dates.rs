@@ -1,20 +1,102 @@
-//! Dates and minutes as the memory writes them: `Mar 4, 2026` and `14:05`.
+//! Dates, minutes and spans of time as the memory writes them: `Mar 4, 2026`, `14:05`, `5 days
+//! before`, `2 hours 5 minutes`.
 //!
-//! Decides nothing and reads no clock: instants and the zone come in as values. Only absolute dates
-//! are written, because a relative one ("3 days ago") would change with every day and with it the
-//! prompt prefix. Called by the transcript and by whoever tells a model what day it is.
+//! Decides nothing and reads no clock: instants, days and the zone come in as values. A day is
+//! related to another day that is named, never to "now", because what is written stays. Called by
+//! the transcript, the block, and whoever tells a model what day it is.
 
+mod written;
+
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Zoned};
 
+pub use written::{Day, find};
+
 /// The day of an instant (milliseconds since 1970) in `zone`: `Mar 4, 2026`.
 pub fn day(ms: i64, zone: &TimeZone) -> String {
-    at(ms, zone).strftime("%b %-d, %Y").to_string()
+    write(date(ms, zone))
+}
+
+/// The same as a value.
+pub fn date(ms: i64, zone: &TimeZone) -> Date {
+    at(ms, zone).date()
+}
+
+/// A date as it is written: `Mar 4, 2026`.
+pub fn write(date: Date) -> String {
+    date.strftime("%b %-d, %Y").to_string()
 }
 
 /// The minute of an instant (milliseconds since 1970) in `zone`, 24 hours: `14:05`.
 pub fn minute(ms: i64, zone: &TimeZone) -> String {
     at(ms, zone).strftime("%H:%M").to_string()
+}
+
+/// How `date` lies to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
+pub fn relation(date: Date, as_of: Date) -> String {
+    match days(date, as_of) {
+        0 => "the same day".to_owned(),
+        1 => "the day before".to_owned(),
+        -1 => "the day after".to_owned(),
+        passed @ 1.. => format!("{} before", span(passed)),
+        ahead => format!("{} after", span(-ahead)),
+    }
+}
+
+/// What has passed from `earlier` to `later`, where that is more than one day: `3 days`.
+pub fn gap(earlier: Date, later: Date) -> Option<String> {
+    let days = days(earlier, later);
+    (days > 1).then(|| span(days))
+}
+
+/// A pause from here on is worth a note (published: 10 minutes).
+const LEAST_PAUSE_MINUTES: i64 = 10;
+
+/// A pause of so many milliseconds in its two largest units, where it is worth a note: `2 hours 5
+/// minutes`.
+pub fn pause(ms: i64) -> Option<String> {
+    let minutes = ms / 60_000;
+    if minutes < LEAST_PAUSE_MINUTES {
+        return None;
+    }
+    let units = [
+        (minutes / (7 * 24 * 60), "week"),
+        (minutes / (24 * 60) % 7, "day"),
+        (minutes / 60 % 24, "hour"),
+        (minutes % 60, "minute"),
+    ];
+    let largest = units.iter().position(|(count, _)| *count > 0)?;
+    let said: Vec<String> = units[largest..]
+        .iter()
+        .take(2)
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| some(*count, unit))
+        .collect();
+    Some(said.join(" "))
+}
+
+/// Days from `earlier` to `later`; negative where it is the other way round.
+fn days(earlier: Date, later: Date) -> i64 {
+    later.duration_since(earlier).as_hours() / 24
+}
+
+/// A number of days in the unit people would choose (the published steps).
+fn span(days: i64) -> String {
+    match days {
+        ..7 => some(days, "day"),
+        7..30 => some(days / 7, "week"),
+        30..60 => some(1, "month"),
+        60..365 => some(days / 30, "month"),
+        _ => some(days / 365, "year"),
+    }
+}
+
+fn some(count: i64, unit: &str) -> String {
+    match count {
+        1 => format!("1 {unit}"),
+        _ => format!("{count} {unit}s"),
+    }
 }
 
 /// A time beyond what a calendar can hold can only come from a damaged row; the nearest end will do.
@@ -27,6 +109,7 @@ fn at(ms: i64, zone: &TimeZone) -> Zoned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::civil::date;
 
     #[test]
     fn the_zone_decides_the_day() {
@@ -46,5 +129,65 @@ mod tests {
                 assert_eq!(minute(ms, &zone).len(), 5);
             }
         }
+        assert_eq!(relation(Date::MIN, Date::MAX), "20012 years before");
+    }
+
+    #[test]
+    fn days_are_related_in_the_published_steps() {
+        let as_of = date(2026, 3, 20);
+        let before = |days: i32| {
+            let then = as_of.saturating_sub(jiff::Span::new().days(days));
+            relation(then, as_of)
+        };
+        for (days, said) in [
+            (0, "the same day"),
+            (1, "the day before"),
+            (2, "2 days before"),
+            (6, "6 days before"),
+            (7, "1 week before"),
+            (13, "1 week before"),
+            (14, "2 weeks before"),
+            (29, "4 weeks before"),
+            (30, "1 month before"),
+            (59, "1 month before"),
+            (60, "2 months before"),
+            (364, "12 months before"),
+            (365, "1 year before"),
+            (800, "2 years before"),
+            (-1, "the day after"),
+            (-2, "2 days after"),
+            (-7, "1 week after"),
+            (-20, "2 weeks after"),
+            (-400, "1 year after"),
+        ] {
+            assert_eq!(before(days), said, "{days}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_more_than_one_day() {
+        let day = |day| date(2026, 3, day);
+        assert_eq!(gap(day(4), day(4)), None);
+        assert_eq!(gap(day(4), day(5)), None);
+        assert_eq!(gap(day(5), day(4)), None);
+        assert_eq!(gap(day(4), day(6)).as_deref(), Some("2 days"));
+        assert_eq!(gap(day(4), day(11)).as_deref(), Some("1 week"));
+    }
+
+    #[test]
+    fn a_pause_is_ten_minutes_and_said_in_two_units() {
+        let pause = |seconds: i64| super::pause(seconds * 1_000);
+        assert_eq!(pause(599), None);
+        assert_eq!(pause(-99_999), None);
+        assert_eq!(pause(600).as_deref(), Some("10 minutes"));
+        assert_eq!(pause(3_600).as_deref(), Some("1 hour"));
+        assert_eq!(pause(7_530).as_deref(), Some("2 hours 5 minutes"));
+        let day = 24 * 3_600;
+        assert_eq!(pause(day + 59).as_deref(), Some("1 day"));
+        assert_eq!(
+            pause(3 * day + 3_600 + 120).as_deref(),
+            Some("3 days 1 hour")
+        );
+        assert_eq!(pause(15 * day + 3_600).as_deref(), Some("2 weeks 1 day"));
     }
 }

@@ -6,14 +6,24 @@ use std::collections::HashMap;
 use super::Node;
 use crate::history::{Fingerprint, History, Link, Role, Scope};
 
-/// The messages of `history` beyond the first `known`, weighing `tokens` each, seen at `at_ms`.
-pub fn added(history: &History, known: usize, tokens: &[u32], at_ms: i64) -> Vec<Node> {
+/// The messages of `history` beyond the first `known`, weighing `tokens` each, of a request that came
+/// at `at_ms`. An answer to what was known was given before: at `answered_ms`, as far as that is known.
+/// It would otherwise be said at the minute of the request that brings it back, hours later maybe.
+pub fn added(
+    history: &History,
+    known: usize,
+    tokens: &[u32],
+    at_ms: i64,
+    answered_ms: Option<i64>,
+) -> Vec<Node> {
     let length = history.len();
+    let answered_ms = answered_ms.map_or(at_ms, |answered| answered.min(at_ms));
     tokens
         .iter()
         .zip(known..length)
         .map(|(tokens, index)| {
             let turn = &history.turns()[index];
+            let answer = index == known && known > 0 && turn.message.role == Role::Assistant;
             Node {
                 link: turn.link,
                 count: index + 1,
@@ -23,7 +33,7 @@ pub fn added(history: &History, known: usize, tokens: &[u32], at_ms: i64) -> Vec
                 turn_end: turn.message.role == Role::Assistant && turn.message.calls.is_empty(),
                 born: length,
                 confirmed: false,
-                seen_ms: at_ms,
+                seen_ms: if answer { answered_ms } else { at_ms },
                 // Of a history that was there before its first request only the newest message is
                 // known to have been said now.
                 live: known > 0 || index + 1 == length,

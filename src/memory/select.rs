@@ -218,6 +218,7 @@ mod tests {
             parts: vec![],
             tokens: 0,
             cause: Cause::Threshold,
+            placement: String::new(),
         }
     }
 

@@ -12,7 +12,8 @@
 //! User: Said before the first request, so nobody knows when: no minute.
 //! ```
 //!
-//! - A line that starts in the first column is a date header or `Speaker[ name][ (HH:MM)]: text`.
+//! - A line that starts in the first column is a date header, `Speaker[ name][ (HH:MM)]: text`, or,
+//!   where pauses are told, `[2 hours 5 minutes later]`.
 //! - The date header stands where the day changes; the minute is left out where it is the same as
 //!   on the line before under the same header.
 //! - System messages are not shown: code copies them into the chunk ([`system_messages`]).
@@ -49,6 +50,8 @@ pub struct Entry<'a> {
     pub seen_ms: i64,
     /// Whether it was seen as it was said; otherwise it is older than `seen_ms` by an unknown time.
     pub live: bool,
+    /// Milliseconds since the message before it, where the reader is to be told of pauses.
+    pub pause_ms: i64,
     /// What it says.
     pub spoken: &'a Spoken,
 }
@@ -60,8 +63,19 @@ impl<'a> Entry<'a> {
             count: node.count,
             seen_ms: node.seen_ms,
             live: node.live,
+            pause_ms: 0,
             spoken,
         }
+    }
+
+    /// The same, with the pause since the message `before` it. An answer makes none: how long a model
+    /// thinks says nothing.
+    #[must_use]
+    pub fn after(mut self, before: &Node) -> Self {
+        if before.live && self.live && self.spoken.role != Role::Assistant {
+            self.pause_ms = self.seen_ms.saturating_sub(before.seen_ms);
+        }
+        self
     }
 }
 
@@ -101,7 +115,11 @@ pub fn placed(entries: &[Entry<'_>], style: &Style<'_>) -> (String, Vec<usize>) 
         if entry.spoken.role == Role::System {
             continue;
         }
+        let mut pause = dates::pause(entry.pause_ms);
         for Saying { who, what } in reader.read(entry.spoken) {
+            if let Some(pause) = pause.take() {
+                let _ = writeln!(out, "[{pause} later]");
+            }
             if let Some(header) = clock.header(entry) {
                 let _ = writeln!(out, "{header}");
             }

@@ -66,14 +66,15 @@ pub fn split(text: &str) -> (String, Vec<Verbatim>) {
     (observations.join("\n"), messages)
 }
 
-/// `text` with look-alikes of our tags escaped, but for those of its system messages.
-pub fn escape_around(text: &str) -> String {
+/// `text` with look-alikes of our tags escaped, but for those of its system messages; its
+/// observations are then written by `write`.
+pub fn escape_with(text: &str, write: impl FnOnce(&str) -> String) -> String {
     let (observations, messages) = split(text);
     let messages: Vec<Verbatim> = messages
         .iter()
         .map(|message| Verbatim::new(message.count, &message.text))
         .collect();
-    join(&escape(&observations), &messages)
+    join(&write(&escape(&observations)), &messages)
 }
 
 /// The place in the line that opens a system message.
@@ -127,7 +128,7 @@ mod tests {
                 .collect();
             let joined = join(observations, &messages);
             prop_assert_eq!(split(&joined), (observations.to_owned(), messages));
-            prop_assert_eq!(escape_around(&joined), joined);
+            prop_assert_eq!(escape_with(&joined, str::to_owned), joined);
         }
     }
 }

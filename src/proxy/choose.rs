@@ -153,7 +153,8 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
             .before
             .as_ref()
             .and_then(|used| Placement::from_name(&used.placement));
-        let placement = pinned.or_else(|| memory.manners.placement(&asked.model))?;
+        let own = &snapshot.meta.placement;
+        let placement = pinned.or_else(|| memory.manners.placement_of(&asked.model, own))?;
         Some((snapshot, placement))
     });
     let why = match (&selection.snapshot, &placed) {

@@ -6,6 +6,8 @@
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
 
+use jiff::tz::TimeZone;
+
 use crate::history::Scope;
 
 /// Headers that carry a credential by name, and by how their names end: gateways have their own
@@ -37,6 +39,9 @@ const THREADS: [HeaderName; 4] = [
 /// A user of the application: a second wall within a tenant.
 const RESOURCE: HeaderName = HeaderName::from_static("x-diarist-resource");
 
+/// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
+const ZONE: HeaderName = HeaderName::from_static("x-diarist-timezone");
+
 /// Turns memory off for one request.
 const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");
 
@@ -64,6 +69,16 @@ pub struct Identity {
     pub scope: Scope,
     /// The key that groups requests into a thread.
     pub thread_key: Option<String>,
+    /// What the client says of the time zone it lives in, not yet judged.
+    pub zone_name: Option<String>,
+}
+
+impl Identity {
+    /// The zone the client lives in, where it names one there is. May read a file: not for the time
+    /// before a request is forwarded.
+    pub fn zone(&self) -> Option<TimeZone> {
+        TimeZone::get(self.zone_name.as_deref()?).ok()
+    }
 }
 
 /// Why memory stays out of a request. The name stands in audit and response header.
@@ -141,7 +156,15 @@ pub fn identify(
         .filter_map(|name| headers.get(name))
         .find_map(|value| usable(value.as_bytes()))
         .map(str::to_owned);
+    // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
+    let mut zones = headers.get_all(ZONE).iter();
+    let zone_name = zones.next().map(|value| {
+        let alone = zones.next().is_none();
+        let name = usable(value.as_bytes()).filter(|_| alone);
+        name.unwrap_or_default().to_owned()
+    });
     Ok(Identity {
+        zone_name,
         scope: Scope::of(&credential, resource.map(str::as_bytes)),
         thread_key,
     })

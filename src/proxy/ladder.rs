@@ -157,9 +157,12 @@ const APPLYING: Duration = Duration::from_secs(2);
 
 /// Everything observed applied, if that is more than was sent.
 async fn shortened(memory: &Memory, asked: &Asked, sent: &Choice) -> Option<Choice> {
-    let placement = memory.manners.placement(&asked.model)?;
+    memory.manners.placement(&asked.model)?;
     let (scope, used) = (&asked.identity.scope, sent.used());
-    let applying = memory.jobs.overflow(scope, &asked.history, used.snapshot);
+    let zone = asked.identity.zone();
+    let applying = memory
+        .jobs
+        .overflow(scope, &asked.history, used.snapshot, zone.as_ref());
     let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
         tracing::warn!("the log could not be applied within {APPLYING:?}");
         return None;
@@ -167,6 +170,8 @@ async fn shortened(memory: &Memory, asked: &Asked, sent: &Choice) -> Option<Choi
     let snapshot = applied
         .inspect_err(|error| tracing::warn!(error = %error, "the log could not be applied"))
         .ok()??;
+    let own = &snapshot.meta.placement;
+    let placement = memory.manners.placement_of(&asked.model, own)?;
     let covered = sent.snapshot.as_ref().map_or(0, |sent| sent.meta.to_count);
     (snapshot.meta.to_count > covered).then(|| {
         Choice::of(

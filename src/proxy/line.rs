@@ -65,6 +65,13 @@ impl Line {
         }
     }
 
+    /// What the client said of its zone, if that could not be used.
+    pub(super) fn zone(&mut self, identity: &Identity) {
+        if identity.zone_name.is_some() && identity.zone().is_none() {
+            self.record.ignored = Some("bad_timezone".into());
+        }
+    }
+
     /// Memory stays out.
     pub(super) fn without(&mut self, off: Off) {
         self.record.memory = if off.is_doubt() {

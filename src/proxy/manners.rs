@@ -29,8 +29,17 @@ const REPORT_USAGE: [&str; 9] = [
     "generativelanguage.googleapis.com",
 ];
 
+/// From the first that may be configured to the one that every upstream takes.
+const LADDER: [Placement; 3] = [
+    Placement::Segments,
+    Placement::SystemMessage,
+    Placement::AppendToSystem,
+];
+
 #[derive(Debug, Default)]
 struct Learned {
+    /// What is configured now; `None` is `off`.
+    first: Option<Placement>,
     refused: HashMap<String, (usize, Instant)>,
     usage: Option<bool>,
 }
@@ -38,23 +47,16 @@ struct Learned {
 /// What is known of the upstream.
 #[derive(Debug)]
 pub struct Manners {
-    ladder: Vec<Placement>,
     learned: Mutex<Learned>,
 }
 
 impl Manners {
     /// Starts from the configured placement (`None` is `off`) and the upstream's host.
     pub fn new(first: Option<Placement>, host: &str) -> Self {
-        let all = [
-            Placement::Segments,
-            Placement::SystemMessage,
-            Placement::AppendToSystem,
-        ];
-        let start = first.and_then(|first| all.iter().position(|placement| *placement == first));
         let usage = REPORT_USAGE.contains(&host).then_some(true);
         Self {
-            ladder: start.map_or_else(Vec::new, |start| all[start..].to_vec()),
             learned: Mutex::new(Learned {
+                first,
                 refused: HashMap::new(),
                 usage,
             }),
@@ -65,19 +67,39 @@ impl Manners {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the block stands for `model` now; `None` where no placement is left.
+    /// Another placement is configured now.
+    pub fn prefer(&self, first: Option<Placement>) {
+        self.learned().first = first;
+    }
+
+    /// Where a block that is made now stands for `model`; `None` where no placement is left.
     pub fn placement(&self, model: &str) -> Option<Placement> {
+        let first = self.learned().first?;
+        self.stepped_down(model, first)
+    }
+
+    /// Where the block of a snapshot stands for `model`, which was made when `own` was configured
+    /// ([`crate::memory::SnapshotMeta::placement`]).
+    pub fn placement_of(&self, model: &str, own: &str) -> Option<Placement> {
+        match own {
+            "" => self.placement(model),
+            own => self.stepped_down(model, Placement::from_name(own)?),
+        }
+    }
+
+    fn stepped_down(&self, model: &str, first: Placement) -> Option<Placement> {
         let steps = self
             .learned()
             .refused
             .get(model)
             .map_or(0, |(steps, _)| *steps);
-        self.ladder.get(steps).copied()
+        let first = LADDER.iter().position(|known| *known == first)?;
+        LADDER.get(first.max(steps)).copied()
     }
 
     /// `model` refused a request with the block at `placement` and accepted it without.
     pub fn refused(&self, model: &str, placement: Placement) {
-        let Some(at) = self.ladder.iter().position(|known| *known == placement) else {
+        let Some(at) = LADDER.iter().position(|known| *known == placement) else {
             return;
         };
         let mut learned = self.learned();
@@ -134,6 +156,29 @@ mod tests {
         assert_eq!(manners.placement("a"), Some(Placement::AppendToSystem));
         manners.forgive(Instant::now() + STEPPED_DOWN * 2);
         assert_eq!(manners.placement("a"), Some(Placement::SystemMessage));
+    }
+
+    #[test]
+    fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        manners.prefer(Some(Placement::Segments));
+        assert_eq!(manners.placement("a"), Some(Placement::Segments));
+        let of = |own| manners.placement_of("a", own);
+        assert_eq!(of("system_message"), Some(Placement::SystemMessage));
+        assert_eq!(of("append_to_system"), Some(Placement::AppendToSystem));
+        assert_eq!(of("off"), None);
+        assert_eq!(of(""), Some(Placement::Segments));
+        manners.refused("a", Placement::SystemMessage);
+        for own in ["segments", "system_message", "append_to_system", ""] {
+            assert_eq!(
+                manners.placement_of("a", own),
+                Some(Placement::AppendToSystem)
+            );
+            assert_ne!(
+                manners.placement_of("a", own),
+                manners.placement_of("b", "segments")
+            );
+        }
     }
 
     #[test]

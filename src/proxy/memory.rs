@@ -77,9 +77,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// As it is recorded; `way` is the hash of the way it lent.
+    /// As it is recorded, answered at once; `way` is the hash of the way it lent.
     pub(super) fn exchange(self, used: Used, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         Exchange {
+            zone: self.identity.zone(),
             scope: self.identity.scope,
             thread_key: self.identity.thread_key,
             parsed: self.parsed,
@@ -88,6 +89,7 @@ impl Asked {
             model: self.model,
             way,
             at_ms,
+            answered_ms: at_ms,
         }
     }
 }

@@ -23,6 +23,7 @@ use super::memory::{Asked, Memory, Unfinished};
 use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
 use crate::history::{History, Scope};
+use crate::jobs::Exchange;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// read body → parse → identify → select → splice → forward → stream back, tee.
@@ -151,12 +152,16 @@ fn stream_back(
     let unfinished = Unfinished::of(&memory);
     // The drain waits until what was answered is audited and handed over.
     let hold = proxy.tasks.hold();
+    let mut line = line;
     proxy.tasks.spawn("exchange", async move {
         let _hold = (hold, unfinished);
         let Ok(observed) = observed.await else {
             return;
         };
-        let at_ms = line.came_ms();
+        let (at_ms, answered_ms) = (line.came_ms(), jiff::Timestamp::now().as_millisecond());
+        if let Some(asked) = &asked {
+            line.zone(&asked.identity);
+        }
         let accepted =
             status.is_success() && observed.saw_done && !observed.refusal && !observed.error;
         line.ended(&observed);
@@ -164,7 +169,10 @@ fn stream_back(
             if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
                 memory.manners.usage_accepted();
             }
-            memory.jobs.intake().offer(asked.exchange(used, way, at_ms));
+            memory.jobs.intake().offer(Exchange {
+                answered_ms,
+                ..asked.exchange(used, way, at_ms)
+            });
         }
     });
     Response::from_parts(parts, abort.watch(body).boxed_unsync())

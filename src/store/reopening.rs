@@ -15,7 +15,7 @@ use super::{
     Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 use crate::history::{Link, Scope};
-use crate::memory::{NewPart, Part, PartId, Snapshot, SnapshotId};
+use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
 use crate::tasks::Tasks;
 
 type Answer<T> = Result<T, StoreError>;
@@ -242,6 +242,15 @@ impl Store for Reopening {
 
     async fn entitle(&self, scope: &Scope, link: Link, title: &str) -> Answer<()> {
         forward!(self, entitle(scope, link, title))
+    }
+
+    async fn freeze(
+        &self,
+        scope: &Scope,
+        parts: &[PartId],
+        rendering: Rendering,
+    ) -> Answer<Vec<Part>> {
+        forward!(self, freeze(scope, parts, rendering))
     }
 
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {

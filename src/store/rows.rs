@@ -11,8 +11,8 @@ use crate::history::{Link, Role, Scope};
 use crate::memory::faithful::Retention;
 use crate::memory::provenance::Origins;
 use crate::memory::{
-    Cause, Evidence, NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId,
-    SnapshotMeta, Span,
+    Cause, Evidence, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot,
+    SnapshotId, SnapshotMeta, Span,
 };
 
 use super::{Costs, Event, Job, NewJob, Spent, StoreError, Waiting};
@@ -95,11 +95,12 @@ pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
     })
 }
 
-/// All sixteen columns of a part.
+/// All eighteen columns of a part.
 pub(super) fn part(row: &SqliteRow) -> Read<Part> {
     let meta = part_meta(row)?;
     Ok(Part {
         id: meta.id,
+        rendering: rendering(row)?,
         body: NewPart {
             kind: meta.kind,
             span: meta.span,
@@ -121,7 +122,19 @@ pub(super) fn part(row: &SqliteRow) -> Read<Part> {
     })
 }
 
-/// Columns 1 to 8 of every statement about snapshots (column 0 tells rows of `FIND` apart).
+/// Columns 16 and 17 of a part.
+fn rendering(row: &SqliteRow) -> Read<Option<Rendering>> {
+    let Some(as_of) = get::<Option<&str>>(row, 17)? else {
+        return Ok(None);
+    };
+    let as_of = as_of
+        .parse()
+        .map_err(|_| corrupt("the day of a part is not readable"))?;
+    let preamble = int(row, 16)?;
+    Ok(Some(Rendering { preamble, as_of }))
+}
+
+/// Columns 1 to 9 of every statement about snapshots (column 0 tells rows of `FIND` apart).
 pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
     let pin = get::<Option<i64>>(row, 5)?
         .map(usize::try_from)
@@ -136,14 +149,15 @@ pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
         parts: part_ids(row, 6)?,
         tokens: int(row, 7)?,
         cause: Cause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
+        placement: get(row, 9)?,
     })
 }
 
-/// A snapshot with its text in column 9.
+/// A snapshot with its text in column 10.
 pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
     Ok(Snapshot {
         meta: snapshot_meta(row)?,
-        segments: json(row, 9)?,
+        segments: json(row, 10)?,
     })
 }
 

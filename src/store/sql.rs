@@ -10,7 +10,8 @@
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join.
 pub(super) const FIND: &str = "
-SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause, NULL
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
 UNION ALL
@@ -22,7 +23,7 @@ FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4";
 
 /// One snapshot (`$3`: id) with its text.
 pub(super) const SNAPSHOT: &str = "
-SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, segments
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, segments
 FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// Recorded messages of a chain (`$3`: links), each with its lineage and the key of that.
@@ -46,7 +47,8 @@ WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
 
 /// Snapshots that end in a chain (`$3`: links), without their text.
 pub(super) const SNAPSHOTS_OF_CHAIN: &str = "
-SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
 
@@ -61,7 +63,7 @@ WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
 pub(super) const PARTS: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention
+       t.retention, t.preamble, t.as_of
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
@@ -69,7 +71,7 @@ WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 pub(super) const CHUNK_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention
+       t.retention, t.preamble, t.as_of
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = 'chunk'
 ORDER BY t.from_count, t.id LIMIT 1";
@@ -348,6 +350,12 @@ pub(super) const COUNT_PARTS: &str = "
 SELECT count(*) FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
+/// Fixes how parts (`$3`: ids) are written, where no block held them yet.
+pub(super) const FREEZE_PARTS: &str = "
+UPDATE parts SET preamble = coalesce(preamble, $4), as_of = $5
+WHERE tenant = $1 AND resource = $2 AND as_of IS NULL
+  AND id IN (SELECT p.value FROM json_each($3) AS p)";
+
 /// Length of the longest recorded chain that extends a tip (`$3`, `$4` long).
 ///
 /// Bounded: a tip near the root of a much forked tree has everything below it. Where the bound is
@@ -364,17 +372,17 @@ SELECT max(count) FROM below";
 
 /// A snapshot that says the same and is eligible no later than `$7`.
 pub(super) const EQUAL_SNAPSHOT: &str = "
-SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement
 FROM snapshots
 WHERE tenant = $1 AND resource = $2 AND to_link = $3 AND parts = $4 AND segments = $5
-  AND pin IS $6 AND eligible_from <= $7
+  AND pin IS $6 AND eligible_from <= $7 AND placement = $8
 ORDER BY eligible_from, id LIMIT 1";
 
 /// A snapshot.
 pub(super) const NEW_SNAPSHOT: &str = "
 INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, pin, parts, tokens,
-                       cause, segments, at_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id";
+                       cause, segments, at_ms, placement, made_with)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) RETURNING id";
 
 // === People ===
 
@@ -433,7 +441,7 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
 pub(super) const PARTS_OF_LINEAGE: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention
+       t.retention, t.preamble, t.as_of
 FROM nodes AS n CROSS JOIN parts AS t
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link
@@ -442,7 +450,7 @@ ORDER BY t.to_count, t.id";
 /// Snapshots of a lineage (`$3`) with their text.
 pub(super) const SNAPSHOTS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.segments
+       s.placement, s.segments
 FROM nodes AS n CROSS JOIN snapshots AS s
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link

@@ -30,7 +30,7 @@ use sqlx::{Connection as _, Transaction};
 use tokio::sync::oneshot;
 
 use crate::history::{Link, Scope};
-use crate::memory::{NewPart, Part, PartId, Snapshot, SnapshotId};
+use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
 use crate::tasks::Tasks;
 
 pub use error::OpenError;
@@ -378,6 +378,19 @@ impl Store for SqliteStore {
         let (scope, title) = (scope.clone(), title.to_owned());
         self.write("store entitle", move |conn| {
             Box::pin(people::entitle(conn, scope, link, title))
+        })
+        .await
+    }
+
+    async fn freeze(
+        &self,
+        scope: &Scope,
+        parts: &[PartId],
+        rendering: Rendering,
+    ) -> Answer<Vec<Part>> {
+        let (scope, parts) = (scope.clone(), parts.to_vec());
+        self.write("store freeze", move |conn| {
+            Box::pin(snapshots::freeze(conn, scope, parts, rendering))
         })
         .await
     }

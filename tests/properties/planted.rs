@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use diarist::history::Role;
-use diarist::memory::{NewPart, PartKind, Policy, Snapshot, render};
+use diarist::memory::{Part, PartKind, Policy, Rendering, Snapshot, render};
 use diarist::wire::chat::Parsed;
 use diarist::wire::{Insert, Placement};
 
@@ -45,6 +45,8 @@ pub enum Bug {
     ReflectionDropsLater,
     /// The block is written anew for every request, with the time in it.
     BlockRewritten,
+    /// Every snapshot relates the dates of the whole log to its own day.
+    DatesCountedAnew,
     /// The hints stand before the observations.
     HintsInTheMiddle,
     /// A snapshot may be used by requests that were sent without it.
@@ -179,21 +181,30 @@ pub fn policy(bug: Option<Bug>, policy: Policy) -> Policy {
 /// The text of a snapshot.
 pub fn segments(
     bug: Option<Bug>,
-    parts: &[&NewPart],
-    texts: &[&str],
+    parts: &[Part],
+    today: Rendering,
     hints: Option<render::Hints<'_>>,
 ) -> Vec<String> {
-    let mut texts = texts.to_vec();
+    let mut texts: Vec<render::Entry<'_>> = parts
+        .iter()
+        .map(|part| render::Entry {
+            text: &part.body.text,
+            rendering: match bug {
+                Some(Bug::DatesCountedAnew) => today,
+                _ => part.rendering.unwrap(),
+            },
+        })
+        .collect();
     match bug {
         Some(Bug::ChunkSkipped) if texts.len() > 2 => {
             texts.remove(1);
         }
-        Some(Bug::ReflectionDropsLater) if parts[0].kind == PartKind::Reflection => {
+        Some(Bug::ReflectionDropsLater) if parts[0].body.kind == PartKind::Reflection => {
             texts.truncate(1);
         }
         _ => {}
     }
-    let mut segments = render::segments(render::PREAMBLE_VERSION, &texts, hints);
+    let mut segments = render::segments(&texts, hints);
     if bug == Some(Bug::HintsInTheMiddle) && segments.len() > texts.len() + 1 {
         let hints = segments.pop().unwrap();
         segments.insert(1, hints);

@@ -4,7 +4,7 @@
 use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{Path, Plan, Step, WorkState, advance};
 use diarist::memory::{
-    NewPart, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span, measure, record, render,
+    NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record, render,
 };
 use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
@@ -13,6 +13,9 @@ use super::planted::{self, Bug};
 use super::proxy::{Proxy, Quarters, Shown, Track, links};
 use super::talk::{Request, digest_of};
 use super::world::{Job, NewSnapshot, Used};
+
+/// The day of the first request.
+const FIRST_DAY: jiff::civil::Date = jiff::civil::date(2026, 3, 1);
 
 impl Proxy {
     pub fn record(
@@ -35,7 +38,7 @@ impl Proxy {
             .map(|spoken| measure::message(spoken, "m", &Quarters))
             .collect();
         let at_ms = 1_790_000_000_000 + 60_000 * i64::try_from(self.requests).unwrap();
-        let new = record::added(history, nodes.len(), &tokens, at_ms);
+        let new = record::added(history, nodes.len(), &tokens, at_ms, None);
         let confirm = record::confirm(&mut nodes, history.len());
         let contents = record::contents(scope, history, &nodes, &confirm);
         self.world.credit(scope, &contents);
@@ -141,17 +144,17 @@ impl Proxy {
         (tip, length): (Link, usize),
         at_once: bool,
     ) -> Option<(SnapshotId, bool)> {
-        let parts: Vec<&NewPart> = plan
-            .parts
-            .iter()
-            .map(|id| self.world.part(scope, *id).map(|part| &part.body))
-            .collect::<Option<_>>()?;
+        // Days pass between requests, so dates that are counted anew do not stay the same.
+        let rendering = Rendering {
+            preamble: render::PREAMBLE_VERSION,
+            as_of: FIRST_DAY.saturating_add(jiff::Span::new().days(self.requests as i64 / 2)),
+        };
+        let parts = self.world.freeze(scope, &plan.parts, rendering)?;
         let hints = parts.last().map(|last| render::Hints {
-            current_task: last.current_task.as_deref(),
-            suggested_response: last.suggested_response.as_deref(),
+            current_task: last.body.current_task.as_deref(),
+            suggested_response: last.body.suggested_response.as_deref(),
         });
-        let texts: Vec<&str> = parts.iter().map(|part| part.text.as_str()).collect();
-        let segments = planted::segments(self.bug, &parts, &texts, hints);
+        let segments = planted::segments(self.bug, &parts, rendering, hints);
         let new = NewSnapshot {
             meta: SnapshotMeta {
                 id: SnapshotId(-1),
@@ -162,6 +165,7 @@ impl Proxy {
                 parts: plan.parts.clone(),
                 tokens: plan.tokens,
                 cause: plan.cause,
+                placement: String::new(),
             },
             segments,
             tip,

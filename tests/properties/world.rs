@@ -6,7 +6,8 @@ use diarist::history::{Link, Scope};
 use diarist::memory::advance::{Work, WorkState};
 use diarist::memory::record::{Content, ContentKey};
 use diarist::memory::{
-    NewPart, Node, Part, PartId, PartKind, PartMeta, Snapshot, SnapshotId, SnapshotMeta, Span,
+    NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
+    Span,
 };
 use diarist::wire::Placement;
 
@@ -264,13 +265,35 @@ impl World {
             let at = self.parts.len();
             let id = PartId(i64::try_from(at).unwrap());
             self.part_ends.entry(body.span.to).or_default().push(at);
-            self.parts.push((job.scope.clone(), Part { id, body }));
+            let rendering = None;
+            let part = Part {
+                id,
+                rendering,
+                body,
+            };
+            self.parts.push((job.scope.clone(), part));
         }
     }
 
     pub fn part(&self, scope: &Scope, id: PartId) -> Option<&Part> {
         let (owner, part) = self.parts.get(usize::try_from(id.0).unwrap())?;
         (owner == scope).then_some(part)
+    }
+
+    /// The parts as a block is to write them: for ever as the first one did.
+    pub fn freeze(
+        &mut self,
+        scope: &Scope,
+        ids: &[PartId],
+        rendering: Rendering,
+    ) -> Option<Vec<Part>> {
+        ids.iter()
+            .map(|id| {
+                let (owner, part) = self.parts.get_mut(usize::try_from(id.0).unwrap())?;
+                part.rendering.get_or_insert(rendering);
+                (owner == scope).then(|| part.clone())
+            })
+            .collect()
     }
 
     /// Commits a snapshot; decides from which length it may be used. Where an equal one exists, that

@@ -66,7 +66,7 @@ impl<'a> Client<'a> {
             .iter()
             .map(|(_, words)| u32::try_from(words.len()).expect("short"))
             .collect();
-        let new_nodes = record::added(&history, known.nodes.len(), &weights, 1);
+        let new_nodes = record::added(&history, known.nodes.len(), &weights, 1, None);
         let confirm = record::confirm(&mut known.nodes, history.len());
         let record = Record {
             thread_key: None,
@@ -403,7 +403,7 @@ fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
         .collect();
     let keys = |owner: &str, says: &[Say]| -> Vec<Content> {
         let history = history(&scope(owner), says);
-        let mut nodes = record::added(&history, 0, &vec![1; says.len()], 0);
+        let mut nodes = record::added(&history, 0, &vec![1; says.len()], 0, None);
         let confirmed = record::confirm(&mut nodes, says.len() + 1);
         record::contents(&scope(owner), &history, &nodes, &confirmed)
     };

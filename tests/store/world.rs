@@ -225,6 +225,8 @@ impl Talk {
             parts: parts.to_vec(),
             tokens: 9,
             cause: Cause::Threshold,
+            placement: "system_message".to_owned(),
+            made_with: "{}".to_owned(),
             segments: vec!["preamble".to_owned(), format!("observed to {to}")],
             tip: self.tip(),
             tip_count: self.len(),

@@ -109,6 +109,7 @@ impl Chain {
             parts: plan.parts.clone(),
             tokens: plan.tokens,
             cause: plan.cause,
+            placement: String::new(),
         });
     }
 
@@ -568,6 +569,7 @@ fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
             parts: parts[..to_count / 2].to_vec(),
             tokens: 41_000,
             cause: Cause::Threshold,
+            placement: String::new(),
         });
     }
     let plan = chain.plan().expect("the log is over its budget");

@@ -67,6 +67,7 @@ fn entries(messages: &[(i64, bool, Spoken)]) -> Vec<Entry<'_>> {
             count: index + 1,
             seen_ms: *seen_ms,
             live: *live,
+            pause_ms: 0,
             spoken,
         })
         .collect()
@@ -409,7 +410,16 @@ fn placeholders_are_named_in_order_and_by_kind() {
 
 #[test]
 fn secrets_and_our_own_block_do_not_reach_the_observer() {
-    let block = render::segments(render::PREAMBLE_VERSION, &["* 🔴 old news"], None).concat();
+    let rendering = crate::memory::Rendering {
+        preamble: render::PREAMBLE_VERSION,
+        as_of: jiff::civil::date(2026, 3, 9),
+    };
+    let text_of = "* 🔴 old news";
+    let entry = render::Entry {
+        text: text_of,
+        rendering,
+    };
+    let block = render::segments(&[entry], None).concat();
     let messages = at_once(vec![
         text(Role::User, &block),
         text(Role::User, render::REMINDER),

@@ -59,6 +59,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/sqlite/0004_provenance.sql"),
         ),
         (
+            5,
+            "time",
+            include_str!("../../../migrations/sqlite/0005_time.sql"),
+        ),
+        (
             6,
             "calls",
             include_str!("../../../migrations/sqlite/0006_calls.sql"),

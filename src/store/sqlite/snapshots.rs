@@ -3,9 +3,9 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::Answer;
+use super::{Answer, read};
 use crate::history::Scope;
-use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
+use crate::memory::{Part, PartId, Rendering, Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::rows::{self, corrupt, count, id_list};
 use crate::store::{NewSnapshot, StoreError, sql};
 
@@ -42,6 +42,8 @@ pub(super) async fn commit(
         .bind(new.cause.name())
         .bind(segments)
         .bind(new.at_ms)
+        .bind(&new.placement)
+        .bind(&new.made_with)
         .fetch_one(conn)
         .await?;
     Ok(Snapshot {
@@ -54,9 +56,28 @@ pub(super) async fn commit(
             parts: new.parts,
             tokens: new.tokens,
             cause: new.cause,
+            placement: new.placement,
         },
         segments: new.segments,
     })
+}
+
+/// Fixes how `parts` are written where no block held them yet, and reads them.
+pub(super) async fn freeze(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    parts: Vec<PartId>,
+    rendering: Rendering,
+) -> Answer<Vec<Part>> {
+    query(sql::FREEZE_PARTS)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(id_list(&parts))
+        .bind(rendering.preamble)
+        .bind(rendering.as_of.to_string())
+        .execute(&mut *conn)
+        .await?;
+    read::parts(conn, scope, parts).await
 }
 
 /// Whether what the snapshot covers, and every part it sends, is still recorded under this owner.
@@ -108,6 +129,7 @@ async fn equal(
         .bind(segments)
         .bind(new.pin.map(count))
         .bind(count(eligible_from))
+        .bind(&new.placement)
         .fetch_optional(conn)
         .await?
         .map(|row| rows::snapshot_meta(&row))

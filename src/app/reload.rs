@@ -1,0 +1,48 @@
+//! Taking over a configuration that was read anew while the process runs.
+//!
+//! Nothing that is already being sent changes: what is configured enters chunks and snapshots when
+//! they are made and is fixed there, so a reload shows from the next activation on. What only a start
+//! can change is said by its key. Called by whoever hears the signal.
+
+use std::sync::Arc;
+
+use super::{memory_settings, placement};
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::jobs::InForce;
+use crate::proxy::Proxy;
+
+/// The way to another configuration.
+#[derive(Debug)]
+pub struct Reload {
+    pub(super) started: Config,
+    pub(super) in_force: Config,
+    pub(super) settings: InForce,
+    pub(super) proxy: Arc<Proxy>,
+    pub(super) audit: Option<Audit>,
+}
+
+impl Reload {
+    /// Puts into force what of `config` can be, and opens the audit's file anew.
+    pub async fn apply(&mut self, config: Config) {
+        let (waiting, anew) = (
+            config.changes(&self.started).1,
+            config.changes(&self.in_force).0,
+        );
+        self.settings.replace(memory_settings(&config));
+        if let Some(memory) = self.proxy.memory() {
+            memory.manners.prefer(placement(&config));
+        }
+        if let Some(audit) = &self.audit {
+            audit.reopen().await;
+        }
+        for key in waiting {
+            tracing::warn!(key, "changed, but only read at the start: restart for it");
+        }
+        tracing::info!(
+            changed = anew.join(" "),
+            "the configuration was read anew; what was prepared before stays as it is"
+        );
+        self.in_force = config;
+    }
+}

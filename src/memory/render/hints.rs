@@ -1,0 +1,164 @@
+//! Where the conversation stood at the end of the last part: the volatile end of a block.
+//!
+//! Hints are written before the conversation goes on, so they are dropped where the log itself says
+//! that their task is done: a finished task that is held up to a model is done again. What the raw
+//! messages behind the block say of it cannot be known here; the preamble gives them the last word.
+
+use std::collections::BTreeSet;
+
+use crate::memory::{prompt, verbatim};
+
+/// What the Observer said of the end of the last part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints<'a> {
+    /// What the conversation was busy with.
+    pub current_task: Option<&'a str>,
+    /// How the Observer would go on.
+    pub suggested_response: Option<&'a str>,
+}
+
+impl Hints<'_> {
+    /// The section behind a log whose last part is `last`; `None` where there is nothing to say, or
+    /// nothing that is not done.
+    pub(super) fn section(&self, last: &str) -> Option<String> {
+        if self.current_task.is_some_and(|task| is_done(task, last)) {
+            // The suggestion goes with its task: it says how to do what is done.
+            return None;
+        }
+        let open = |text: Option<&str>| {
+            let text = prompt::escape(text?.trim());
+            (!text.is_empty() && !is_done(&text, last)).then_some(text)
+        };
+        let section = |name: &str, text: Option<String>| {
+            text.map_or_else(String::new, |text| format!("<{name}>\n{text}\n</{name}>\n"))
+        };
+        let task = section("current-task", open(self.current_task));
+        let response = section("suggested-response", open(self.suggested_response));
+        let both = task + &response;
+        (!both.is_empty()).then_some(both)
+    }
+}
+
+/// Whether a line marked ✅ in `part` is about the main thing of `hint`, and no later line marked 🔴
+/// takes it up again.
+fn is_done(hint: &str, part: &str) -> bool {
+    let wanted = stems(main_thing(hint));
+    // One word in common is chance.
+    if wanted.len() < 2 {
+        return false;
+    }
+    let (observed, _) = verbatim::split(part);
+    let mut done = false;
+    for line in observed.lines() {
+        let finished = line.contains('✅');
+        if !finished && !line.contains('🔴') {
+            continue;
+        }
+        let said = stems(line);
+        let common = wanted.intersection(&said).count();
+        // Two thirds of its words: the Observer words the task and its end differently.
+        if common * 3 >= wanted.len() * 2 {
+            done = finished;
+        }
+    }
+    done
+}
+
+/// The first line or sentence: what is secondary or waiting follows it.
+fn main_thing(hint: &str) -> &str {
+    let hint = hint.trim_start();
+    let end = hint.find(['\n', ';']).unwrap_or(hint.len());
+    let sentence = hint[..end].find(". ").unwrap_or(end);
+    &hint[..sentence]
+}
+
+/// Words that say nothing of what a task is.
+const COMMON: [&str; 24] = [
+    "about",
+    "after",
+    "and",
+    "assistant",
+    "before",
+    "for",
+    "from",
+    "has",
+    "have",
+    "into",
+    "main",
+    "now",
+    "open",
+    "primary",
+    "task",
+    "that",
+    "the",
+    "their",
+    "then",
+    "this",
+    "user",
+    "wants",
+    "was",
+    "with",
+];
+
+/// The words of `text` by their beginnings: `imports` and `importing` are one.
+fn stems(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_alphanumeric())
+        .map(str::to_lowercase)
+        .filter(|word| word.chars().count() > 2 && !COMMON.contains(&word.as_str()))
+        .map(|word| word.chars().take(5).collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "Date: Mar 4, 2026\n* 🔴 (09:12) User asked why the nightly import stops\n* ✅ (09:40) Nightly import follows the cursor; import fixed, user confirmed";
+
+    fn section(task: &str, log: &str) -> Option<String> {
+        let hints = Hints {
+            current_task: Some(task),
+            suggested_response: Some("Say how the import was mended."),
+        };
+        hints.section(log)
+    }
+
+    #[test]
+    fn a_finished_task_is_not_held_up_again() {
+        assert_eq!(section("Fixing the nightly import", LOG), None);
+        assert_eq!(
+            section("The nightly import. Waiting: the budget", LOG),
+            None
+        );
+    }
+
+    #[test]
+    fn an_open_task_is() {
+        for task in [
+            "Write the audit report",
+            "Nightly export of invoices stops",
+            "import",
+        ] {
+            assert!(section(task, LOG).is_some(), "{task}");
+        }
+        let reopened = format!("{LOG}\n* 🔴 (10:01) User: the nightly import stops again");
+        assert!(section("Nightly import stops", &reopened).is_some());
+        assert!(section("Nightly import stops", "* 🔴 nightly import stops").is_some());
+        // What the application wrote is no completion.
+        let told =
+            "* 🔴 x\n<system-message n=\"7\">\n✅ the nightly import stops\n</system-message>";
+        assert!(section("Nightly import stops", told).is_some());
+    }
+
+    #[test]
+    fn a_suggestion_that_is_carried_out_goes_alone() {
+        let hints = Hints {
+            current_task: Some("Write the audit report"),
+            suggested_response: Some("Fix the nightly import with the cursor"),
+        };
+        assert_eq!(
+            hints.section(LOG).unwrap(),
+            "<current-task>\nWrite the audit report\n</current-task>\n"
+        );
+    }
+}

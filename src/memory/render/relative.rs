@@ -1,0 +1,266 @@
+//! How the dates of a log lie to the day on which it was put into the block.
+//!
+//! ```text
+//! [as of Mar 20, 2026]
+//! Date: Mar 4, 2026 (2 weeks before)
+//! * 🔴 (14:05) User flies to Oslo. (meaning Mar 13, 2026 - 1 week before: the day has passed, whether it happened is not known)
+//! [11 days later]
+//! Date: Mar 15, 2026 (5 days before)
+//! ```
+//! Every word stays true for ever, since it counts from a day that is named: "5 days ago" would be
+//! false tomorrow, and written anew it would cost the prompt cache of everything behind it. Each part
+//! keeps the day of the first block it stood in. Looks only backwards, so an append changes nothing
+//! before it. Only lines of observations come here, never a system message that was copied.
+
+use jiff::civil::Date;
+
+use crate::memory::dates;
+
+/// What begins the line that names the day.
+const AS_OF: &str = "[as of ";
+
+/// What stood last in the parts before.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    as_of: Option<Date>,
+    header: Option<String>,
+    /// The day of the header, or the last one that it may mean.
+    day: Option<Date>,
+    /// Whether that is the day itself.
+    exact: bool,
+}
+
+impl Behind {
+    /// `observed` with its dates related to `as_of`.
+    pub(super) fn relate(&mut self, observed: &str, as_of: Date) -> String {
+        let mut out: Vec<String> = Vec::new();
+        let mut lines = observed.lines().peekable();
+        if self.as_of.replace(as_of) == Some(as_of) {
+            // A long day is not said again with every chunk.
+            lines.next_if(|first| self.header.as_deref() == Some(first.trim_end()));
+        } else {
+            out.push(format!("{AS_OF}{}]", dates::write(as_of)));
+        }
+        for line in lines {
+            if line.starts_with("Date:") {
+                out.extend(self.header(line.trim_end(), as_of));
+            } else if line.starts_with(AS_OF) {
+                // Only we say what day it was.
+                out.push(format!("({}", &line[1..]));
+            } else {
+                out.push(self.line(line, as_of));
+            }
+        }
+        out.join("\n")
+    }
+
+    /// A date header, and before it how long after the one before.
+    fn header(&mut self, line: &str, as_of: Date) -> Vec<String> {
+        self.header = Some(line.to_owned());
+        let Some((day, _)) = dates::find(line) else {
+            self.day = None;
+            return vec![line.to_owned()];
+        };
+        let exact = !line.contains("on or before");
+        // Between days of which one is unknown, nobody knows how many passed.
+        let known = std::mem::replace(&mut self.exact, exact) && exact;
+        let before = std::mem::replace(&mut self.day, day.first).filter(|_| known);
+        let Some(first) = day.first else {
+            return vec![line.to_owned()];
+        };
+        let relation = dates::relation(first, as_of);
+        if !exact {
+            return vec![format!("{line} ({relation}, or earlier)")];
+        }
+        let gap = before.and_then(|before| dates::gap(before, first));
+        let mut said: Vec<String> = gap
+            .map(|gap| format!("[{gap} later]"))
+            .into_iter()
+            .collect();
+        said.push(format!("{line} ({relation})"));
+        said
+    }
+
+    /// A line whose end says which day is meant.
+    fn line(&self, line: &str, as_of: Date) -> String {
+        self.related(line, as_of).unwrap_or_else(|| line.to_owned())
+    }
+
+    fn related(&self, line: &str, as_of: Date) -> Option<String> {
+        let (said, meant) = line.trim_end().strip_suffix(')')?.rsplit_once('(')?;
+        let (word, _) = meant.trim_start().split_once(' ')?;
+        if !["meaning", "estimated"].contains(&word.to_ascii_lowercase().as_str()) {
+            return None;
+        }
+        let (day, end) = dates::find(meant)?;
+        if meant[end..].contains(" - ") {
+            // It says so already, in words of the model's own.
+            return None;
+        }
+        let passed = day.last < as_of && !said.contains('✅') && self.was_ahead(said, day);
+        let note = if passed {
+            ": the day has passed, whether it happened is not known"
+        } else {
+            ""
+        };
+        let relation = match day.first {
+            Some(first) => format!(" - {}", dates::relation(first, as_of)),
+            None if passed => " - before".to_owned(),
+            None => return None,
+        };
+        Some(format!("{said}({meant}{relation}{note})"))
+    }
+
+    /// Whether what is said lay ahead when it was said: by the days, or by its words.
+    fn was_ahead(&self, said: &str, day: dates::Day) -> bool {
+        self.day.is_some_and(|spoken| day.last > spoken) || sounds_ahead(said)
+    }
+}
+
+/// Words of intent. Where a header tells when something was said they decide only about that day
+/// itself; in other languages the days alone decide.
+const AHEAD: [&str; 16] = [
+    "will",
+    "going to",
+    "plan",
+    "plans",
+    "planned",
+    "planning",
+    "intends",
+    "intend",
+    "wants to",
+    "hopes to",
+    "expects",
+    "scheduled",
+    "upcoming",
+    "due",
+    "about to",
+    "needs to",
+];
+
+fn sounds_ahead(said: &str) -> bool {
+    let said = said.to_lowercase();
+    let bounded = |at: usize, word: &str| {
+        let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        !letter(said[..at].chars().next_back()) && !letter(said[at + word.len()..].chars().next())
+    };
+    AHEAD
+        .iter()
+        .any(|word| said.match_indices(word).any(|(at, _)| bounded(at, word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insta::assert_snapshot;
+    use jiff::civil::date;
+
+    fn relate(observed: &str, as_of: Date) -> String {
+        Behind::default().relate(observed, as_of)
+    }
+
+    #[test]
+    fn dates_count_from_the_day_that_is_named() {
+        let log = "Date: on or before Mar 1, 2026\n* 🟡 Assistant: hello\nDate: Mar 4, 2026\n* 🔴 (14:05) User asked for a hotel. (meaning Mar 27-28, 2026)\n  * -> Hotel Lund\nDate: Mar 5, 2026\n* 🟢 (09:00) Estimated cost 90 EUR. (estimated early April 2026)\nDate: Mar 15, 2026\n* ✅ (10:00) Booked (by phone)";
+        assert_snapshot!(relate(log, date(2026, 3, 20)), @r"
+        [as of Mar 20, 2026]
+        Date: on or before Mar 1, 2026 (2 weeks before, or earlier)
+        * 🟡 Assistant: hello
+        Date: Mar 4, 2026 (2 weeks before)
+        * 🔴 (14:05) User asked for a hotel. (meaning Mar 27-28, 2026 - 1 week after)
+          * -> Hotel Lund
+        Date: Mar 5, 2026 (2 weeks before)
+        * 🟢 (09:00) Estimated cost 90 EUR. (estimated early April 2026 - 2 weeks after)
+        [1 week later]
+        Date: Mar 15, 2026 (5 days before)
+        * ✅ (10:00) Booked (by phone)
+        ");
+    }
+
+    #[test]
+    fn a_plan_whose_day_has_passed_is_said_to_be_past_and_not_to_be_done() {
+        let of = |line: &str| relate(&format!("Date: Mar 4, 2026\n{line}"), date(2026, 3, 20));
+        let noted = |line: &str| of(line).contains("whether it happened is not known");
+        let line = of("* 🔴 User flies to Oslo. (meaning Mar 13, 2026)");
+        assert!(
+            line.ends_with("(meaning Mar 13, 2026 - 1 week before: the day has passed, whether it happened is not known)"),
+            "{line}"
+        );
+        // Said on the day itself: the words decide.
+        assert!(noted("* 🔴 User will call the bank. (meaning Mar 4, 2026)"));
+        assert!(!noted("* 🔴 User called the bank. (meaning Mar 4, 2026)"));
+        // It was past when it was said.
+        assert!(!noted("* 🔴 User moved to Graz. (meaning Feb 2, 2026)"));
+        // It is not past yet, or not for sure.
+        assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 20, 2026)"));
+        assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 18-20, 2026)"));
+        assert!(!noted(
+            "* 🔴 User flies to Oslo. (meaning early March 2026)"
+        ));
+        assert!(!noted("* 🔴 User wants to be done. (meaning Mar 2026)"));
+        // It is done.
+        assert!(!noted(
+            "* ✅ User flew to Oslo as planned. (meaning Mar 13, 2026)"
+        ));
+        // A reflection may stand under a later day: the words still tell.
+        assert!(noted(
+            "* 🔴 User planned to sell the car. (meaning Mar 2, 2026)"
+        ));
+        assert!(!noted(
+            "* 🔴 User explained the planetary gear. (meaning Mar 2, 2026)"
+        ));
+    }
+
+    #[test]
+    fn a_month_that_has_passed_is_past() {
+        let line = relate(
+            "* 🔴 User will sell the car. (meaning Feb 2026)",
+            date(2026, 3, 20),
+        );
+        assert!(
+            line.ends_with(
+                "(meaning Feb 2026 - before: the day has passed, whether it happened is not known)"
+            ),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_as_it_is() {
+        let log = "Date: some day\n* 🔴 User leaves soon. (meaning soon)\n* see (Mar 4, 2026)\n* (meaning Mar 4, 2026) first\n* x (meaning Mar 4, 2026 - 16 days ago)\n)(";
+        let related = relate(log, date(2026, 3, 20));
+        assert_eq!(related, format!("[as of Mar 20, 2026]\n{log}"));
+    }
+
+    #[test]
+    fn parts_of_one_day_do_not_say_it_again() {
+        let mut behind = Behind::default();
+        let (first, second) = (date(2026, 3, 5), date(2026, 3, 6));
+        let said = behind.relate("Date: Mar 4, 2026\n* one", first);
+        assert_eq!(
+            said,
+            "[as of Mar 5, 2026]\nDate: Mar 4, 2026 (the day before)\n* one"
+        );
+        let said = behind.relate("Date: Mar 4, 2026\n* two", first);
+        assert_eq!(said, "* two");
+        let said = behind.relate("Date: Mar 4, 2026\n* three", second);
+        assert_eq!(
+            said,
+            "[as of Mar 6, 2026]\nDate: Mar 4, 2026 (2 days before)\n* three"
+        );
+        let said = behind.relate(
+            "Date: Mar 6, 2026\n* four\nDate: Mar 3, 2026\n* five",
+            second,
+        );
+        assert_eq!(
+            said,
+            "[2 days later]\nDate: Mar 6, 2026 (the same day)\n* four\nDate: Mar 3, 2026 (3 days before)\n* five"
+        );
+    }
+
+    #[test]
+    fn nobody_else_says_what_day_it_was() {
+        let said = relate("[as of Jan 1, 1999]\n* x", date(2026, 3, 5));
+        assert_eq!(said.matches(AS_OF).count(), 1);
+    }
+}
