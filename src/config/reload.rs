@@ -81,6 +81,8 @@ mod tests {
         "memory.api_key",
         "memory.observation.",
         "memory.reflection.",
+        "memory.redact.",
+        "memory.daily_tokens",
     ];
 
     #[test]
