@@ -23,7 +23,7 @@ use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
-use crate::memory::{Policy, render};
+use crate::memory::{Early, Idle, Policy, render};
 use crate::proxy::manners::Manners;
 use crate::proxy::{Limits, Memory, Proxy};
 use crate::server::{BindError, Drained, Server, Settings};
@@ -330,16 +330,7 @@ fn placement(config: &Config) -> Option<Placement> {
 fn memory_settings(config: &Config) -> jobs::Settings {
     let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
     jobs::Settings {
-        policy: Policy {
-            message_tokens: observation.message_tokens,
-            buffer_tokens: observation.buffer_tokens,
-            retention_floor: observation.retention_floor,
-            block_after: observation.block_after_tokens,
-            observation_tokens: reflection.observation_tokens,
-            reflect_from: reflection.reflect_from_tokens,
-            observation_limit: reflection.block_after_tokens,
-            block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
-        },
+        policy: policy(&config.memory.thresholds),
         placement: placement(config),
         zone: config.memory.timezone.clone(),
         temporal_markers: config.memory.temporal_markers,
@@ -391,6 +382,34 @@ fn hints(hints: config::Hints) -> Hints {
     Hints {
         current_task: hints.current_task,
         suggested_response: hints.suggested_response,
+    }
+}
+
+fn policy(thresholds: &config::Thresholds) -> Policy {
+    Policy {
+        message_tokens: thresholds.message_tokens,
+        buffer_tokens: thresholds.buffer_tokens,
+        buffer_on_idle: thresholds.buffer_on_idle,
+        retention_floor: thresholds.retention_floor,
+        block_after: thresholds.message_limit,
+        observation_tokens: thresholds.observation_tokens,
+        reflect_from: thresholds.reflect_from,
+        observation_limit: thresholds.observation_limit,
+        share_token_budget: thresholds.share_token_budget,
+        block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
+        early_activation: early(thresholds.early_activation),
+        early_reflection: early(thresholds.early_reflection),
+    }
+}
+
+fn early(early: config::Early) -> Early {
+    Early {
+        idle: match early.idle {
+            config::Idle::Never => Idle::Never,
+            config::Idle::After(time) => Idle::After(time),
+            config::Idle::Auto => Idle::Auto,
+        },
+        model_change: early.model_change,
     }
 }
 

@@ -19,6 +19,7 @@ mod problem;
 mod reference;
 mod reload;
 mod settings;
+mod thresholds;
 mod valid;
 mod validate;
 mod written;
@@ -33,8 +34,8 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Attachments, Audit, Config, Database, Endpoint, Hints, Memory, Models, Observation, Phase,
-    Placement, Redact, Reflection, Secret, Server, Upstream,
+    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Idle, Memory, Models,
+    Observation, Phase, Placement, Redact, Reflection, Secret, Server, Thresholds, Upstream,
 };
 
 /// What every environment variable of ours begins with.

@@ -15,6 +15,7 @@ pub mod fallback;
 pub mod measure;
 pub mod observe;
 mod output;
+pub mod policy;
 pub mod prompt;
 pub mod provenance;
 pub mod record;
@@ -25,29 +26,9 @@ pub mod select;
 pub mod transcript;
 pub mod verbatim;
 
-use crate::history::{Link, Role};
+pub use policy::{Early, Idle, Policy};
 
-/// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Raw history that makes a snapshot due (published default 30,000).
-    pub message_tokens: u32,
-    /// Raw history in one chunk, at least (published default 0.2 of `message_tokens`).
-    pub buffer_tokens: u32,
-    /// Raw history an activation aims to keep (published default: 0.2 of `message_tokens`).
-    pub retention_floor: u32,
-    /// Raw history from which an activation takes what it can get (default 1.2 × `message_tokens`).
-    pub block_after: u32,
-    /// Observations that make a reflection due (published default 40,000).
-    pub observation_tokens: u32,
-    /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
-    pub reflect_from: u32,
-    /// Observations at which code shortens the log where no model did (default 1.2 ×
-    /// `observation_tokens`).
-    pub observation_limit: u32,
-    /// What the block costs beside its parts: preamble and message overhead.
-    pub block_overhead: u32,
-}
+use crate::history::{Link, Role};
 
 /// What is kept of one message of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +179,10 @@ pub enum Cause {
     Reflection,
     /// The provider refused a request as too long.
     Overflow,
+    /// The conversation was idle for longer than its provider keeps a prompt in its cache.
+    Idle,
+    /// Another model is asked than before, whose cache holds nothing of the conversation.
+    ModelChange,
 }
 
 impl Cause {
@@ -207,14 +192,22 @@ impl Cause {
             Self::Threshold => "threshold",
             Self::Reflection => "reflection",
             Self::Overflow => "overflow",
+            Self::Idle => "idle",
+            Self::ModelChange => "model_change",
         }
     }
 
     /// The inverse of [`Cause::name`].
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Threshold, Self::Reflection, Self::Overflow]
-            .into_iter()
-            .find(|cause| cause.name() == name)
+        [
+            Self::Threshold,
+            Self::Reflection,
+            Self::Overflow,
+            Self::Idle,
+            Self::ModelChange,
+        ]
+        .into_iter()
+        .find(|cause| cause.name() == name)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use diarist::config::{self, Audit, Config, ConfigError, Database, Flags, Models, Placement};
+use diarist::config::{self, Audit, Config, ConfigError, Database, Flags, Idle, Models, Placement};
 use secrecy::ExposeSecret as _;
 
 /// One situation: what each source says.
@@ -82,20 +82,24 @@ fn nothing_written_is_a_valid_configuration() {
     assert_eq!(config.audit, Audit::Stdout);
     assert!(config.memory.enabled);
 
+    let thresholds = config.memory.thresholds;
+    assert!(!thresholds.share_token_budget && !thresholds.buffer_on_idle);
+    assert_eq!(thresholds.early_activation.idle, Idle::Never);
+    assert_eq!(thresholds.early_reflection.idle, Idle::Never);
+    assert_eq!(thresholds.message_tokens, 30_000);
+    assert_eq!(thresholds.buffer_tokens, 6_000);
+    assert_eq!(thresholds.retention_floor, 6_000);
+    assert_eq!(thresholds.message_limit, 36_000);
     let observation = config.memory.observation;
-    assert_eq!(observation.message_tokens, 30_000);
-    assert_eq!(observation.buffer_tokens, 6_000);
-    assert_eq!(observation.retention_floor, 6_000);
-    assert_eq!(observation.block_after_tokens, 36_000);
     assert_eq!(observation.phase.max_output_tokens, None);
     assert_eq!(observation.instruction, None);
     assert!((observation.phase.temperature - 0.3).abs() < f64::EPSILON);
     assert!(observation.phase.model.is_none() && observation.phase.endpoint.is_none());
 
     let reflection = config.memory.reflection;
-    assert_eq!(reflection.observation_tokens, 40_000);
-    assert_eq!(reflection.reflect_from_tokens, 20_000);
-    assert_eq!(reflection.block_after_tokens, 48_000);
+    assert_eq!(thresholds.observation_tokens, 40_000);
+    assert_eq!(thresholds.reflect_from, 20_000);
+    assert_eq!(thresholds.observation_limit, 48_000);
     assert!(reflection.phase.temperature.abs() < f64::EPSILON);
     assert!(reflection.phase.model.is_none() && reflection.phase.endpoint.is_none());
 }
@@ -118,10 +122,10 @@ fn each_source_wins_over_the_one_before() {
 fn a_source_that_says_one_key_leaves_the_others_alone() {
     let given = Given::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
         .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
-    let observation = given.valid().memory.observation;
-    assert_eq!(observation.message_tokens, 20_000);
-    assert_eq!(observation.buffer_tokens, 5_000);
-    assert_eq!(observation.retention_floor, 4_000);
+    let thresholds = given.valid().memory.thresholds;
+    assert_eq!(thresholds.message_tokens, 20_000);
+    assert_eq!(thresholds.buffer_tokens, 5_000);
+    assert_eq!(thresholds.retention_floor, 4_000);
 }
 
 #[test]
@@ -556,4 +560,74 @@ fn a_table_in_force_is_printed_as_it_could_be_written() {
         .phase
         .options;
     assert_eq!(again, given.valid().memory.reflection.phase.options);
+}
+
+#[test]
+fn early_activation_takes_a_duration_auto_or_nothing() {
+    let idle = |text: &str| {
+        let text = format!("[memory.observation]\nactivate_after_idle = {text}");
+        Given::file(&text)
+            .valid()
+            .memory
+            .thresholds
+            .early_activation
+            .idle
+    };
+    let after = |millis| Idle::After(Duration::from_millis(millis));
+    for (text, want) in [
+        ("\"5m\"", after(300_000)),
+        ("\"1hr\"", after(3_600_000)),
+        ("\"30 s\"", after(30_000)),
+        ("\"1.5h\"", after(5_400_000)),
+        ("\"2.5 minutes\"", after(150_000)),
+        ("\"250ms\"", after(250)),
+        ("\"10 secs\"", after(10_000)),
+        ("\"auto\"", Idle::Auto),
+        ("false", Idle::Never),
+    ] {
+        assert_eq!(idle(text), want, "{text}");
+    }
+    for wrong in [
+        "\"5 parsecs\"",
+        "\"-5m\"",
+        "\"m\"",
+        "\"5\"",
+        "5",
+        "true",
+        "\"2 days\"",
+    ] {
+        let text = format!("[memory.observation]\nactivate_after_idle = {wrong}");
+        let error = Given::file(&text).problems().join("\n");
+        assert!(error.contains("activate_after_idle"), "{wrong}: {error}");
+        assert!(error.contains("auto"), "{wrong}: {error}");
+    }
+    // From the environment all is text.
+    let never = Given::default().env("DIARIST__MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "false");
+    assert_eq!(
+        never.valid().memory.thresholds.early_activation.idle,
+        Idle::Never
+    );
+    // What the Observer is told says nothing to the Reflector.
+    let one = "[memory.observation]\nactivate_after_idle = \"5m\"\nactivate_on_model_change = true";
+    let thresholds = Given::file(one).valid().memory.thresholds;
+    assert_eq!(thresholds.early_reflection.idle, Idle::Never);
+    assert!(thresholds.early_activation.model_change && !thresholds.early_reflection.model_change);
+}
+
+/// A shared budget and background observation go together here.
+#[test]
+fn a_shared_budget_is_refused_only_where_it_would_clear_nothing() {
+    let shared = |rest: &str| {
+        let text = format!("[memory]\nshare_token_budget = true\n[memory.observation]\n{rest}");
+        Given::file(&text)
+    };
+    let thresholds = shared("").valid().memory.thresholds;
+    assert!(thresholds.share_token_budget);
+    assert_eq!(
+        (thresholds.buffer_tokens, thresholds.retention_floor),
+        (6_000, 14_000)
+    );
+    let problems = shared("buffer_activation = 0.5").problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("keeps 35000") && problems[0].contains("larger fraction"));
 }

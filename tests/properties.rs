@@ -38,7 +38,7 @@ use laws::Law;
 use planted::Bug;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestRunner};
-use run::{Mode, case, run};
+use run::{Mode, PUBLISHED, case, run};
 use scribe::Script;
 
 /// What a plain run begins with: it judges the change at hand and no other, on every machine alike.
@@ -112,6 +112,7 @@ fn one_task_of_three_hundred_rounds() {
     let mut runner = TestRunner::deterministic();
     let mut case = case().new_tree(&mut runner).unwrap().current();
     case.mode = Mode::Alternate;
+    case.settings = PUBLISHED;
     case.script = Script {
         late: 0,
         empty_every: 0,

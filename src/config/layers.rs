@@ -146,7 +146,11 @@ impl Layers {
             let kind = default.map_or(&ValueKind::Nil, |(_, kind)| kind);
             T::read(kind).expect("the default of a key is of its kind")
         });
-        Written { key, origin, value }
+        Written {
+            key: key.into(),
+            origin,
+            value,
+        }
     }
 }
 

@@ -1,7 +1,5 @@
-//! The rules of the three memory sections: which model is asked where, and by which numbers.
-//!
-//! The published options give a threshold as a fraction, a multiple or a number of tokens; here they
-//! all become tokens, so that no other room interprets them again.
+//! The rules of the memory sections: which model is asked where, and how. The numbers are in
+//! `thresholds`.
 
 use std::time::Duration;
 
@@ -12,20 +10,16 @@ use super::asking::{Table, WrittenModels, model_settings, models, provider_optio
 use super::observer;
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
+use super::thresholds::{Numbers, tokens};
 use super::valid::{Endpoint, Memory, Models, Observation, Phase, Reflection};
 use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
-
-/// From here on `buffer_activation` is a number of tokens; below, above 1, it is a slip of the pen.
-const LEAST_ABSOLUTE_FLOOR: f64 = 1_000.0;
-
-/// From here on `block_after` is a number of tokens, below it a multiple.
-const LEAST_ABSOLUTE_BLOCK: f64 = 100.0;
 
 pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Memory> {
     let scope = raw.memory.scope.check(problems, |text| scope(text));
     let timezone = raw.memory.timezone.check(problems, |text| timezone(text));
     let (observer, reflector) = phases(raw, problems);
+    let thresholds = Numbers::of(raw).validate(problems);
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
@@ -36,6 +30,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
         timezone: timezone?,
         temporal_markers: raw.memory.temporal_markers.value,
         daily_tokens: daily_tokens?,
+        thresholds: thresholds?,
         observation: observation?,
         reflection: reflection?,
         redact: redact?,
@@ -127,11 +122,11 @@ fn endpoint(
         )
     };
     if url.value.is_some() && key.value.is_none() {
-        let (what, remedy) = alone(url.key, key.key);
+        let (what, remedy) = alone(&url.key, &key.key);
         problems.push(url.problem(what, remedy));
     }
     if key.value.is_some() && url.value.is_none() {
-        let (what, remedy) = alone(key.key, url.key);
+        let (what, remedy) = alone(&key.key, &url.key);
         problems.push(key.problem(what, remedy));
     }
     let base_url = url.check_some(problems, |text| base_url(text));
@@ -173,16 +168,6 @@ fn observation(
     asked: Checked<Asked>,
     problems: &mut Vec<Problem>,
 ) -> Checked<Observation> {
-    let message_tokens = raw.message_tokens.check(problems, |&n| tokens(n));
-    // Without a threshold there is nothing to measure the others by.
-    let against = message_tokens.unwrap_or(u32::MAX);
-    let buffer_tokens = raw.buffer_tokens.check(problems, |&n| buffer(n, against));
-    let retention_floor = raw
-        .buffer_activation
-        .check(problems, |&n| floor(n, against));
-    let block_after_tokens = raw.block_after.check(problems, |&n| {
-        block_after(n, message_tokens.ok(), "message_tokens")
-    });
     let instruction = raw.instruction.check_some(problems, |text| said(text));
     let max_input_tokens = raw
         .max_input_tokens
@@ -204,10 +189,6 @@ fn observation(
     .phase(asked, problems);
     Ok(Observation {
         phase: phase?,
-        message_tokens: message_tokens?,
-        buffer_tokens: buffer_tokens?,
-        retention_floor: retention_floor?,
-        block_after_tokens: block_after_tokens?,
         instruction: instruction?,
         max_input_tokens: max_input_tokens?,
         previous_observer_tokens: previous_observer_tokens?,
@@ -223,14 +204,6 @@ fn reflection(
     asked: Checked<Asked>,
     problems: &mut Vec<Problem>,
 ) -> Checked<Reflection> {
-    let observation_tokens = raw.observation_tokens.check(problems, |&n| tokens(n));
-    let against = observation_tokens.unwrap_or(u32::MAX);
-    let reflect_from_tokens = raw
-        .buffer_activation
-        .check(problems, |&n| reflect_from(n, against));
-    let block_after_tokens = raw.block_after.check(problems, |&n| {
-        block_after(n, observation_tokens.ok(), "observation_tokens")
-    });
     let instruction = raw.instruction.check_some(problems, |text| said(text));
     let continuation_hints = raw.continuation_hints.check(problems, observer::hints);
     let phase = Calls {
@@ -244,9 +217,6 @@ fn reflection(
     let max_loss = raw.max_loss.check(problems, |&n| portion(n));
     Ok(Reflection {
         phase: phase?,
-        observation_tokens: observation_tokens?,
-        reflect_from_tokens: reflect_from_tokens?,
-        block_after_tokens: block_after_tokens?,
         instruction: instruction?,
         continuation_hints: continuation_hints?,
         max_loss: max_loss?,
@@ -274,11 +244,11 @@ impl Calls<'_> {
         let limit = self.max_output_tokens.filter(|at| at.value.is_some());
         for (key, twice) in [
             (
-                self.temperature.key,
+                &*self.temperature.key,
                 settings.temperature.is_some() && self.temperature.origin.is_some(),
             ),
             (
-                limit.map_or("", |written| written.key),
+                limit.map_or("", |written| &*written.key),
                 settings.max_output_tokens.is_some() && limit.is_some(),
             ),
         ] {
@@ -299,20 +269,6 @@ impl Calls<'_> {
             options: options?,
             timeout: timeout?,
         })
-    }
-}
-
-fn tokens(number: u64) -> Result<u32, Wrong> {
-    match u32::try_from(number) {
-        Ok(0) => Err(Wrong::new(
-            "0 tokens hold nothing",
-            "write a number above 0",
-        )),
-        Ok(number) => Ok(number),
-        Err(_) => Err(Wrong::new(
-            format!("{number} tokens are more than any model reads"),
-            "write a smaller number",
-        )),
     }
 }
 
@@ -344,145 +300,4 @@ fn portion(number: f64) -> Result<f64, Wrong> {
         format!("{number} is no share"),
         "write a number from 0 to 1",
     ))
-}
-
-fn buffer(number: f64, message_tokens: u32) -> Result<u32, Wrong> {
-    let remedy =
-        "write a fraction between 0 and 1, or a whole number of tokens below message_tokens";
-    let tokens = if 0.0 < number && number < 1.0 {
-        share(message_tokens, number)
-    } else {
-        whole(number, remedy)?
-    };
-    if tokens == 0 || tokens >= message_tokens {
-        let what = format!("{number} makes {tokens} tokens, of {message_tokens} message_tokens");
-        return Err(Wrong::new(what, remedy));
-    }
-    Ok(tokens)
-}
-
-fn floor(number: f64, message_tokens: u32) -> Result<u32, Wrong> {
-    let remedy =
-        "write the fraction to clear, above 0 and up to 1, or the tokens to keep, from 1000";
-    if 0.0 < number && number <= 1.0 {
-        return Ok(message_tokens - share(message_tokens, number));
-    }
-    if number < LEAST_ABSOLUTE_FLOOR {
-        let what =
-            format!("{number} is neither a fraction to clear nor a number of tokens to keep");
-        return Err(Wrong::new(what, remedy));
-    }
-    let tokens = whole(number, remedy)?;
-    if tokens >= message_tokens {
-        let what = format!("keeping {tokens} of {message_tokens} message_tokens clears nothing");
-        return Err(Wrong::new(what, "keep fewer tokens than message_tokens"));
-    }
-    Ok(tokens)
-}
-
-fn reflect_from(number: f64, observation_tokens: u32) -> Result<u32, Wrong> {
-    let remedy = "write a fraction above 0 and up to 1";
-    if !(0.0 < number && number <= 1.0) {
-        let what = format!("{number} is not a fraction of observation_tokens");
-        return Err(Wrong::new(what, remedy));
-    }
-    match share(observation_tokens, number) {
-        0 => Err(Wrong::new(format!("{number} makes 0 tokens"), remedy)),
-        tokens => Ok(tokens),
-    }
-}
-
-fn block_after(number: f64, threshold: Option<u32>, name: &str) -> Result<u32, Wrong> {
-    let remedy = format!(
-        "write a multiple from 1 to below 100, or a whole number of tokens not below {name}"
-    );
-    if number < 1.0 {
-        return Err(Wrong::new(format!("{number} lies below {name}"), remedy));
-    }
-    let Some(threshold) = threshold else {
-        return Ok(u32::MAX);
-    };
-    let tokens = if number < LEAST_ABSOLUTE_BLOCK {
-        share(threshold, number)
-    } else {
-        whole(number, &remedy)?
-    };
-    if tokens < threshold {
-        let what = format!("{tokens} tokens lie below {name}, {threshold}");
-        return Err(Wrong::new(what, remedy));
-    }
-    Ok(tokens)
-}
-
-/// `number` times `tokens`, rounded: 0.8 of 30,000 is 24,000 and not 24,000.000000000004.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the factor is positive, and `as` saturates where a multiple is beyond any number of tokens"
-)]
-fn share(tokens: u32, number: f64) -> u32 {
-    (f64::from(tokens) * number).round() as u32
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked in the line above"
-)]
-fn whole(number: f64, remedy: &str) -> Result<u32, Wrong> {
-    if number >= 0.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0 {
-        return Ok(number as u32);
-    }
-    Err(Wrong::new(
-        format!("{number} is not a number of tokens"),
-        remedy,
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffer_tokens_below_one_is_a_fraction() {
-        assert_eq!(buffer(0.2, 30_000).unwrap(), 6_000);
-        assert_eq!(buffer(0.999, 30_000).unwrap(), 29_970);
-        assert_eq!(buffer(1.0, 30_000).unwrap(), 1);
-        assert_eq!(buffer(5_000.0, 30_000).unwrap(), 5_000);
-        for wrong in [0.0, -0.1, 1.5, 30_000.0, 30_001.0, 0.000_001, 5e9] {
-            assert!(buffer(wrong, 30_000).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn buffer_activation_is_what_to_clear_or_what_to_keep() {
-        assert_eq!(floor(0.8, 30_000).unwrap(), 6_000);
-        assert_eq!(floor(1.0, 30_000).unwrap(), 0);
-        assert_eq!(floor(1_000.0, 30_000).unwrap(), 1_000);
-        assert_eq!(floor(29_999.0, 30_000).unwrap(), 29_999);
-        for wrong in [0.0, -1.0, 1.000_1, 2.0, 999.0, 1_000.5, 30_000.0] {
-            assert!(floor(wrong, 30_000).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn block_after_below_a_hundred_is_a_multiple() {
-        let after = |number| block_after(number, Some(30_000), "message_tokens");
-        assert_eq!(after(1.2).unwrap(), 36_000);
-        assert_eq!(after(1.0).unwrap(), 30_000);
-        assert_eq!(after(99.0).unwrap(), 2_970_000);
-        assert_eq!(after(30_000.0).unwrap(), 30_000);
-        for wrong in [0.0, 0.99, 100.0, 29_999.0, 40_000.5] {
-            assert!(after(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn reflection_starts_from_a_fraction() {
-        assert_eq!(reflect_from(0.5, 40_000).unwrap(), 20_000);
-        assert_eq!(reflect_from(1.0, 40_000).unwrap(), 40_000);
-        for wrong in [0.0, 1.1, -0.5, 1_000.0] {
-            assert!(reflect_from(wrong, 40_000).is_err(), "{wrong}");
-        }
-    }
 }

@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
 use super::problem::Problem;
-use super::written::{Choice, OrFalse, Written};
+use super::written::{Choice, OrFalse, Timing, Written};
 
 /// A section of the file and its keys, in the order of the reference.
 #[derive(Debug)]
@@ -190,6 +190,9 @@ settings! {
         /// Tokens that memory's own model calls, prompts and answers, may cost a tenant on a UTC day.
         /// Once they are spent its jobs wait for the next day; requests go on. Unset: no bound.
         daily_tokens: Option<u64> = Example("5000000"),
+        /// Whether raw messages may use what observations leave of message_tokens + observation_tokens:
+        /// observations take their place the later, the fewer of them there are.
+        share_token_budget: bool = Default("false"),
     }
 
     /// The Observer: turns older messages into observations.
@@ -205,12 +208,21 @@ settings! {
         /// Tokens of new messages that are observed at a time, in the background: below 1 a fraction
         /// of message_tokens, else a number of tokens; less than message_tokens.
         buffer_tokens: f64 = Default("0.2"),
+        /// Whether each turn is observed once it has ended, however short it is, instead of waiting for
+        /// buffer_tokens. Costs one call of the Observer a turn.
+        buffer_on_idle: bool = Default("false"),
         /// How much goes when observations take the messages' place: up to 1 the fraction of
         /// message_tokens to clear, from 1000 the tokens of recent messages to keep.
         buffer_activation: f64 = Default("0.8"),
         /// From here on, clearing enough comes before keeping the retention floor: below 100 a
         /// multiple of message_tokens, else a number of tokens; at least message_tokens.
         block_after: f64 = Default("1.2"),
+        /// Let observations take the messages' place before message_tokens when the conversation has
+        /// been idle for so long that the provider's prompt cache is lost anyway: a duration, "auto"
+        /// (as long as this provider keeps the cache of this model), or false.
+        activate_after_idle: Timing = Default("false"),
+        /// The same when another model is asked than before, whose cache holds nothing yet.
+        activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0.3"),
         /// Most tokens the Observer may write per call. Unset: the model's own limit.
@@ -267,6 +279,12 @@ settings! {
         /// important or done that a reflection may lose, 0 to 1. One that loses more is asked for again
         /// with a list of what is missing; what is missing then is put back.
         max_loss: f64 = Default("0.05"),
+        /// Let a reflection that is ready take the observations' place before observation_tokens when
+        /// the conversation has been idle for so long: as in memory.observation, which it does not
+        /// follow by itself.
+        activate_after_idle: Timing = Default("false"),
+        /// The same when another model is asked than before.
+        activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0"),
         /// As of the Observer.

@@ -113,6 +113,7 @@ pub struct Memory {
     pub temporal_markers: bool,
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
+    pub thresholds: Thresholds,
     pub observation: Observation,
     pub reflection: Reflection,
     pub redact: Redact,
@@ -153,18 +154,54 @@ pub enum Attachments {
     Only(Vec<String>),
 }
 
+/// The numbers decisions are made by, all in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Raw messages at which observations take their place; above 0.
+    pub message_tokens: u32,
+    /// New messages observed at a time; above 0, below `message_tokens`.
+    pub buffer_tokens: u32,
+    /// Whether each turn is observed once it has ended.
+    pub buffer_on_idle: bool,
+    /// Recent messages that stay raw at an activation; below `message_tokens`.
+    pub retention_floor: u32,
+    /// Raw messages from which clearing enough comes before the floor; at least `message_tokens`.
+    pub message_limit: u32,
+    /// Observations at which a reflection takes their place; above 0.
+    pub observation_tokens: u32,
+    /// Observations from which one is made; above 0, at most `observation_tokens`.
+    pub reflect_from: u32,
+    /// Observations from which a poor reflection is better than none; at least `observation_tokens`.
+    pub observation_limit: u32,
+    /// Whether raw messages may use what observations leave of both budgets.
+    pub share_token_budget: bool,
+    /// When observations are used before `message_tokens`.
+    pub early_activation: Early,
+    /// When a reflection is used before `observation_tokens`.
+    pub early_reflection: Early,
+}
+
+/// Moments at which the provider's prompt cache is lost anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Early {
+    pub idle: Idle,
+    /// When another model is asked than before.
+    pub model_change: bool,
+}
+
+/// How long a conversation has to be idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    Never,
+    After(Duration),
+    /// As long as the provider keeps the prompt.
+    Auto,
+}
+
 /// The Observer.
 #[derive(Debug, Clone)]
 pub struct Observation {
     pub phase: Phase,
-    /// Tokens of raw messages at which observations take their place; above 0.
-    pub message_tokens: u32,
-    /// Tokens of new messages observed at a time; above 0, below `message_tokens`.
-    pub buffer_tokens: u32,
-    /// Tokens of recent messages that stay raw at an activation; below `message_tokens`.
-    pub retention_floor: u32,
-    /// Tokens from which clearing enough comes before the floor; at least `message_tokens`.
-    pub block_after_tokens: u32,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
     /// Most tokens of history in one call.
@@ -183,12 +220,6 @@ pub struct Observation {
 #[derive(Debug, Clone)]
 pub struct Reflection {
     pub phase: Phase,
-    /// Tokens of observations at which a reflection takes their place; above 0.
-    pub observation_tokens: u32,
-    /// Tokens of observations from which one is made; above 0, at most `observation_tokens`.
-    pub reflect_from_tokens: u32,
-    /// Tokens at which code shortens the log where no model did; at least `observation_tokens`.
-    pub block_after_tokens: u32,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
     pub continuation_hints: Hints,

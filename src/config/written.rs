@@ -5,6 +5,7 @@
 //! flags are always text, so every kind can be read from text too, and text is never guessed to be
 //! something else: a key of digits stays a key of digits.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use config::ValueKind;
@@ -14,9 +15,9 @@ use secrecy::SecretString;
 use super::problem::Problem;
 
 /// A value with its key and its source.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Written<T> {
-    pub(super) key: &'static str,
+    pub(super) key: Cow<'static, str>,
     /// Who wrote it; `None` when it is the default.
     pub(super) origin: Option<String>,
     pub(super) value: T,
@@ -26,7 +27,7 @@ impl<T> Written<T> {
     /// A problem with this value.
     pub(super) fn problem(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         Problem {
-            key: self.key.to_owned(),
+            key: self.key.clone().into_owned(),
             origin: self.origin.clone(),
             what: what.into(),
             remedy: remedy.into(),
@@ -244,6 +245,32 @@ impl Lexical for Choice {
                 Some(Self::Word(text.trim().to_owned()))
             }
             kind => Vec::read(kind).map(Self::Some),
+        }
+    }
+}
+
+/// A moment that can be left to the provider, or left out: a duration, "auto" or `false`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timing {
+    Never,
+    After(Duration),
+    Auto,
+}
+
+impl Lexical for Timing {
+    const EXPECTED: &'static str = "a duration with its unit, \"auto\" or false";
+    const EXAMPLE: &'static str =
+        "a number and ms, s, m or h in quotes, such as \"5m\" or \"1.5h\", or \"auto\", or false";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Boolean(false) => Some(Self::Never),
+            ValueKind::String(text) => match text.trim() {
+                "auto" => Some(Self::Auto),
+                text if text.eq_ignore_ascii_case("false") => Some(Self::Never),
+                _ => Duration::read(kind).map(Self::After),
+            },
+            _ => None,
         }
     }
 }

@@ -5,18 +5,17 @@
 //! tests. Boundaries are a function of content and stored counts alone, so every process computes
 //! the same ranges and the unique key of a job makes the work happen once.
 
+mod early;
+mod size;
 mod standing;
 mod view;
 
+pub use early::early;
 pub use standing::{Standing, standing};
 use view::{View, text_tokens, tokens, usable};
 
 use super::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, Span};
 use crate::history::Link;
-
-/// At least this much stays raw after an activation, where the floor itself is not smaller: below
-/// it a model loses the thread of what is being said (the published bound of 1,000 tokens).
-const MIN_RAW: u32 = 1_000;
 
 /// Everything known of one chain.
 #[derive(Clone, Copy, Debug)]
@@ -100,17 +99,14 @@ pub struct Plan {
 /// What to do next for `path`. Empty where everything is as it should be.
 pub fn advance(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
     let view = View::of(path);
-    let mut steps = observe(&view, policy);
-    let waiting = steps
-        .iter()
-        .any(|step| matches!(step, Step::Observe { .. }));
+    let (mut steps, coming) = observe(&view, policy);
     // An older request that came again is no place to prepare from: a longer one has carried its
     // newest message. What is prepared is used after the longest, and this one's question may be
     // long answered by then; pinned all the same, it would cost more than it saves (INV-WORTH).
     let newest = path.nodes.last().is_some_and(|tip| !tip.confirmed);
     if newest {
         steps.extend(
-            activate(&view, policy, waiting)
+            activate(&view, policy, &coming)
                 .or_else(|| condense(&view, policy))
                 .map(Step::Snapshot),
         );
@@ -130,43 +126,48 @@ pub fn overflow(path: &Path<'_>, policy: &Policy) -> Option<Plan> {
 /// The first boundary after `from` among the first `limit` messages: at least `buffer_tokens`
 /// further on, where no tool call is open. The end of a turn is preferred, since then the tail
 /// begins with the user's words and no question is observed without its answer; but not for longer
-/// than half the size again.
-fn boundary(nodes: &[Node], from: usize, limit: usize, buffer_tokens: u32) -> Option<usize> {
+/// than half the size again. With `buffer_on_idle` the end of any turn is a boundary.
+fn boundary(nodes: &[Node], from: usize, limit: usize, policy: &Policy) -> Option<usize> {
+    let buffer_tokens = policy.buffer_tokens;
+    // A chunk is never so large that raw history would have to outgrow its own threshold for it.
+    let half = (buffer_tokens / 2).min(policy.message_tokens.saturating_sub(buffer_tokens));
+    let most = buffer_tokens.saturating_add(half);
     let mut sum = 0_u32;
     let mut first = None;
     for node in nodes.get(from..limit)? {
         sum = sum.saturating_add(node.tokens);
-        if sum < buffer_tokens {
+        let turn_end = node.closed && node.turn_end;
+        if sum < buffer_tokens && !(policy.buffer_on_idle && turn_end) {
             continue;
         }
-        if node.closed && node.turn_end {
-            return Some(
-                first
-                    .filter(|_| sum >= limit_of(buffer_tokens))
-                    .unwrap_or(node.count),
-            );
+        if turn_end {
+            return Some(first.filter(|_| sum >= most).unwrap_or(node.count));
         }
         if node.closed && first.is_none() {
             first = Some(node.count);
         }
-        if first.is_some() && sum >= limit_of(buffer_tokens) {
+        if first.is_some() && sum >= most {
             return first;
         }
     }
     None
 }
 
-fn limit_of(buffer_tokens: u32) -> u32 {
-    buffer_tokens.saturating_add(buffer_tokens / 2)
+/// What the Observer is about to write.
+struct Coming {
+    /// Ranges that are offered now.
+    offered: bool,
+    /// A range that is complete, and waits for the next request to confirm it.
+    unconfirmed: bool,
 }
 
 /// Every range that is complete and confirmed but not yet observed or offered.
-fn observe(view: &View<'_>, policy: &Policy) -> Vec<Step> {
+fn observe(view: &View<'_>, policy: &Policy) -> (Vec<Step>, Coming) {
     let nodes = view.path.nodes;
     let mut steps = Vec::new();
     let mut from = view.observed();
     while let Some(to) =
-        queued(view, from).or_else(|| boundary(nodes, from, view.confirmed, policy.buffer_tokens))
+        queued(view, from).or_else(|| boundary(nodes, from, view.confirmed, policy))
     {
         let span = span(view, from, to);
         let taken = view.path.work.iter().any(|work| {
@@ -180,7 +181,11 @@ fn observe(view: &View<'_>, policy: &Policy) -> Vec<Step> {
         }
         from = to;
     }
-    steps
+    let coming = Coming {
+        offered: !steps.is_empty(),
+        unconfirmed: boundary(nodes, from, nodes.len(), policy).is_some(),
+    };
+    (steps, coming)
 }
 
 /// Where a range ends that is being observed from `from` on: it was cut when `buffer_tokens` was
@@ -214,23 +219,18 @@ fn span(view: &View<'_>, from: usize, to: usize) -> Span {
 }
 
 /// The raw history reached `message_tokens`: bring it down to the floor.
-fn activate(view: &View<'_>, policy: &Policy, more_offered: bool) -> Option<Plan> {
+fn activate(view: &View<'_>, policy: &Policy, coming: &Coming) -> Option<Plan> {
+    let policy = &policy.beside(view.sent_tokens());
     let pending = view.pending();
     let chunks = view.fresh_chunks();
     if pending < policy.message_tokens || chunks.is_empty() {
         return None;
     }
-    let sums: Vec<u32> = chunks
-        .iter()
-        .scan(0_u32, |sum, chunk| {
-            *sum = sum.saturating_add(chunk.message_tokens);
-            Some(*sum)
-        })
-        .collect();
+    let sums = sums(&chunks);
     // Every activation costs the cache of the tail once, so a large backlog is not activated chunk
     // by chunk: while the Observer is still at work on what would be covered too, wait, or take at
     // least half of what is wanted.
-    let at_work = more_offered
+    let at_work = coming.offered
         || view.path.work.iter().any(|work| {
             work.kind == PartKind::Chunk
                 && work.state == WorkState::Fresh
@@ -241,34 +241,19 @@ fn activate(view: &View<'_>, policy: &Policy, more_offered: bool) -> Option<Plan
     if at_work && reached < target && (pending < policy.block_after || reached < target / 2) {
         return None;
     }
-    let count = activation_size(&sums, pending, policy);
+    let count = size::due(&sums, pending, policy, coming.unconfirmed)?;
     plan(view, policy, chunks[count - 1].span, Cause::Threshold)
 }
 
-/// How many chunks an activation takes; `sums` are the tokens of the first one, two, ... chunks.
-///
-/// The published order of preference: past the floor when the history is overdue or the overshoot
-/// is small, else short of it, else past it whatever remains, else one chunk.
-fn activation_size(sums: &[u32], pending: u32, policy: &Policy) -> usize {
-    let floor = policy.retention_floor;
-    let target = pending.saturating_sub(floor);
-    let min_raw = MIN_RAW.min(floor);
-    let leaves_enough = |sum: u32| pending.saturating_sub(sum) >= min_raw;
-    let over = sums.iter().position(|sum| *sum >= target);
-    let under = sums.iter().rposition(|sum| *sum < target);
-    let small_overshoot = |sum: u32| u64::from(sum - target) * 100 <= u64::from(floor) * 95;
-    let chosen = match (over, under) {
-        (Some(over), _)
-            if leaves_enough(sums[over])
-                && (pending >= policy.block_after || small_overshoot(sums[over])) =>
-        {
-            over
-        }
-        (_, Some(under)) if leaves_enough(sums[under]) => under,
-        (Some(over), _) => over,
-        _ => 0,
-    };
-    chosen + 1
+/// Tokens of the messages of the first one, two, ... of `chunks`.
+fn sums(chunks: &[&PartMeta]) -> Vec<u32> {
+    chunks
+        .iter()
+        .scan(0_u32, |sum, chunk| {
+            *sum = sum.saturating_add(chunk.message_tokens);
+            Some(*sum)
+        })
+        .collect()
 }
 
 /// The observations that are sent reached their budget and a reflection can take their place.
@@ -295,7 +280,26 @@ fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
 /// will be sent once this chain is as long as the fork was, and would take back what this one rewrites
 /// (INV-PREFIX).
 fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
-    let plan = plan_to(view, policy, last, cause)?;
+    plan_with(view, policy, last, cause, Reflected::AtBudget)
+}
+
+/// When the newest reflection takes the place of what it condenses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reflected {
+    /// Where what is sent would reach `observation_tokens` otherwise.
+    AtBudget,
+    /// Now.
+    Now,
+}
+
+fn plan_with(
+    view: &View<'_>,
+    policy: &Policy,
+    last: Span,
+    cause: Cause,
+    reflected: Reflected,
+) -> Option<Plan> {
+    let plan = plan_to(view, policy, last, cause, reflected)?;
     let forked = view
         .path
         .snapshots
@@ -308,18 +312,24 @@ fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Pl
         .chunks
         .iter()
         .find(|chunk| Some(chunk.span.to_count) == forked)
-        .and_then(|chunk| plan_to(view, policy, chunk.span, cause));
+        .and_then(|chunk| plan_to(view, policy, chunk.span, cause, reflected));
     further.or(Some(plan))
 }
 
 /// The snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
-fn plan_to(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
+fn plan_to(
+    view: &View<'_>,
+    policy: &Policy,
+    last: Span,
+    cause: Cause,
+    reflected: Reflected,
+) -> Option<Plan> {
     let to_count = last.to_count;
     let appended = view.continued(to_count).or_else(|| view.log(to_count));
     let over_budget = appended
         .as_ref()
         .is_none_or(|log| text_tokens(log) >= policy.observation_tokens);
-    let log = if over_budget {
+    let log = if over_budget || reflected == Reflected::Now {
         view.log(to_count).or(appended)
     } else {
         appended

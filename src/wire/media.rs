@@ -157,7 +157,7 @@ mod tests {
                 text.push(char::from(DIGITS[digit as usize]));
             }
         }
-        while text.len() % 4 != 0 {
+        while !text.len().is_multiple_of(4) {
             text.push('=');
         }
         text

@@ -12,7 +12,7 @@ use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_
 use super::proxy::{Exchange, Shown};
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
-use super::talk::{Digest, Request, Run};
+use super::talk::{Digest, PICTURE_TOKENS, Request, Run};
 use super::world::Used;
 
 /// An accepted request.
@@ -469,7 +469,7 @@ fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String]) -> u32 {
     }
     let covered = &read.request.turns[..read.cut.min(read.request.turns.len())];
     let images = covered.iter().filter(|turn| turn.has_image()).count();
-    cache::STEP_TOKENS + 765 * u32::try_from(images).unwrap()
+    cache::STEP_TOKENS + u32::try_from(PICTURE_TOKENS * images).unwrap()
 }
 
 /// INV-PREFIX, between activations: of what was sent before no more is lost than the client itself

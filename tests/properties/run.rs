@@ -1,6 +1,6 @@
 //! One case: clients with their habits, a provider with its rules, and what happens.
 
-use diarist::memory::{Policy, render};
+use diarist::memory::{Early, Policy, render};
 use diarist::provider::Rules;
 use diarist::wire::Placement;
 use proptest::prelude::*;
@@ -62,6 +62,7 @@ impl Mode {
 pub struct Case {
     pub message_tokens: u32,
     pub observation_tokens: u32,
+    pub settings: Settings,
     pub script: Script,
     pub mode: Mode,
     pub placement: Placement,
@@ -74,18 +75,77 @@ pub struct Case {
     pub moves: Vec<Move>,
 }
 
+/// What an operator may set beside the two budgets, in hundredths of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Of `message_tokens`.
+    pub buffer: u32,
+    /// Of `message_tokens`; of both budgets where they are shared.
+    pub cleared: u32,
+    /// Of either budget.
+    pub block_after: u32,
+    /// Of `observation_tokens`.
+    pub reflect_from: u32,
+    pub share: bool,
+    pub buffer_on_idle: bool,
+}
+
+/// The published defaults.
+pub const PUBLISHED: Settings = Settings {
+    buffer: 20,
+    cleared: 80,
+    block_after: 120,
+    reflect_from: 50,
+    share: false,
+    buffer_on_idle: false,
+};
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let drawn = (
+        5_u32..90,
+        10_u32..=100,
+        100_u32..300,
+        20_u32..=100,
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(
+            |(buffer, cleared, block_after, reflect_from, share, buffer_on_idle)| Settings {
+                buffer,
+                cleared,
+                block_after,
+                reflect_from,
+                share,
+                buffer_on_idle,
+            },
+        );
+    prop_oneof![1 => Just(PUBLISHED), 1 => drawn]
+}
+
 impl Case {
     fn policy(&self) -> Policy {
         let overhead = render::preamble_tokens(render::PREAMBLE_VERSION);
+        let (settings, messages) = (self.settings, self.message_tokens);
+        let observations = self.observation_tokens;
+        let most = if settings.share {
+            messages + observations
+        } else {
+            messages
+        };
         Policy {
-            message_tokens: self.message_tokens,
-            buffer_tokens: self.message_tokens / 5,
-            retention_floor: self.message_tokens / 5,
-            block_after: self.message_tokens * 6 / 5,
-            observation_tokens: self.observation_tokens,
-            reflect_from: self.observation_tokens / 2,
-            observation_limit: self.observation_tokens * 6 / 5,
+            message_tokens: messages,
+            buffer_tokens: messages * settings.buffer / 100,
+            buffer_on_idle: settings.buffer_on_idle,
+            // What validation refuses is never drawn: to keep all of the smaller budget.
+            retention_floor: (most - most * settings.cleared / 100).min(messages * 95 / 100),
+            block_after: messages * settings.block_after / 100,
+            observation_tokens: observations,
+            reflect_from: observations * settings.reflect_from / 100,
+            observation_limit: observations * settings.block_after.max(120) / 100,
+            share_token_budget: settings.share,
             block_overhead: overhead + 16,
+            early_activation: Early::NEVER,
+            early_reflection: Early::NEVER,
         }
     }
 }
@@ -122,7 +182,7 @@ pub fn case() -> impl Strategy<Value = Case> {
     ];
     (
         700_u32..2_000,
-        200_u32..600,
+        (200_u32..600, settings()),
         script(),
         mode,
         (placement, prop_oneof![3 => Just(1_usize), 1 => Just(2)]),
@@ -133,7 +193,7 @@ pub fn case() -> impl Strategy<Value = Case> {
         .prop_map(
             |(
                 message_tokens,
-                observation_tokens,
+                (observation_tokens, settings),
                 script,
                 mode,
                 (placement, processes),
@@ -143,6 +203,7 @@ pub fn case() -> impl Strategy<Value = Case> {
             )| Case {
                 message_tokens,
                 observation_tokens,
+                settings,
                 script,
                 mode,
                 placement,

@@ -10,6 +10,12 @@ use bytes::Bytes;
 use diarist::history::{Piece, Role, Spoken};
 use diarist::provider::judge::signature_for;
 
+/// The beginning of a picture of 1,024 x 1,024.
+const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAQA";
+
+/// What it costs by OpenAI's rules.
+pub const PICTURE_TOKENS: usize = 765;
+
 /// The prime 2^61 - 1: digests are numbers below it, so that those of a sequence can be folded.
 const PRIME: u128 = (1 << 61) - 1;
 const BASE: u128 = 0x1234_5678_9abc_def1 % PRIME;
@@ -92,7 +98,7 @@ impl Said {
 
     fn tokens(&self) -> usize {
         let rest = match self {
-            Self::User { image: true, .. } => 765,
+            Self::User { image: true, .. } => PICTURE_TOKENS,
             Self::Calls { calls, .. } => calls.iter().map(|call| 8 + call.query.len() / 4).sum(),
             _ => 0,
         };
@@ -249,7 +255,7 @@ fn write(said: &Said, spelling: Spelling) -> String {
         }
         Said::User { text, image } => {
             // As many bytes as the message is counted for, so that sizes in bytes tell the truth.
-            let url = image.then(|| format!("data:image/png;base64,{}", "iVBO".repeat(750)));
+            let url = image.then(|| format!("{PICTURE}{}", "AAAA".repeat(742)));
             fields.push(("content", content(text, url, spelling)));
         }
         Said::System(text) | Said::Answer(text) => {

@@ -30,6 +30,10 @@ const POLICY: Policy = Policy {
     reflect_from: u32::MAX,
     observation_limit: u32::MAX,
     block_overhead: 0,
+    buffer_on_idle: false,
+    share_token_budget: false,
+    early_activation: diarist::memory::Early::NEVER,
+    early_reflection: diarist::memory::Early::NEVER,
 };
 
 /// A client in front of a store, and what an onlooker knows of both.

@@ -56,6 +56,11 @@ impl<'a> View<'a> {
         self.current.map_or(0, |snapshot| snapshot.to_count)
     }
 
+    /// Tokens of the observations that are sent.
+    pub(super) fn sent_tokens(&self) -> u32 {
+        self.current.map_or(0, |snapshot| snapshot.tokens)
+    }
+
     /// Tokens of the raw history the next request would carry, without its newest turn.
     pub(super) fn pending(&self) -> u32 {
         tokens(&self.path.nodes[self.covered().min(self.path.nodes.len())..])

@@ -1,0 +1,67 @@
+//! What can be activated at a moment when the prompt cache is lost anyway: the conversation was idle
+//! for longer than its provider keeps it, or another model is asked.
+//!
+//! No threshold has to be reached, since it costs nothing; the floor, the minimum and INV-WORTH hold as
+//! ever. A reflection is used early only where it stands to gain much and what follows it is
+//! substantial: by itself it would take away more detail than it saves (the published guard).
+
+use super::view::{View, text_tokens};
+use super::{Path, Plan, Reflected, plan, plan_with, size, sums};
+use crate::memory::{Cause, Early, Idle, PartKind, Policy};
+
+/// The snapshot that may be prepared for `path` because of `cause`; `None` where the policy asks for
+/// none, or there is nothing to gain.
+pub fn early(path: &Path<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
+    let view = View::of(path);
+    // As in `advance`: an older request that came again is no place to prepare from.
+    if path.nodes.last().is_none_or(|tip| tip.confirmed) {
+        return None;
+    }
+    let asked = |early: Early| match cause {
+        Cause::Idle => early.idle != Idle::Never,
+        Cause::ModelChange => early.model_change,
+        Cause::Threshold | Cause::Reflection | Cause::Overflow => false,
+    };
+    let activated = asked(policy.early_activation)
+        .then(|| activate(&view, policy, cause))
+        .flatten();
+    let to_count = activated
+        .as_ref()
+        .map_or(view.covered(), |plan| plan.to_count);
+    let condensed = asked(policy.early_reflection)
+        .then(|| condense(&view, policy, to_count, cause))
+        .flatten();
+    condensed.or(activated)
+}
+
+fn activate(view: &View<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
+    let policy = &policy.beside(view.sent_tokens());
+    let chunks = view.fresh_chunks();
+    let count = size::early(&sums(&chunks), view.pending(), policy)?;
+    plan(view, policy, chunks[count - 1].span, cause)
+}
+
+/// The log up to `to_count` with its newest reflection, where that is not sent yet: what follows it must
+/// weigh at least as much as it does itself, and both together three quarters of what is left between
+/// the point at which a reflection is prepared and the one at which it is due (15,000 by default).
+fn condense(view: &View<'_>, policy: &Policy, to_count: usize, cause: Cause) -> Option<Plan> {
+    let current = view.current?;
+    let log = view.log(to_count)?;
+    let (first, tail) = log.split_first()?;
+    if first.kind != PartKind::Reflection || current.parts.contains(&first.id) {
+        return None;
+    }
+    let tail_tokens = text_tokens(tail);
+    let together = u64::from(first.tokens) + u64::from(tail_tokens);
+    let span = policy
+        .observation_tokens
+        .saturating_sub(policy.reflect_from);
+    if tail_tokens < first.tokens || together * 4 < u64::from(span) * 3 {
+        return None;
+    }
+    let last = view
+        .chunks
+        .iter()
+        .find(|chunk| chunk.span.to_count == to_count)?;
+    plan_with(view, policy, last.span, cause, Reflected::Now)
+}

@@ -1,0 +1,299 @@
+//! The numbers that decisions are made by, and what is known of caches and models for them. Values
+//! only: `config` says what is valid, `advance` decides. The recorder takes the policy of the
+//! conversation's model.
+
+use std::time::Duration;
+
+/// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Raw history that makes a snapshot due (published default 30,000).
+    pub message_tokens: u32,
+    /// Raw history in one chunk, at least (published default 0.2 of `message_tokens`).
+    pub buffer_tokens: u32,
+    /// Whether each turn is observed when it has ended, however short it is.
+    pub buffer_on_idle: bool,
+    /// Raw history an activation aims to keep (published default: 0.2 of `message_tokens`).
+    pub retention_floor: u32,
+    /// Raw history from which an activation takes what it can get (default 1.2 × `message_tokens`).
+    pub block_after: u32,
+    /// Observations that make a reflection due (published default 40,000).
+    pub observation_tokens: u32,
+    /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
+    pub reflect_from: u32,
+    /// Observations at which code shortens the log where no model did (default 1.2 ×
+    /// `observation_tokens`).
+    pub observation_limit: u32,
+    /// Whether raw history may use what the observations leave of both budgets.
+    pub share_token_budget: bool,
+    /// What the block costs beside its parts: preamble and message overhead.
+    pub block_overhead: u32,
+    /// When observations take the messages' place before `message_tokens`.
+    pub early_activation: Early,
+    /// When a reflection takes the observations' place before `observation_tokens`.
+    pub early_reflection: Early,
+}
+
+impl Policy {
+    /// The thresholds while the observations that are sent hold `tokens`. With a shared budget raw
+    /// history may grow into what they leave of it: 70,000 of 30,000 + 40,000 where there are none.
+    #[must_use]
+    pub fn beside(self, tokens: u32) -> Self {
+        if !self.share_token_budget {
+            return self;
+        }
+        let total = self.message_tokens.saturating_add(self.observation_tokens);
+        let more = total
+            .saturating_sub(tokens)
+            .saturating_sub(self.message_tokens);
+        Self {
+            message_tokens: self.message_tokens.saturating_add(more),
+            block_after: self.block_after.saturating_add(more),
+            ..self
+        }
+    }
+
+    /// How far raw history may grow while an activation waits for a better moment. INV-BOUND allows
+    /// 1.2 × `message_tokens`, whatever `block_after` is.
+    #[must_use]
+    pub fn patience(&self) -> u32 {
+        let bound = self.message_tokens.saturating_add(self.message_tokens / 5);
+        self.block_after.min(bound)
+    }
+}
+
+/// Moments at which the prompt cache is lost anyway, so that an activation costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Early {
+    /// When the conversation has been idle for so long.
+    pub idle: Idle,
+    /// When another model is asked than before.
+    pub model_change: bool,
+}
+
+impl Early {
+    /// At no such moment.
+    pub const NEVER: Self = Self {
+        idle: Idle::Never,
+        model_change: false,
+    };
+}
+
+/// How long a conversation has to be idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Idleness is no reason.
+    #[default]
+    Never,
+    /// This long.
+    After(Duration),
+    /// As long as its provider keeps a prompt in its cache.
+    Auto,
+}
+
+impl Idle {
+    /// How long, where the provider's cache lives for `lifetime`.
+    #[must_use]
+    pub fn after(self, lifetime: Duration) -> Option<Duration> {
+        match self {
+            Self::Never => None,
+            Self::After(time) => Some(time),
+            Self::Auto => Some(lifetime),
+        }
+    }
+}
+
+/// How long the provider at `host` keeps a prompt of `model` in its cache, where the request asked for
+/// `retention`, by what providers publish. Unknown ones are taken for short: then what is made early is
+/// merely early.
+#[must_use]
+pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Duration {
+    const MINUTES: u64 = 60;
+    const HOURS: u64 = 60 * MINUTES;
+    let seconds = match Provider::of(host, model) {
+        Provider::OpenAi => match retention {
+            Some("24h") => HOURS,
+            Some("in_memory" | "in-memory") => 5 * MINUTES,
+            _ if is_short_lived(name(model)) => 5 * MINUTES,
+            _ => HOURS,
+        },
+        Provider::Google => 24 * HOURS,
+        Provider::DeepSeek => HOURS,
+        Provider::Groq => 2 * HOURS,
+        Provider::Other => 5 * MINUTES,
+    };
+    Duration::from_secs(seconds)
+}
+
+/// Models of OpenAI whose prompts stay for minutes; newer ones keep them for an hour.
+fn is_short_lived(model: &str) -> bool {
+    let model = model.to_ascii_lowercase();
+    let family = |name: &str| {
+        model
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    model.starts_with("gpt-4")
+        || ["gpt-5", "gpt-5.1", "gpt-5.2", "gpt-5.3", "gpt-5.4"]
+            .into_iter()
+            .any(family)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Provider {
+    OpenAi,
+    Google,
+    DeepSeek,
+    Groq,
+    /// Anthropic, xAI, OpenRouter and whoever is not known: five minutes.
+    Other,
+}
+
+impl Provider {
+    /// By the host where it is a provider's own; a gateway is told by the first part of the model's
+    /// name ("openai/gpt-5"), as OpenRouter's is not: it spreads requests over many providers.
+    fn of(host: &str, model: &str) -> Self {
+        let host = host.to_ascii_lowercase();
+        let within = |domain: &str| {
+            host.strip_suffix(domain)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let known = [
+            ("openai.com", Self::OpenAi),
+            ("openai.azure.com", Self::OpenAi),
+            ("googleapis.com", Self::Google),
+            ("deepseek.com", Self::DeepSeek),
+            ("groq.com", Self::Groq),
+            ("anthropic.com", Self::Other),
+            ("x.ai", Self::Other),
+            ("openrouter.ai", Self::Other),
+        ];
+        if let Some((_, provider)) = known.into_iter().find(|(domain, _)| within(domain)) {
+            return provider;
+        }
+        match provider(model) {
+            Some("openai" | "azure") => Self::OpenAi,
+            Some("google" | "gemini" | "vertex_ai" | "models") => Self::Google,
+            Some("deepseek") => Self::DeepSeek,
+            Some("groq") => Self::Groq,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether a request for `new` asks another model than the one for `old` did. Providers are compared
+/// by what stands before a dot ("openai.responses" is "openai"), and only where both are named; no
+/// model at all is never another one.
+#[must_use]
+pub fn is_another_model(old: &str, new: &str) -> bool {
+    if old.is_empty() || new.is_empty() {
+        return false;
+    }
+    if name(old) != name(new) {
+        return true;
+    }
+    matches!((provider(old), provider(new)), (Some(old), Some(new)) if old != new)
+}
+
+fn provider(model: &str) -> Option<&str> {
+    let (provider, _) = model.split_once('/')?;
+    provider.split('.').next()
+}
+
+fn name(model: &str) -> &str {
+    model.split_once('/').map_or(model, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_budget_lets_raw_history_grow_into_what_observations_leave() {
+        let policy = Policy {
+            message_tokens: 30_000,
+            buffer_tokens: 6_000,
+            buffer_on_idle: false,
+            retention_floor: 14_000,
+            block_after: 36_000,
+            observation_tokens: 40_000,
+            reflect_from: 20_000,
+            observation_limit: 48_000,
+            share_token_budget: true,
+            block_overhead: 300,
+            early_activation: Early::NEVER,
+            early_reflection: Early::NEVER,
+        };
+        for (observations, raw) in [
+            (0, 70_000),
+            (10_000, 60_000),
+            (39_999, 30_001),
+            (40_000, 30_000),
+            (90_000, 30_000),
+        ] {
+            let now = policy.beside(observations);
+            assert_eq!(now.message_tokens, raw);
+            assert_eq!(now.block_after - now.message_tokens, 6_000);
+        }
+        let plain = Policy {
+            share_token_budget: false,
+            ..policy
+        };
+        assert_eq!(plain.beside(0), plain);
+    }
+
+    #[test]
+    fn caches_live_as_long_as_their_providers_say() {
+        let minutes =
+            |host, model, retention| cache_lifetime(host, model, retention).as_secs() / 60;
+        let openai = |model| minutes("api.openai.com", model, None);
+        for short in [
+            "gpt-4",
+            "gpt-4o",
+            "gpt-4.1-mini",
+            "gpt-5",
+            "gpt-5-mini",
+            "gpt-5.1",
+            "gpt-5.4-codex",
+        ] {
+            assert_eq!(openai(short), 5, "{short}");
+        }
+        for long in ["gpt-5.5", "gpt-5.40", "o3", "gpt-6"] {
+            assert_eq!(openai(long), 60, "{long}");
+        }
+        assert_eq!(minutes("api.openai.com", "gpt-4o", Some("24h")), 60);
+        assert_eq!(minutes("api.openai.com", "o3", Some("in_memory")), 5);
+        assert_eq!(minutes("me.openai.azure.com", "o3", None), 60);
+        let google = "generativelanguage.googleapis.com";
+        assert_eq!(minutes(google, "gemini-3-pro", None), 24 * 60);
+        assert_eq!(minutes("api.deepseek.com", "deepseek-chat", None), 60);
+        assert_eq!(minutes("api.groq.com", "llama", None), 120);
+        for host in [
+            "api.anthropic.com",
+            "api.x.ai",
+            "127.0.0.1",
+            "notopenai.com",
+        ] {
+            assert_eq!(minutes(host, "o3", None), 5, "{host}");
+        }
+        // A gateway names the provider in the model, but OpenRouter spreads over many.
+        assert_eq!(minutes("gateway.example", "openai/o3", None), 60);
+        assert_eq!(minutes("gateway.example", "google/gemini-3", None), 24 * 60);
+        assert_eq!(minutes("openrouter.ai", "openai/o3", None), 5);
+    }
+
+    #[test]
+    fn another_model_is_another_name_or_another_provider() {
+        assert!(is_another_model("gpt-5", "gpt-5-mini"));
+        assert!(is_another_model("openai/gpt-5", "azure/gpt-5"));
+        for (old, new) in [
+            ("gpt-5", "gpt-5"),
+            ("openai/gpt-5", "openai.responses/gpt-5"),
+            ("gpt-5", "openai/gpt-5"),
+            ("", "gpt-5"),
+            ("gpt-5", ""),
+        ] {
+            assert!(!is_another_model(old, new), "{old} {new}");
+        }
+    }
+}
