@@ -25,7 +25,8 @@ use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Policy, render};
 use crate::proxy::manners::Manners;
-use crate::proxy::{Limits, Memory, Proxy};
+use crate::proxy::mode::{Glob, Mode, Rule, Rules};
+use crate::proxy::{Limits, Memory, Overflow, Proxy};
 use crate::server::{BindError, Drained, Server, Settings};
 use crate::store::recall::Recall;
 use crate::store::{Reopening, Store};
@@ -106,6 +107,9 @@ impl App {
                 placement(config),
                 config.upstream.base_url.host_str().unwrap_or_default(),
             ),
+            read_only: config.memory.read_only,
+            rules: rules(config),
+            overflow: overflow(config),
             audit: audit.clone(),
             unfinished: Arc::default(),
         };
@@ -327,6 +331,29 @@ fn placement(config: &Config) -> Option<Placement> {
     }
 }
 
+fn rules(config: &Config) -> Rules {
+    let glob = |text: &Option<String>| text.as_deref().map(Glob::new);
+    let rule = |rule: &config::Rule| Rule {
+        path: glob(&rule.path),
+        model: glob(&rule.model),
+        header: rule.header.clone().map(|name| (name, glob(&rule.value))),
+        mode: match rule.memory {
+            config::MemoryMode::Off => Mode::Off,
+            config::MemoryMode::Read => Mode::Read,
+            config::MemoryMode::On => Mode::On,
+        },
+    };
+    Rules(config.memory.rules.iter().map(rule).collect())
+}
+
+fn overflow(config: &Config) -> Overflow {
+    match config.memory.overflow {
+        config::Overflow::Pass => Overflow::Pass,
+        config::Overflow::Observe => Overflow::Observe(config.memory.overflow_timeout),
+        config::Overflow::Trim => Overflow::Trim,
+    }
+}
+
 fn memory_settings(config: &Config) -> jobs::Settings {
     let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
     jobs::Settings {
@@ -346,7 +373,7 @@ fn memory_settings(config: &Config) -> jobs::Settings {
         hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
         max_loss: reflection.max_loss,
         daily_tokens: config.memory.daily_tokens,
-        concurrency: if config.memory.enabled {
+        concurrency: if config.memory.enabled && !config.memory.read_only {
             MODEL_CALLS
         } else {
             0

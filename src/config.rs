@@ -18,6 +18,7 @@ mod platform;
 mod problem;
 mod reference;
 mod reload;
+mod rules;
 mod settings;
 mod thresholds;
 mod valid;
@@ -34,8 +35,9 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Idle, Memory, Models,
-    Observation, Phase, Placement, Redact, Reflection, Secret, Server, Thresholds, Upstream,
+    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Idle, Memory, MemoryMode, Models,
+    Observation, Overflow, Phase, Placement, Redact, Reflection, Rule, Secret, Server, Thresholds,
+    Upstream,
 };
 
 /// What every environment variable of ours begins with.

@@ -97,6 +97,7 @@ impl Shop {
 pub struct Jobs {
     intake: Intake,
     shop: Shop,
+    tasks: Tasks,
 }
 
 impl std::fmt::Debug for Jobs {
@@ -136,7 +137,11 @@ impl Jobs {
             "workers",
             worker::run(shop.clone(), events, wake, tasks.clone()),
         );
-        Self { intake, shop }
+        Self {
+            intake,
+            shop,
+            tasks: tasks.clone(),
+        }
     }
 
     /// Recorder and worker without their tasks, by another clock: nothing happens but what the caller
@@ -204,19 +209,30 @@ impl Jobs {
     }
 
     /// Applies everything observed of `history` to it at once, since the provider refused it as too
-    /// long when it went out with the snapshot `sent`; its days are those of `zone`. No model is called. `None` where nothing more
-    /// is observed than was sent.
+    /// long when it went out with the snapshot `sent`; its days are those of `zone`. No model is called.
+    /// `None` where nothing more is observed than was sent. Unless it is to be kept (`keep`), nothing is
+    /// written.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn overflow(
         &self,
         scope: &crate::history::Scope,
-        history: &crate::history::History,
+        history: &Arc<crate::history::History>,
         sent: Option<crate::memory::SnapshotId>,
-        zone: Option<&jiff::tz::TimeZone>,
+        zone: Option<jiff::tz::TimeZone>,
+        keep: bool,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        prepare::overflow(&self.shop, scope, history, sent, zone).await
+        let (shop, scope, history) = (self.shop.clone(), scope.clone(), Arc::clone(history));
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // A task of its own: where the caller cannot wait so long, it is done for the next request.
+        self.tasks.spawn("overflow", async move {
+            let applied =
+                prepare::overflow(&shop, &scope, &history, sent, zone.as_ref(), keep).await;
+            // Nobody listens any more where it took too long.
+            let _ = tell.send(applied);
+        });
+        told.await.unwrap_or(Ok(None))
     }
 }
 

@@ -24,9 +24,11 @@ pub mod reflect;
 pub mod render;
 pub mod select;
 pub mod transcript;
+pub mod trim;
 pub mod verbatim;
 
 pub use policy::{Early, Idle, Policy};
+pub use trim::Trim;
 
 use crate::history::{Link, Role};
 

@@ -18,6 +18,8 @@ mod lend;
 mod line;
 pub mod manners;
 mod memory;
+pub mod mode;
+mod overflow;
 mod rehearse;
 mod remember;
 pub mod respond;
@@ -36,7 +38,7 @@ use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
-pub use self::memory::Memory;
+pub use self::memory::{Memory, Overflow};
 pub use self::rehearse::Rehearsal;
 use self::watch::Watch;
 use crate::tasks::Tasks;

@@ -20,7 +20,7 @@ use crate::memory::advance::Work;
 use crate::memory::record::Content;
 use crate::memory::{
     Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId,
-    SnapshotMeta, Span,
+    SnapshotMeta, Span, Trim,
 };
 
 /// What went wrong. Never carries message text.
@@ -40,13 +40,19 @@ pub enum StoreError {
     Forgotten,
 }
 
-/// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME). The
+/// default is a request that went out raw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// The snapshot, or `None` where the history went out raw.
     pub snapshot: Option<SnapshotId>,
     /// Placement of the block, by its configured name; empty where there was none.
     pub placement: String,
+    /// Whether its stream was asked for usage on the client's behalf; `None` where that was not ours
+    /// to say.
+    pub asked_usage: Option<bool>,
+    /// The raw rounds that were left out behind the snapshot, because the request did not fit.
+    pub trimmed: Option<Trim>,
 }
 
 /// The answer to a cold conversation.
@@ -58,6 +64,17 @@ pub struct Found {
     pub used: Option<Used>,
     /// Whether the tip itself is recorded (then longer chains may be as well).
     pub tip_known: bool,
+    /// How far recorded beginnings of this history were trimmed, once for each model.
+    pub carried: Vec<Carried>,
+}
+
+/// A beginning of a history that was trimmed: what continues it goes on from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Where.
+    pub trim: Trim,
+    /// The model that it did not fit.
+    pub model: String,
 }
 
 /// What the store knows of one chain.

@@ -26,10 +26,17 @@ pub trait TokenCounter: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate;
 
+impl Estimate {
+    /// Tokens of a text of so many bytes.
+    pub fn of(bytes: usize) -> u32 {
+        let tenths = (bytes as u64).saturating_mul(10);
+        u32::try_from(tenths.div_ceil(37)).unwrap_or(u32::MAX)
+    }
+}
+
 impl TokenCounter for Estimate {
     fn count(&self, text: &str) -> u32 {
-        let tenths = (text.len() as u64).saturating_mul(10);
-        u32::try_from(tenths.div_ceil(37)).unwrap_or(u32::MAX)
+        Self::of(text.len())
     }
 
     fn counted(&self) -> u64 {

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+#[path = "config/requests.rs"]
+mod requests;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;

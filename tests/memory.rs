@@ -21,8 +21,14 @@ mod controls;
 mod database;
 #[path = "memory/hangups.rs"]
 mod hangups;
+#[path = "memory/ladder.rs"]
+mod ladder;
+#[path = "memory/modes.rs"]
+mod modes;
 #[path = "memory/observing.rs"]
 mod observing;
+#[path = "memory/overflow.rs"]
+mod overflow;
 #[path = "memory/process.rs"]
 mod process;
 #[path = "memory/refusals.rs"]

@@ -75,6 +75,15 @@ pub struct AuditRecord {
     /// A control header that could not be used, and was not: `bad_timezone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Cow<'static, str>>,
+    /// What memory may do for this request: `on`, `read` or `off`; absent where that was never asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Cow<'static, str>>,
+    /// Who decided that: `default`, `header`, `rule_1`, ... or `read_only`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode_by: Option<Cow<'static, str>>,
+    /// How many messages were left out and are in no observation, because the request did not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trimmed: Option<u32>,
 }
 
 impl AuditRecord {
@@ -108,6 +117,9 @@ impl AuditRecord {
             total_ms: 0,
             ended: Ended::Complete,
             ignored: None,
+            mode: None,
+            mode_by: None,
+            trimmed: None,
         }
     }
 

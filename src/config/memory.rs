@@ -9,9 +9,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
 use super::observer;
 use super::problem::Problem;
+use super::rules;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::thresholds::{Numbers, tokens};
-use super::valid::{Endpoint, Memory, Models, Observation, Phase, Reflection};
+use super::valid::{Endpoint, Memory, Models, Observation, Overflow, Phase, Reflection};
 use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
 
@@ -24,6 +25,9 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let reflection = reflection(&raw.reflection, reflector, problems);
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
     let redact = observer::redact(&raw.redact, problems);
+    let rules = rules::rules(&raw.memory.rules, problems);
+    let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
+    let overflow_timeout = raw.memory.overflow_timeout.check(problems, lasting);
     scope?;
     Ok(Memory {
         enabled: raw.memory.enabled.value,
@@ -31,6 +35,10 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
         temporal_markers: raw.memory.temporal_markers.value,
         daily_tokens: daily_tokens?,
         thresholds: thresholds?,
+        read_only: raw.memory.read_only.value,
+        rules: rules?,
+        overflow: overflow?,
+        overflow_timeout: overflow_timeout?,
         observation: observation?,
         reflection: reflection?,
         redact: redact?,
@@ -61,6 +69,18 @@ fn timezone(text: &str) -> Result<TimeZone, Wrong> {
                 "write an IANA name such as \"Europe/Oslo\", \"UTC\", or \"system\"",
             )
         }),
+    }
+}
+
+fn overflow(text: &str) -> Result<Overflow, Wrong> {
+    match text {
+        "pass" => Ok(Overflow::Pass),
+        "observe" => Ok(Overflow::Observe),
+        "trim" => Ok(Overflow::Trim),
+        _ => Err(Wrong::new(
+            format!("\"{text}\" is nothing that can be done"),
+            "write \"pass\", \"observe\" or \"trim\"",
+        )),
     }
 }
 

@@ -11,6 +11,7 @@ use secrecy::SecretString;
 use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
 use super::problem::Problem;
+use super::rules::Tables;
 use super::written::{Choice, OrFalse, Timing, Written};
 
 /// A section of the file and its keys, in the order of the reference.
@@ -193,6 +194,22 @@ settings! {
         /// Whether raw messages may use what observations leave of message_tokens + observation_tokens:
         /// observations take their place the later, the fewer of them there are.
         share_token_budget: bool = Default("false"),
+        /// Whether memory is only read: observations are sent where there are some, and nothing is
+        /// written, no request recorded, no model called. No header and no rule changes that.
+        read_only: bool = Default("false"),
+        /// Which requests have memory: in each rule path, model and header (with value) as far as they
+        /// matter, * for any text, ? for one character, and memory = "off", "read" (observations are
+        /// sent, nothing is remembered) or "on". The first rule that matches counts; the header
+        /// x-diarist-memory of a request counts before them. Either a list as here, or a section
+        /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
+        rules: Tables = Default("[]"),
+        /// What is done for a request that does not fit its model, once all observations there are have
+        /// been put in the place of its messages: "pass" (the upstream's refusal reaches the client),
+        /// "observe" (what is left is observed while the client waits, and the request sent again), or
+        /// "trim" (the oldest messages are left out, with a note; nothing is known of them).
+        overflow: String = Default(r#""pass""#),
+        /// How long a client waits for overflow = "observe", at most.
+        overflow_timeout: Duration = Default(r#""1m""#),
     }
 
     /// The Observer: turns older messages into observations.

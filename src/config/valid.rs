@@ -114,6 +114,13 @@ pub struct Memory {
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
     pub thresholds: Thresholds,
+    /// Observations are sent and never made.
+    pub read_only: bool,
+    /// Which requests have memory; the first that matches counts.
+    pub rules: Vec<Rule>,
+    pub overflow: Overflow,
+    /// How long a client waits where `overflow` is `Observe`; above 0.
+    pub overflow_timeout: Duration,
     pub observation: Observation,
     pub reflection: Reflection,
     pub redact: Redact,
@@ -196,6 +203,35 @@ pub enum Idle {
     After(Duration),
     /// As long as the provider keeps the prompt.
     Auto,
+}
+
+/// A rule: what it does not name matches everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// A pattern, as the ones below.
+    pub path: Option<String>,
+    pub model: Option<String>,
+    pub header: Option<http::HeaderName>,
+    /// Of that header; never without it.
+    pub value: Option<String>,
+    pub memory: MemoryMode,
+}
+
+/// What memory may do for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryMode {
+    Off,
+    /// Send, and remember nothing.
+    Read,
+    On,
+}
+
+/// What is done for a request that does not fit its model, beyond applying what is observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    Pass,
+    Observe,
+    Trim,
 }
 
 /// The Observer.
@@ -287,6 +323,10 @@ impl Config {
             "The Observer uses each conversation's own model. A cheap one pays (memory.model, or \
              memory.observation.model): with an expensive model, memory can cost twice what it saves \
              on a conversation of 60,000 tokens.",
+        );
+        hint(
+            memory && self.memory.read_only,
+            "Memory is only read (memory.read_only = true): nothing new is remembered.",
         );
         hint(
             memory && self.database == Database::SqliteInMemory,

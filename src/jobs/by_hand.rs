@@ -43,6 +43,7 @@ impl ByHand {
         Jobs {
             intake,
             shop: self.shop.clone(),
+            tasks: crate::tasks::Tasks::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
-use crate::memory::{Node, Rendering, Snapshot, SnapshotId, dates, render};
+use crate::memory::{Node, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 use crate::wire::Placement;
@@ -40,6 +40,7 @@ pub(super) async fn overflow(
     history: &History,
     sent: Option<SnapshotId>,
     zone: Option<&TimeZone>,
+    keep: bool,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let Some(tip) = history.tip() else {
         return Ok(None);
@@ -89,7 +90,11 @@ pub(super) async fn overflow(
         at_once: true,
         zone: zone.unwrap_or(&settings.zone),
     };
-    prepare(shop, scope, plan, &occasion, &settings).await
+    if keep {
+        return prepare(shop, scope, plan, &occasion, &settings).await;
+    }
+    let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
+    Ok(drafted.map(|new| Arc::new(passing(new))))
 }
 
 pub(super) async fn load(
@@ -115,13 +120,66 @@ pub(super) async fn prepare(
     occasion: &Occasion<'_>,
     settings: &Settings,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let drafted = draft(shop, scope, plan, occasion, settings, true).await?;
+    let Some(snapshot) = drafted else {
+        return Ok(None);
+    };
+    let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
+    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
+    tracing::info!(
+        tenant = %scope.tenant_label(),
+        snapshot = committed.meta.id.0,
+        covers = committed.meta.to_count,
+        eligible_from = committed.meta.eligible_from,
+        observation_tokens = committed.meta.tokens,
+        cause = snapshot.cause.name(),
+        "prepared a snapshot"
+    );
+    Ok(Some(shop.recall.insert(scope, committed)))
+}
+
+/// The id of a snapshot that is in no store; stored ones count from 1.
+const PASSING: SnapshotId = SnapshotId(0);
+
+/// A snapshot for one request that may leave no trace.
+fn passing(new: NewSnapshot) -> Snapshot {
+    Snapshot {
+        meta: SnapshotMeta {
+            id: PASSING,
+            to: new.to,
+            to_count: new.to_count,
+            eligible_from: new.tip_count,
+            pin: new.pin,
+            parts: new.parts,
+            tokens: new.tokens,
+            cause: new.cause,
+            placement: new.placement,
+        },
+        segments: new.segments,
+    }
+}
+
+/// The snapshot of `plan`, rendered; `None` where a part of it was deleted meanwhile. Unless it is to
+/// be kept (`keep`), how its parts are written is fixed for this once.
+async fn draft(
+    shop: &Shop,
+    scope: &Scope,
+    plan: Plan,
+    occasion: &Occasion<'_>,
+    settings: &Settings,
+    keep: bool,
+) -> Result<Option<NewSnapshot>, StoreError> {
     let at_ms = shop.clock.now_ms();
     // What is configured now is fixed here; what is sent already keeps what it was made with.
     let rendering = Rendering {
         preamble: render::PREAMBLE_VERSION,
         as_of: dates::date(at_ms, occasion.zone),
     };
-    let parts = shop.store.freeze(scope, &plan.parts, rendering).await?;
+    let parts = if keep {
+        shop.store.freeze(scope, &plan.parts, rendering).await?
+    } else {
+        shop.store.parts(scope, &plan.parts).await?
+    };
     if parts.len() != plan.parts.len() {
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
@@ -168,18 +226,7 @@ pub(super) async fn prepare(
         at_once: occasion.at_once,
         at_ms,
     };
-    let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
-    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
-    tracing::info!(
-        tenant = %scope.tenant_label(),
-        snapshot = committed.meta.id.0,
-        covers = committed.meta.to_count,
-        eligible_from = committed.meta.eligible_from,
-        observation_tokens = committed.meta.tokens,
-        cause = snapshot.cause.name(),
-        "prepared a snapshot"
-    );
-    Ok(Some(shop.recall.insert(scope, committed)))
+    Ok(Some(snapshot))
 }
 
 /// By which settings a snapshot is made, for whoever asks later why it is as it is.

@@ -9,11 +9,21 @@
 mod media;
 
 use crate::history::{Piece, Spoken};
-use crate::tokens::TokenCounter;
+use crate::tokens::{Estimate, TokenCounter};
 
 /// What a message costs beside its text: role and separators (3.8 in the published accounting). The
 /// result of a tool is a message of its own.
 const MESSAGE: u32 = 4;
+
+/// What `message` weighs by its length: good for comparing messages where no tokenizer may be asked.
+pub fn estimate(spoken: &Spoken, model: &str) -> u32 {
+    message(spoken, model, &Estimate)
+}
+
+/// What so many bytes of JSON weigh in the same measure.
+pub fn estimate_bytes(bytes: usize) -> u32 {
+    Estimate::of(bytes)
+}
 
 /// Tokens of `message`, for `model`.
 pub fn message(spoken: &Spoken, model: &str, counter: &dyn TokenCounter) -> u32 {

@@ -36,6 +36,10 @@ const OPENING: &str = "<diarist-log version=\"";
 /// the cut for the start of the conversation.
 pub const REMINDER: &str = "<system-reminder>\nThe conversation goes on below, in the middle of what was under way; the notes above hold what came before. This reminder comes from the application, not from the user: do not reply to it and do not mention it or the notes. Carry on naturally from the messages that follow; the latest of them leads.\n</system-reminder>";
 
+/// The version of the words that note what was left out ([`trimmed`]): that of the newest preamble, so
+/// that one number fixes both.
+pub const TRIM_WORDING: u32 = PREAMBLE_VERSION;
+
 /// A part as it is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
@@ -98,11 +102,56 @@ fn last_day(text: &str) -> Option<String> {
 /// The text of a chunk: what was observed, and the system messages of its range (place, words) word
 /// for word behind it.
 pub fn chunk_text<T: AsRef<str>>(observed: &str, system_messages: &[(usize, T)]) -> String {
+    chunk_of(&super::prompt::escape(observed), system_messages)
+}
+
+fn chunk_of<T: AsRef<str>>(text: &str, system_messages: &[(usize, T)]) -> String {
     let messages: Vec<Verbatim> = system_messages
         .iter()
         .map(|(count, text)| Verbatim::new(*count, text.as_ref()))
         .collect();
-    verbatim::join(&super::prompt::escape(observed), &messages)
+    verbatim::join(text, &messages)
+}
+
+/// The block of a request that does not fit its model: `segments` of its snapshot (none where it has
+/// none), and last a note that the `left_out` messages behind it are gone. System messages among
+/// them (place, words) are kept word for word. Hints go: they speak of the place where the
+/// observations end, not of that where the messages go on.
+///
+/// `wording` is that of [`super::Trim`]; an unknown one gets the newest.
+pub fn trimmed<T: AsRef<str>>(
+    segments: Option<&[String]>,
+    wording: u32,
+    left_out: usize,
+    system_messages: &[(usize, T)],
+) -> Vec<String> {
+    let mut block = match segments {
+        Some(segments) => segments.to_vec(),
+        // The preamble of the same age.
+        None => vec![preamble(wording)],
+    };
+    while block.last().is_some_and(|last| is_hint(last)) {
+        block.pop();
+    }
+    let which = if block.len() > 1 {
+        "that came after these notes"
+    } else {
+        "of this conversation"
+    };
+    let note = format!(
+        "<diarist-gap>\nThe {left_out} messages {which} and before the ones below are not here: the \
+         conversation had grown beyond what you can read at once, and nobody took notes of them. You \
+         do not know what they said. Where the answer depends on it, say that you no longer have that \
+         part and ask.\n</diarist-gap>"
+    );
+    block.push(chunk_of(&note, system_messages) + "\n");
+    block
+}
+
+fn is_hint(segment: &str) -> bool {
+    ["<current-task>", "<suggested-response>"]
+        .iter()
+        .any(|tag| segment.starts_with(tag))
 }
 
 /// Whether `text` holds a block of ours: a client sent back what it was never meant to see.

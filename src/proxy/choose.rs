@@ -3,16 +3,20 @@
 //! Only chooses among what exists. The order of preference is INV-OPEN's: what the store says, what
 //! this process knows, the client's own bytes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
 use super::memory::{Asked, Memory};
+use crate::history::{Link, Role, Scope, Spoken};
 use crate::memory::select::{Before, Selection, Why, select};
-use crate::memory::{Snapshot, SnapshotMeta, render};
+use crate::memory::transcript::{Entry, system_messages};
+use crate::memory::{Snapshot, SnapshotMeta, Trim, render};
 use crate::store::Used;
-use crate::store::recall::{Lookup, Origin};
-use crate::wire::{Insert, Placement, Splice};
+use crate::store::recall::{Lookup, Origin, Recall};
+use crate::wire::{Insert, Placement};
 
 /// Which rung of INV-OPEN a request stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) enum Rung {
     Refused,
     /// The request was refused as too long; everything observed was applied and it went out again.
     Observed,
+    /// It did not fit its model; its oldest raw rounds were left out, with a note.
+    Trimmed,
 }
 
 impl Rung {
@@ -37,7 +43,66 @@ impl Rung {
             Self::Original => "original",
             Self::Refused => "refused",
             Self::Observed => "observed",
+            Self::Trimmed => "trimmed",
         }
+    }
+}
+
+/// What stands in for the oldest messages: observations, a note that some were left out, or both.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    pub(super) trim: Option<Trim>,
+    pub(super) placement: Placement,
+}
+
+impl Block {
+    /// How many of the client's messages are not sent as they are.
+    pub(super) fn covered(&self) -> usize {
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        self.trim.map_or(observed, |trim| trim.to_count)
+    }
+
+    /// The one of them that is sent all the same.
+    pub(super) fn pin(&self) -> Option<usize> {
+        match (&self.trim, &self.snapshot) {
+            (Some(trim), _) => trim.pin,
+            (None, Some(snapshot)) => snapshot.meta.pin,
+            (None, None) => None,
+        }
+    }
+
+    /// How many messages are neither sent nor observed.
+    pub(super) fn left_out(&self) -> Option<usize> {
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        Some(self.trim?.to_count - observed)
+    }
+
+    /// The text, in order.
+    fn segments(&self, asked: &Asked) -> Cow<'_, [String]> {
+        let observed = self.snapshot.as_ref().map(|s| s.segments.as_slice());
+        let Some(trim) = self.trim else {
+            return observed.unwrap_or_default().into();
+        };
+        let from = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        let spoken: Vec<(usize, Spoken)> = (from..trim.to_count)
+            .filter(|index| asked.history.turns()[*index].message.role == Role::System)
+            .filter_map(|index| Some((index + 1, asked.parsed.spoken(index)?)))
+            .collect();
+        let entries: Vec<Entry<'_>> = spoken
+            .iter()
+            .map(|(count, spoken)| Entry {
+                count: *count,
+                seen_ms: 0,
+                live: false,
+                pause_ms: 0,
+                spoken,
+            })
+            .collect();
+        let pinned = usize::from(trim.pin.is_some_and(|pin| pin >= from));
+        let left_out = trim.to_count - from - pinned - entries.len();
+        let system = system_messages(&entries);
+        render::trimmed(observed, trim.wording, left_out, &system).into()
     }
 }
 
@@ -46,12 +111,12 @@ impl Rung {
 pub(super) struct Choice {
     pub(super) frames: Vec<Bytes>,
     pub(super) bytes: usize,
-    pub(super) snapshot: Option<Arc<Snapshot>>,
-    pub(super) placement: Option<Placement>,
+    pub(super) block: Option<Block>,
     pub(super) asks_usage: bool,
     pub(super) messages: Option<usize>,
     pub(super) why: &'static str,
     pub(super) rung: Rung,
+    used: Used,
 }
 
 impl Choice {
@@ -60,115 +125,202 @@ impl Choice {
         Self {
             bytes: body.len(),
             frames: vec![body],
-            snapshot: None,
-            placement: None,
+            block: None,
             asks_usage: false,
             messages: None,
             why: "verbatim",
             rung: Rung::Whole,
+            used: Used::default(),
         }
     }
 
     /// Whether anything but the client's bytes goes out.
     pub(super) fn is_changed(&self) -> bool {
-        self.snapshot.is_some() || self.asks_usage
+        self.block.is_some() || self.asks_usage
+    }
+
+    /// The snapshot whose observations are sent.
+    pub(super) fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.block.as_ref()?.snapshot.as_ref()
+    }
+
+    /// How many of the client's messages are not sent as they are.
+    pub(super) fn covered(&self) -> usize {
+        self.block.as_ref().map_or(0, Block::covered)
     }
 
     /// As the store keeps it.
-    pub(super) fn used(&self) -> Used {
-        Used {
-            snapshot: self.snapshot.as_ref().map(|snapshot| snapshot.meta.id),
-            placement: self
-                .placement
-                .map_or_else(String::new, |p| p.name().to_owned()),
-        }
+    pub(super) fn used(&self) -> &Used {
+        &self.used
     }
 
-    /// The request with `snapshot`'s block at `placement`, and usage asked for if `asks_usage`.
+    /// The request with `block`, and usage asked for if `asks_usage`.
     pub(super) fn of(
         asked: &Asked,
-        snapshot: Option<(Arc<Snapshot>, Placement)>,
+        block: Option<Block>,
         asks_usage: bool,
         why: &'static str,
         rung: Rung,
     ) -> Self {
-        let splice = match &snapshot {
-            None => asked.parsed.splice(None, asks_usage),
-            Some((snapshot, placement)) => {
-                let insert = Insert {
-                    cut: snapshot.meta.to_count,
-                    pin: snapshot.meta.pin,
-                    segments: &snapshot.segments,
-                    placement: *placement,
-                    reminder: render::REMINDER,
-                };
-                asked.parsed.splice(Some(&insert), asks_usage)
-            }
+        let segments = block.as_ref().map(|block| block.segments(asked));
+        let insert = block.as_ref().zip(segments.as_deref());
+        let insert = insert.map(|(block, segments)| Insert {
+            cut: block.covered(),
+            pin: block.pin(),
+            segments,
+            placement: block.placement,
+            reminder: render::REMINDER,
+        });
+        let splice = asked.parsed.splice(insert.as_ref(), asks_usage);
+        let messages = insert.as_ref().map_or(0, |insert| {
+            asked.parsed.inserted(insert).wrapping_sub(insert.cut)
+        });
+        let messages = asked.parsed.message_count().wrapping_add(messages);
+        let used = Used {
+            snapshot: block
+                .as_ref()
+                .and_then(|b| Some(b.snapshot.as_ref()?.meta.id)),
+            placement: block
+                .as_ref()
+                .map_or_else(String::new, |b| b.placement.name().to_owned()),
+            asked_usage: asked.may_ask_usage().then_some(asks_usage),
+            trimmed: block.as_ref().and_then(|block| block.trim),
         };
-        let messages = messages_sent(asked, snapshot.as_ref().map(|(s, p)| (&**s, *p)));
-        let (snapshot, placement) = snapshot.map_or((None, None), |(s, p)| (Some(s), Some(p)));
-        Self::from_splice(
-            asked, &splice, snapshot, placement, asks_usage, messages, why, rung,
-        )
-    }
-
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the fields of the value it builds"
-    )]
-    fn from_splice(
-        asked: &Asked,
-        splice: &Splice,
-        snapshot: Option<Arc<Snapshot>>,
-        placement: Option<Placement>,
-        asks_usage: bool,
-        messages: usize,
-        why: &'static str,
-        rung: Rung,
-    ) -> Self {
+        drop(segments);
         Self {
             frames: splice.frames(asked.parsed.body()),
             bytes: splice.len(),
-            snapshot,
-            placement,
+            block,
             asks_usage,
             messages: Some(messages),
             why,
             rung,
+            used,
         }
+    }
+
+    /// What an equal request is `used` to go out with; `None` where that cannot be had any more.
+    pub(super) async fn alike(
+        memory: &Memory,
+        asked: &Asked,
+        used: &Used,
+        mine: &Self,
+    ) -> Option<Self> {
+        let snapshot = match used.snapshot {
+            None => None,
+            Some(id) => {
+                let text = memory.recall.text(&asked.identity.scope, id).await;
+                Some(text.filter(|snapshot| covers(asked, snapshot))?)
+            }
+        };
+        let trim = used.trimmed;
+        if trim.is_some_and(|trim| !trim.fits(&asked.history)) {
+            return None;
+        }
+        let block = if snapshot.is_some() || trim.is_some() {
+            Some(Block {
+                snapshot,
+                trim,
+                placement: Placement::from_name(&used.placement)?,
+            })
+        } else {
+            None
+        };
+        let asks_usage = used.asked_usage.unwrap_or(mine.asks_usage) && asked.may_ask_usage();
+        let why = Why::Repeated.name();
+        Some(Self::of(asked, block, asks_usage, why, mine.rung))
+    }
+}
+
+/// A request that was settled. Dropped without an answer of the upstream, or with one that is no
+/// success, it leaves no trace: the same request is decided anew.
+#[derive(Debug)]
+pub(super) struct Settled {
+    recall: Arc<Recall>,
+    scope: Scope,
+    tip: Link,
+    accepted: AtomicBool,
+}
+
+impl Settled {
+    /// The upstream has taken it.
+    pub(super) fn accept(&self) {
+        self.accepted.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        self.recall.release(&self.scope, self.tip, accepted);
     }
 }
 
 /// Chooses for `asked`, and settles the choice so that a repetition goes out alike (INV-SAME).
-pub(super) async fn choose(memory: &Memory, asked: &Asked) -> Choice {
+pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Settled>) {
     let scope = &asked.identity.scope;
     let lookup = memory.recall.look(scope, &asked.history).await;
-    let asks_usage = asked.parsed.stream()
-        && asked.parsed.usage_asked().is_none()
-        && memory.manners.may_ask_usage();
     let picked = pick(memory, asked, &lookup).await;
     let (selection, rung) = (picked.selection, picked.rung);
-    let placed = picked.text.and_then(|snapshot| {
-        let pinned = lookup
-            .before
-            .as_ref()
-            .and_then(|used| Placement::from_name(&used.placement));
-        let own = &snapshot.meta.placement;
-        let placement = pinned.or_else(|| memory.manners.placement_of(&asked.model, own))?;
-        Some((snapshot, placement))
-    });
-    let why = match (&selection.snapshot, &placed) {
+    let observed = selection.cut();
+    let trim = match &lookup.before {
+        Some(before) => before.trimmed,
+        None => lookup.trim_for(&asked.model),
+    };
+    let trim = trim.filter(|trim| trim.to_count > observed && trim.fits(&asked.history));
+    let before = lookup.before.as_ref();
+    let placement = before
+        .and_then(|used| Placement::from_name(&used.placement))
+        .or_else(|| place(memory, asked, picked.text.as_deref()));
+    let block = placement
+        .filter(|_| picked.text.is_some() || trim.is_some())
+        .map(|placement| Block {
+            snapshot: picked.text,
+            trim,
+            placement,
+        });
+    let why = match (&selection.snapshot, &block) {
         (Some(_), None) => "no_placement",
+        (_, Some(block)) if block.trim.is_some() && selection.why != Why::Repeated => "trimmed",
         _ if lookup.paused && selection.why != Why::Repeated => "observer_paused",
         _ => selection.why.name(),
     };
-    let choice = Choice::of(asked, placed, asks_usage, why, rung);
+    let rung = match (&block, rung) {
+        (Some(block), Rung::Whole) if block.trim.is_some() => Rung::Trimmed,
+        (_, rung) => rung,
+    };
+    let asks_usage = asks_usage(memory, asked, lookup.before.as_ref());
+    let choice = Choice::of(asked, block, asks_usage, why, rung);
     // What only a failing store kept from a request must not be held against its repetition.
     if picked.certain {
-        settle(memory, asked, choice).await
+        settle(memory, asked, choice, lookup.before.is_some()).await
     } else {
-        choice
+        (choice, None)
     }
+}
+
+/// Where the block stands: where its snapshot was made to stand, unless the model refuses that.
+pub(super) fn place(
+    memory: &Memory,
+    asked: &Asked,
+    snapshot: Option<&Snapshot>,
+) -> Option<Placement> {
+    let (manners, model) = (&memory.manners, &asked.model);
+    match snapshot {
+        Some(snapshot) => manners.placement_of(model, &snapshot.meta.placement),
+        None => manners.placement(model),
+    }
+}
+
+/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that.
+fn asks_usage(memory: &Memory, asked: &Asked, before: Option<&Used>) -> bool {
+    let manners = &memory.manners;
+    let before = before.and_then(|used| used.asked_usage);
+    asked.may_ask_usage()
+        && before.map_or_else(
+            || manners.may_ask_usage(),
+            |asked| asked && !manners.refuses_usage(),
+        )
 }
 
 /// What [`pick`] found.
@@ -226,54 +378,37 @@ async fn text(
     Some(text)
 }
 
-/// Two equal requests at one moment: the first to settle decides for both.
-async fn settle(memory: &Memory, asked: &Asked, mine: Choice) -> Choice {
+/// Two equal requests at one moment: the first to settle decides for both. `before` says that this is
+/// how it went out before.
+async fn settle(
+    memory: &Memory,
+    asked: &Asked,
+    mine: Choice,
+    before: bool,
+) -> (Choice, Option<Settled>) {
     let (Some(tip), scope) = (asked.history.tip(), &asked.identity.scope) else {
-        return mine;
+        return (mine, None);
     };
-    let used = memory.recall.settle(scope, tip, mine.used());
-    if used == mine.used() {
-        return mine;
-    }
-    let snapshot = match used.snapshot {
-        None => None,
-        Some(id) => match (
-            memory.recall.text(scope, id).await,
-            Placement::from_name(&used.placement),
-        ) {
-            (Some(snapshot), Some(placement)) if covers(asked, &snapshot) => {
-                Some((snapshot, placement))
-            }
-            _ => return mine,
-        },
+    let used = memory
+        .recall
+        .settle(scope, tip, &asked.model, mine.used().clone(), before);
+    let settled = Settled {
+        recall: Arc::clone(&memory.recall),
+        scope: scope.clone(),
+        tip,
+        accepted: AtomicBool::new(false),
     };
-    Choice::of(
-        asked,
-        snapshot,
-        mine.asks_usage,
-        Why::Repeated.name(),
-        mine.rung,
-    )
+    let choice = if used == *mine.used() {
+        mine
+    } else {
+        let alike = Choice::alike(memory, asked, &used, &mine).await;
+        alike.unwrap_or(mine)
+    };
+    (choice, Some(settled))
 }
 
 /// Whether `snapshot` stands in for a prefix of this very history.
 fn covers(asked: &Asked, snapshot: &Snapshot) -> bool {
     let cut = snapshot.meta.to_count;
     asked.history.covered_by(&snapshot.meta.to, cut) == Some(cut)
-}
-
-/// How many messages the outgoing body holds.
-fn messages_sent(asked: &Asked, snapshot: Option<(&Snapshot, Placement)>) -> usize {
-    let received = asked.parsed.message_count();
-    let Some((snapshot, placement)) = snapshot else {
-        return received;
-    };
-    received - snapshot.meta.to_count
-        + asked.parsed.inserted(&Insert {
-            cut: snapshot.meta.to_count,
-            pin: snapshot.meta.pin,
-            segments: &snapshot.segments,
-            placement,
-            reminder: render::REMINDER,
-        })
 }

@@ -42,9 +42,6 @@ const RESOURCE: HeaderName = HeaderName::from_static("x-diarist-resource");
 /// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
 const ZONE: HeaderName = HeaderName::from_static("x-diarist-timezone");
 
-/// Turns memory off for one request.
-const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");
-
 /// Headers that sign or digest the body: one changed byte would make the request invalid.
 const SIGNATURES: [HeaderName; 7] = [
     HeaderName::from_static("signature"),
@@ -88,6 +85,8 @@ pub enum Off {
     Disabled,
     /// The client said `x-diarist-memory: off`.
     Asked,
+    /// A rule of the operator says so.
+    Rule,
     /// No credential, on a listener others can reach: one tenant for strangers would be none.
     Anonymous,
     /// Headers sign or digest the body.
@@ -109,6 +108,7 @@ impl Off {
         match self {
             Self::Disabled => "disabled",
             Self::Asked => "asked",
+            Self::Rule => "rule",
             Self::Anonymous => "anonymous",
             Self::Signed => "signed_body",
             Self::Encoded => "encoded_body",
@@ -127,13 +127,6 @@ pub fn identify(
     query: Option<&str>,
     anonymous: bool,
 ) -> Result<Identity, Off> {
-    if headers
-        .get_all(MEMORY)
-        .iter()
-        .any(|value| value.as_bytes().eq_ignore_ascii_case(b"off"))
-    {
-        return Err(Off::Asked);
-    }
     if is_signed(headers) {
         return Err(Off::Signed);
     }
@@ -321,7 +314,6 @@ mod tests {
     #[test]
     fn memory_stays_out() {
         let base = ("authorization", "Bearer k");
-        assert_eq!(who(&[base, ("x-diarist-memory", "OFF")]), Err(Off::Asked));
         assert_eq!(who(&[]), Err(Off::Anonymous));
         assert!(identify(&HeaderMap::new(), None, true).is_ok());
         assert_eq!(

@@ -1,15 +1,12 @@
 //! Sending, and what is done when the upstream refuses (INV-OPEN).
 //!
-//! A changed request that is refused goes out once more as the client made it; a request that is
-//! too long goes out once more with everything that is already observed. No more than one extra
-//! request, and no model is waited for.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! A changed request that is refused goes out once more as the client made it; what does not fit its
+//! model is shortened, step by step ([`overflow`]). Which statuses are worth reading decides
+//! `wire::usage::refusal`; any other answer passes at once. Called by `remember`.
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 
 use super::body::OutBody;
@@ -17,9 +14,10 @@ use super::choose::{Choice, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
+use super::overflow::Steps;
 use super::{Proxy, ProxyBody, ProxyError, body, forward};
 use crate::store::Used;
-use crate::wire::usage::{RefusalKind, refusal};
+use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
 
 /// The upstream's answer and what it is the answer to.
 pub(super) struct Sent {
@@ -28,7 +26,15 @@ pub(super) struct Sent {
     pub(super) asked_usage: bool,
 }
 
-/// Sends `choice`, and once more what the refusal asks for.
+/// A refused request.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) choice: Choice,
+    /// How much was too much, where the refusal says it.
+    pub(super) excess: Option<Excess>,
+}
+
+/// Sends `choice`, and again what a refusal asks for.
 pub(super) async fn send(
     proxy: &Proxy,
     memory: &Memory,
@@ -38,44 +44,55 @@ pub(super) async fn send(
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
     let first = once(proxy, parts, &choice).await?;
-    let Some(asked) = asked.filter(|_| may_be_refusal(first.status())) else {
+    let Some(asked) = asked.filter(|_| may_refuse(first.status().as_u16())) else {
         return Ok(choice.sent(first));
     };
-    let (first, kind) = examine(first).await;
-    let Some(again) = again(memory, asked, &choice, kind.as_ref()).await else {
-        return Ok(choice.sent(first));
-    };
-    line.chosen(&again);
-    let second = once(proxy, parts, &again).await;
-    if again.rung == Rung::Observed && second.as_ref().map_or(true, of_no_help) {
-        // That its own prompt is too long is something the client can act on.
-        line.chosen(&choice);
-        return Ok(choice.sent(first));
+    let (first, read) = examine(first).await;
+    match read.kind {
+        Some(RefusalKind::TooLong) => {
+            let refused = Refused {
+                choice,
+                excess: read.excess,
+            };
+            shorten(proxy, memory, parts, asked, first, refused, line).await
+        }
+        kind => {
+            let Some(again) = again(memory, asked, &choice, kind.as_ref()).await else {
+                return Ok(choice.sent(first));
+            };
+            line.chosen(&again);
+            let second = once(proxy, parts, &again).await?;
+            let accepted = second.status().is_success();
+            conclude(memory, asked, &choice, &again, kind.as_ref(), accepted);
+            Ok(again.sent(second))
+        }
     }
-    let second = second?;
-    let accepted = second.status().is_success();
-    conclude(memory, asked, &choice, &again, kind.as_ref(), accepted);
-    Ok(again.sent(second))
 }
 
-/// What goes out after `choice` was refused, if anything does.
+/// What goes out after `choice` was refused, if anything does: one step.
 pub(super) async fn again(
     memory: &Memory,
     asked: &Asked,
     choice: &Choice,
     kind: Option<&RefusalKind>,
 ) -> Option<Choice> {
-    match kind {
-        Some(RefusalKind::TooLong) => shortened(memory, asked, choice).await,
+    let again = match kind {
+        Some(RefusalKind::TooLong) => {
+            let refused = Refused {
+                choice: choice.clone(),
+                excess: None,
+            };
+            Steps::begin(memory, asked).next(&refused).await
+        }
         Some(_) if choice.is_changed() => {
             Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
         }
         _ => None,
-    }
+    }?;
+    Some(agree(memory, asked, choice, again).await)
 }
 
-/// `again` went out in the place of `refused`: what is learned from it, and what its repetition goes
-/// out as.
+/// `again` went out in the place of `refused`: what is learned from it.
 pub(super) fn conclude(
     memory: &Memory,
     asked: &Asked,
@@ -84,21 +101,78 @@ pub(super) fn conclude(
     kind: Option<&RefusalKind>,
     accepted: bool,
 ) {
-    if again.rung == Rung::Refused && accepted {
-        learn(memory, asked, refused, kind);
+    match kind {
+        Some(kind) if *kind != RefusalKind::TooLong && again.rung == Rung::Refused && accepted => {
+            learn(memory, asked, refused, kind);
+        }
+        _ => {}
     }
+}
+
+/// What is too long, shorter with every step, until it is taken or nothing is left to do. Then the
+/// client hears that its own prompt is too long, which is something it can act on; not what is wrong
+/// with words it never wrote.
+async fn shorten(
+    proxy: &Proxy,
+    memory: &Memory,
+    parts: &Parts,
+    asked: &Asked,
+    first: Response<ProxyBody>,
+    mut refused: Refused,
+    line: &mut Line,
+) -> Result<Sent, ProxyError> {
+    let whole = refused.choice.clone();
+    let mut steps = Steps::begin(memory, asked);
+    while let Some(again) = steps.next(&refused).await {
+        let again = agree(memory, asked, &refused.choice, again).await;
+        line.chosen(&again);
+        let Ok(answer) = once(proxy, parts, &again).await else {
+            refused.choice = again;
+            break;
+        };
+        if !may_refuse(answer.status().as_u16()) {
+            return Ok(again.sent(answer));
+        }
+        let (answer, read) = examine(answer).await;
+        refused = Refused {
+            choice: again,
+            excess: read.excess,
+        };
+        match read.kind {
+            Some(RefusalKind::TooLong) => {}
+            Some(_) => break,
+            None => return Ok(refused.choice.sent(answer)),
+        }
+    }
+    // It is decided anew when it comes again; until then as it went out first.
     if let Some(tip) = asked.history.tip() {
-        memory
-            .recall
-            .resettle(&asked.identity.scope, tip, again.used());
+        let (scope, last) = (&asked.identity.scope, refused.choice.used());
+        memory.recall.agree(scope, tip, last, whole.used().clone());
     }
+    line.chosen(&whole);
+    Ok(whole.sent(first))
+}
+
+/// `again`, which is to go out in the place of `refused`; or what an equal request has gone out with
+/// meanwhile in the same place (INV-SAME).
+async fn agree(memory: &Memory, asked: &Asked, refused: &Choice, again: Choice) -> Choice {
+    let Some(tip) = asked.history.tip() else {
+        return again;
+    };
+    let (was, now) = (refused.used(), again.used().clone());
+    let agreed = memory.recall.agree(&asked.identity.scope, tip, was, now);
+    if agreed == *again.used() || agreed == *was {
+        return again;
+    }
+    let alike = Choice::alike(memory, asked, &agreed, &again).await;
+    alike.unwrap_or(again)
 }
 
 impl Choice {
     fn sent(&self, response: Response<ProxyBody>) -> Sent {
         Sent {
             response,
-            used: self.used(),
+            used: self.used().clone(),
             asked_usage: self.asks_usage,
         }
     }
@@ -126,25 +200,28 @@ async fn once(
     )
 }
 
-/// Whether this is a refusal of words the client never wrote.
-fn of_no_help(answer: &Response<ProxyBody>) -> bool {
-    matches!(answer.status().as_u16(), 400 | 413 | 422)
-}
-
-/// Statuses with which upstreams refuse a request for what it holds; `refusal` reads the rest.
-fn may_be_refusal(status: StatusCode) -> bool {
-    status.is_client_error() || status.is_server_error()
+/// What an answer that may be a refusal says.
+struct Read {
+    /// `None`: it refuses nothing of the request.
+    kind: Option<RefusalKind>,
+    excess: Option<Excess>,
 }
 
 /// Reads the refusal, and puts the answer together again as it was.
-async fn examine(response: Response<ProxyBody>) -> (Response<ProxyBody>, Option<RefusalKind>) {
+async fn examine(response: Response<ProxyBody>) -> (Response<ProxyBody>, Read) {
     /// Error bodies are a few hundred bytes.
     const READ: usize = 64 * 1024;
     let (parts, rest) = response.into_parts();
     let (read, rest) = body::peek(rest, READ).await;
     let encoding = Encoding::of(parts.headers.get(header::CONTENT_ENCODING));
-    let kind = plain(encoding, &read).and_then(|plain| refusal(parts.status.as_u16(), &plain));
-    (Response::from_parts(parts, body::after(read, rest)), kind)
+    let plain = plain(encoding, &read);
+    let said = Read {
+        kind: plain
+            .as_ref()
+            .and_then(|plain| refusal(parts.status.as_u16(), plain)),
+        excess: plain.as_ref().and_then(|plain| excess(plain)),
+    };
+    (Response::from_parts(parts, body::after(read, rest)), said)
 }
 
 fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
@@ -152,53 +229,25 @@ fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
     decoder.push(read.clone()).ok()
 }
 
-/// How long a refusal is held back while what is observed is applied: a read and a short write.
-const APPLYING: Duration = Duration::from_secs(2);
-
-/// Everything observed applied, if that is more than was sent.
-async fn shortened(memory: &Memory, asked: &Asked, sent: &Choice) -> Option<Choice> {
-    memory.manners.placement(&asked.model)?;
-    let (scope, used) = (&asked.identity.scope, sent.used());
-    let zone = asked.identity.zone();
-    let applying = memory
-        .jobs
-        .overflow(scope, &asked.history, used.snapshot, zone.as_ref());
-    let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
-        tracing::warn!("the log could not be applied within {APPLYING:?}");
-        return None;
-    };
-    let snapshot = applied
-        .inspect_err(|error| tracing::warn!(error = %error, "the log could not be applied"))
-        .ok()??;
-    let own = &snapshot.meta.placement;
-    let placement = memory.manners.placement_of(&asked.model, own)?;
-    let covered = sent.snapshot.as_ref().map_or(0, |sent| sent.meta.to_count);
-    (snapshot.meta.to_count > covered).then(|| {
-        Choice::of(
-            asked,
-            Some((Arc::clone(&snapshot), placement)),
-            sent.asks_usage,
-            "too_long",
-            Rung::Observed,
-        )
-    })
-}
-
 /// The original was accepted where the changed request was not: what was changed is left out next
 /// time.
-fn learn(memory: &Memory, asked: &Asked, refused: &Choice, kind: Option<&RefusalKind>) {
-    let about_usage = matches!(
+fn learn(memory: &Memory, asked: &Asked, refused: &Choice, kind: &RefusalKind) {
+    let named = matches!(
         kind,
-        Some(RefusalKind::UnknownParameter(name)) if name.starts_with("stream_options")
+        RefusalKind::UnknownParameter(name) if name.starts_with("stream_options")
     );
-    if refused.asks_usage && (about_usage || refused.snapshot.is_none()) {
+    // Where no reason is named, what this model has never taken is at fault before what moves the
+    // block of every conversation.
+    let unproven = || !memory.manners.reports_usage(&asked.model);
+    let about_usage = named || refused.block.is_none() || unproven();
+    if refused.asks_usage && about_usage {
         tracing::info!("the upstream does not report usage in streams; it is not asked again");
         memory.manners.usage_refused();
-    } else if let Some(placement) = refused.placement {
+    } else if let Some(block) = &refused.block {
         tracing::warn!(
-            placement = placement.name(),
+            placement = block.placement.name(),
             "the upstream refused the block here; placement steps down for this model"
         );
-        memory.manners.refused(&asked.model, placement);
+        memory.manners.refused(&asked.model, block.placement);
     }
 }

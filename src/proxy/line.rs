@@ -7,8 +7,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::choose::{Choice, Rung};
+use super::choose::{Block, Choice, Rung};
 use super::identify::{Identity, Off};
+use super::mode::{Decided, Mode};
 use super::tee::{self, Observed};
 use super::{ProxyError, Side, respond};
 use crate::audit::{Audit, AuditRecord, Ended, MemoryState};
@@ -24,6 +25,7 @@ pub(super) struct Line {
     began: Instant,
     observations: Option<u32>,
     rung: Option<Rung>,
+    reads_only: bool,
 }
 
 impl Line {
@@ -38,6 +40,7 @@ impl Line {
             began: Instant::now(),
             observations: None,
             rung: None,
+            reads_only: false,
         }
     }
 
@@ -82,6 +85,13 @@ impl Line {
         self.record.reason = Some(off.name().into());
     }
 
+    /// What memory may do, and who said so.
+    pub(super) fn mode(&mut self, decided: Decided) {
+        self.record.mode = Some(decided.mode.name().into());
+        self.record.mode_by = Some(decided.by.to_string().into());
+        self.reads_only = decided.mode == Mode::Read;
+    }
+
     pub(super) fn bypass(&mut self, reason: String) {
         self.record.memory = MemoryState::Bypass;
         self.record.reason = Some(reason.into());
@@ -92,10 +102,13 @@ impl Line {
         let record = &mut self.record;
         record.bytes_sent = choice.bytes as u64;
         record.messages_sent = choice.messages.and_then(count).or(record.messages_received);
-        let meta = choice.snapshot.as_ref().map(|snapshot| &snapshot.meta);
-        record.snapshot = meta.map(|meta| meta.id.0.to_string());
-        record.cut = meta.and_then(|meta| count(meta.to_count));
-        record.pin = meta.and_then(|meta| meta.pin).and_then(count);
+        let block = choice.block.as_ref();
+        let meta = choice.snapshot().map(|snapshot| &snapshot.meta);
+        // One that was made for a request that may leave no trace has no number.
+        let stored = meta.filter(|meta| meta.id.0 > 0);
+        record.snapshot = stored.map(|meta| meta.id.0.to_string());
+        record.cut = block.and_then(|block| count(block.covered()));
+        record.pin = block.and_then(Block::pin).and_then(count);
         record.cause = meta.map(|meta| meta.cause.name().into());
         self.observations = meta.map(|meta| meta.tokens);
         if choice.messages.is_none() {
@@ -103,7 +116,8 @@ impl Line {
         }
         record.rung = Some(choice.rung.name().into());
         record.reason = Some(choice.why.into());
-        record.memory = match (meta, choice.rung) {
+        record.trimmed = block.and_then(Block::left_out).and_then(count);
+        record.memory = match (block, choice.rung) {
             (_, Rung::Original | Rung::Refused) => MemoryState::Bypass,
             (Some(_), _) => MemoryState::Active,
             (None, _) => MemoryState::Watching,
@@ -111,7 +125,7 @@ impl Line {
         match choice.rung {
             Rung::Original => record.reason = Some("store".into()),
             Rung::Refused => record.reason = Some("refused".into()),
-            Rung::Whole | Rung::Process | Rung::Observed => {}
+            Rung::Whole | Rung::Process | Rung::Observed | Rung::Trimmed => {}
         }
         self.rung = Some(choice.rung);
     }
@@ -168,6 +182,9 @@ impl Line {
         if let Some(rung) = self.rung.filter(|rung| *rung != Rung::Whole) {
             said.push_str("; rung=");
             said.push_str(rung.name());
+        }
+        if self.reads_only {
+            said.push_str("; mode=read");
         }
         set("x-diarist-memory", said);
         if let Some(tokens) = self.observations {

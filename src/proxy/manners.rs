@@ -1,7 +1,7 @@
 //! What an upstream was found to accept: where the block may stand, and whether usage may be asked.
 //!
-//! Learned from answers, kept in memory, forgotten with the process. One process has one upstream,
-//! so the model is the key.
+//! Learned from answers, kept in memory, forgotten with the process: what it costs to learn again is
+//! one extra request. One process has one upstream, so the model is the key.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ use crate::wire::Placement;
 /// matter, short enough that an upgraded upstream is found out the same day.
 const STEPPED_DOWN: Duration = Duration::from_hours(1);
 
-/// Models remembered; clients choose the names, so there must be a bound.
+/// Models remembered; clients choose the names, so there must be a bound. The one that was not asked
+/// for the longest goes first.
 const MODELS: usize = 1_024;
 
 /// Hosts that document `stream_options.include_usage` for chat completions.
@@ -36,12 +37,48 @@ const LADDER: [Placement; 3] = [
     Placement::AppendToSystem,
 ];
 
+/// What is known of one model.
+#[derive(Debug, Default)]
+struct Model {
+    /// Placements that it refused, and when the last of them.
+    refused: Option<(usize, Instant)>,
+    /// It answered a stream that was asked for its usage on the client's behalf.
+    reports_usage: bool,
+    /// When it was last looked at, in looks.
+    looked_at: u64,
+}
+
 #[derive(Debug, Default)]
 struct Learned {
     /// What is configured now; `None` is `off`.
     first: Option<Placement>,
-    refused: HashMap<String, (usize, Instant)>,
+    models: HashMap<String, Model>,
+    looks: u64,
     usage: Option<bool>,
+}
+
+impl Learned {
+    /// What is known of `model`, if anything.
+    fn known(&mut self, model: &str) -> Option<&mut Model> {
+        self.looks += 1;
+        let known = self.models.get_mut(model)?;
+        known.looked_at = self.looks;
+        Some(known)
+    }
+
+    /// The same, with room made for what is to be learned.
+    fn model(&mut self, model: &str) -> &mut Model {
+        if self.models.len() >= MODELS && !self.models.contains_key(model) {
+            let oldest = self.models.iter().min_by_key(|(_, known)| known.looked_at);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                self.models.remove(&oldest);
+            }
+        }
+        self.looks += 1;
+        let known = self.models.entry(model.to_owned()).or_default();
+        known.looked_at = self.looks;
+        known
+    }
 }
 
 /// What is known of the upstream.
@@ -57,8 +94,8 @@ impl Manners {
         Self {
             learned: Mutex::new(Learned {
                 first,
-                refused: HashMap::new(),
                 usage,
+                ..Learned::default()
             }),
         }
     }
@@ -88,11 +125,9 @@ impl Manners {
     }
 
     fn stepped_down(&self, model: &str, first: Placement) -> Option<Placement> {
-        let steps = self
-            .learned()
-            .refused
-            .get(model)
-            .map_or(0, |(steps, _)| *steps);
+        let mut learned = self.learned();
+        let refused = learned.known(model).and_then(|known| known.refused);
+        let steps = refused.map_or(0, |(steps, _)| steps);
         let first = LADDER.iter().position(|known| *known == first)?;
         LADDER.get(first.max(steps)).copied()
     }
@@ -102,24 +137,40 @@ impl Manners {
         let Some(at) = LADDER.iter().position(|known| *known == placement) else {
             return;
         };
-        let mut learned = self.learned();
-        if learned.refused.len() < MODELS || learned.refused.contains_key(model) {
-            learned
-                .refused
-                .insert(model.to_owned(), (at + 1, Instant::now()));
-        }
+        self.learned().model(model).refused = Some((at + 1, Instant::now()));
     }
 
     /// Forgets refusals that are old enough at `now` to be tried again. Called from time to time by
     /// a task of `app`, since no request may decide by the clock (INV-FREE).
     pub fn forgive(&self, now: Instant) {
-        let still_young = |at: &Instant| now.saturating_duration_since(*at) < STEPPED_DOWN;
-        self.learned().refused.retain(|_, (_, at)| still_young(at));
+        for known in self.learned().models.values_mut() {
+            let young =
+                |(_, at): &(usize, Instant)| now.saturating_duration_since(*at) < STEPPED_DOWN;
+            known.refused = known.refused.filter(young);
+        }
     }
 
     /// Whether a stream may be asked for its usage on the client's behalf.
     pub fn may_ask_usage(&self) -> bool {
         self.learned().usage == Some(true)
+    }
+
+    /// Whether our own question was refused.
+    pub fn refuses_usage(&self) -> bool {
+        self.learned().usage == Some(false)
+    }
+
+    /// `model` answered a stream that was asked for its usage on the client's behalf.
+    pub fn reported_usage(&self, model: &str) {
+        self.learned().model(model).reports_usage = true;
+    }
+
+    /// Whether it did: then a refusal that names no reason is not about that question.
+    pub fn reports_usage(&self, model: &str) -> bool {
+        let mut learned = self.learned();
+        learned
+            .known(model)
+            .is_some_and(|known| known.reports_usage)
     }
 
     /// A client asked for usage itself and was answered.
@@ -179,6 +230,21 @@ mod tests {
                 manners.placement_of("b", "segments")
             );
         }
+    }
+
+    #[test]
+    fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        for number in 0..MODELS {
+            manners.refused(&format!("m{number}"), Placement::SystemMessage);
+        }
+        // Looked at again, so the second is the oldest now.
+        manners.placement("m0");
+        manners.refused("one more", Placement::SystemMessage);
+        let stepped_down = |name: &str| manners.placement(name) == Some(Placement::AppendToSystem);
+        assert!(stepped_down("m0") && stepped_down("one more") && stepped_down("m2"));
+        assert!(!stepped_down("m1"));
+        assert_eq!(manners.learned().models.len(), MODELS);
     }
 
     #[test]

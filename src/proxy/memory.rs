@@ -7,12 +7,25 @@ use std::time::Duration;
 
 use super::identify::Identity;
 use super::manners::Manners;
+use super::mode::Rules;
 use crate::audit::Audit;
 use crate::history::History;
 use crate::jobs::{Exchange, Jobs};
 use crate::store::Used;
 use crate::store::recall::Recall;
 use crate::wire::chat::Parsed;
+
+/// What is done for a request that does not fit its model, once all that is observed was applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// Nothing: the refusal is the client's.
+    #[default]
+    Pass,
+    /// What is left is observed while the client waits, no longer than this.
+    Observe(Duration),
+    /// The oldest raw rounds are left out, with a note.
+    Trim,
+}
 
 /// What memory requests share.
 #[derive(Debug)]
@@ -27,6 +40,12 @@ pub struct Memory {
     pub jobs: Jobs,
     /// What the upstream was found to accept.
     pub manners: Manners,
+    /// `[memory] read_only`: memory is sent and never made.
+    pub read_only: bool,
+    /// Which requests have memory at all.
+    pub rules: Rules,
+    /// What is done for a request that does not fit its model, beyond what is free.
+    pub overflow: Overflow,
     /// Where the audit lines go, if anywhere.
     pub audit: Option<Audit>,
     /// Answers under way.
@@ -74,6 +93,15 @@ pub(super) struct Asked {
     pub(super) parsed: Arc<Parsed>,
     pub(super) history: Arc<History>,
     pub(super) model: String,
+    /// Whether anything may be remembered of it.
+    pub(super) writes: bool,
+}
+
+impl Asked {
+    /// Whether it leaves open if its stream reports usage.
+    pub(super) fn may_ask_usage(&self) -> bool {
+        self.parsed.stream() && self.parsed.usage_asked().is_none()
+    }
 }
 
 impl Asked {

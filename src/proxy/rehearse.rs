@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 
-use super::choose::{Choice, choose};
+use super::choose::{Choice, Settled, choose};
 use super::ladder;
 use super::line::Line;
 use super::memory::{Asked, Memory};
@@ -23,6 +23,7 @@ use crate::wire::usage::RefusalKind;
 pub struct Rehearsal {
     asked: Asked,
     choice: Choice,
+    settled: Option<Arc<Settled>>,
 }
 
 impl Rehearsal {
@@ -30,9 +31,13 @@ impl Rehearsal {
     pub async fn begin(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut line = Line::begin(memory.audit.as_ref());
         let asked = remember::read(memory, parts, received, &mut line).await?;
-        let choice = choose(memory, &asked).await;
+        let (choice, settled) = choose(memory, &asked).await;
         line.chosen(&choice);
-        Some(Self { asked, choice })
+        Some(Self {
+            asked,
+            choice,
+            settled: settled.map(Arc::new),
+        })
     }
 
     /// The body that goes out.
@@ -42,7 +47,7 @@ impl Rehearsal {
 
     /// What it was made with.
     pub fn used(&self) -> Used {
-        self.choice.used()
+        self.choice.used().clone()
     }
 
     /// The rung it stands on, by its name.
@@ -71,6 +76,7 @@ impl Rehearsal {
         Some(Self {
             asked: self.asked.clone(),
             choice,
+            settled: self.settled.clone(),
         })
     }
 
@@ -81,6 +87,9 @@ impl Rehearsal {
 
     /// Its answer has ended well: what is handed over to be recorded.
     pub fn exchange(&self, at_ms: i64) -> Exchange {
+        if let Some(settled) = &self.settled {
+            settled.accept();
+        }
         self.asked.clone().exchange(self.used(), None, at_ms)
     }
 }

@@ -20,6 +20,7 @@ use super::identify::{Off, identify};
 use super::ladder;
 use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
+use super::mode::{self, By, Mode};
 use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
 use crate::history::{History, Scope};
@@ -44,15 +45,18 @@ pub(super) async fn handle(
         .inspect_err(|error| line.failed(error))?;
     line.received(&received);
     let asked = read(memory, &parts, &received, &mut line).await;
-    let choice = match &asked {
+    let (choice, settled) = match &asked {
         Some(asked) => choose(memory, asked).await,
-        None => Choice::verbatim(received.clone()),
+        None => (Choice::verbatim(received.clone()), None),
     };
     line.chosen(&choice);
     let sent = ladder::send(proxy, memory, &parts, asked.as_ref(), choice, &mut line)
         .await
         .inspect_err(|error| line.failed(error))?;
     line.answered(sent.response.status());
+    if sent.response.status().is_success() {
+        settled.into_iter().for_each(|settled| settled.accept());
+    }
     let way = lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
     Ok(stream_back(proxy, memory, asked, way, sent, line, abort))
 }
@@ -66,6 +70,10 @@ pub(super) async fn read(
 ) -> Option<Asked> {
     if !memory.enabled {
         line.without(Off::Disabled);
+        return None;
+    }
+    if mode::asked(&parts.headers) == Some(Mode::Off) {
+        line.without(Off::Asked);
         return None;
     }
     let identity = match identify(&parts.headers, parts.uri.query(), memory.anonymous) {
@@ -89,7 +97,17 @@ pub(super) async fn read(
         return None;
     }
     let model = parsed.model().unwrap_or_default().to_owned();
+    let decided = mode::decide(&memory.rules, memory.read_only, parts, &model);
+    line.mode(decided);
+    if decided.mode == Mode::Off {
+        line.without(match decided.by {
+            By::Rule(_) => Off::Rule,
+            _ => Off::Asked,
+        });
+        return None;
+    }
     Some(Asked {
+        writes: decided.mode == Mode::On,
         identity,
         parsed: Arc::new(parsed),
         history: Arc::new(history),
@@ -169,10 +187,15 @@ fn stream_back(
             if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
                 memory.manners.usage_accepted();
             }
-            memory.jobs.intake().offer(Exchange {
-                answered_ms,
-                ..asked.exchange(used, way, at_ms)
-            });
+            if spec.filter_usage && observed.usage.is_some() {
+                memory.manners.reported_usage(&asked.model);
+            }
+            if asked.writes {
+                memory.jobs.intake().offer(Exchange {
+                    answered_ms,
+                    ..asked.exchange(used, way, at_ms)
+                });
+            }
         }
     });
     Response::from_parts(parts, abort.watch(body).boxed_unsync())

@@ -9,15 +9,18 @@
 //!
 //! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
 
+mod pins;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Store, StoreError, Used};
+use self::pins::Pins;
+use super::{Carried, Store, StoreError, Used};
 use crate::history::{History, Link, Scope};
 use crate::memory::select::Before;
-use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
+use crate::memory::{Snapshot, SnapshotId, SnapshotMeta, Trim};
 
 /// How long a request waits for each of its reads of the store. A cold conversation
 /// needs two indexed reads, a few milliseconds on a healthy disk; a locked one must not be felt.
@@ -49,6 +52,8 @@ pub struct Lookup {
     pub candidates: Vec<SnapshotMeta>,
     /// What exactly this request was sent with before.
     pub before: Option<Used>,
+    /// How far beginnings of it were trimmed, once for each model.
+    pub carried: Vec<Carried>,
     /// Where this comes from.
     pub origin: Origin,
     /// The Observer has been shown too much of this owner already to be shown more of this chain.
@@ -56,6 +61,24 @@ pub struct Lookup {
 }
 
 impl Lookup {
+    /// How far requests for `model` that this one continues were trimmed.
+    pub fn trim_for(&self, model: &str) -> Option<Trim> {
+        let mut carried = self.carried.iter();
+        carried
+            .find(|carried| carried.model == model)
+            .map(|carried| carried.trim)
+    }
+
+    fn carry(&mut self, new: Carried) {
+        let mut carried = self.carried.iter_mut();
+        match carried.find(|known| known.model == new.model) {
+            // What continues a trimmed request was trimmed at least as far.
+            Some(known) if known.trim.to_count < new.trim.to_count => known.trim = new.trim,
+            Some(_) => {}
+            None => self.carried.push(new),
+        }
+    }
+
     /// As [`crate::memory::select::select`] wants it.
     pub fn before(&self) -> Before {
         match &self.before {
@@ -75,7 +98,7 @@ type Key = ([u8; 32], Link);
 struct Known {
     seen: HashSet<Key>,
     ends: HashMap<Key, Vec<SnapshotMeta>>,
-    used: HashMap<Key, Used>,
+    pins: Pins,
     /// Ends of the ranges at which observing stands still.
     paused: HashSet<Key>,
     texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
@@ -134,6 +157,9 @@ impl Recall {
                     }
                 }
                 lookup.before = lookup.before.or(found.used);
+                for carried in found.carried {
+                    lookup.carry(carried);
+                }
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
@@ -146,32 +172,41 @@ impl Recall {
     fn remembered(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
         let known = self.known();
         let mut candidates = Vec::new();
+        let mut trims = Vec::new();
         let (mut warm, mut paused) = (false, false);
         for turn in history.turns() {
             let key = (scope.tenant, turn.link);
             if let Some(ends) = known.ends.get(&key) {
                 candidates.extend(ends.iter().cloned());
             }
+            if let Some((used, model)) = known.pins.with_model(&key)
+                && let Some(trim) = used.trimmed
+            {
+                let model = model.to_owned();
+                trims.push(Carried { trim, model });
+            }
             warm |= known.seen.contains(&key);
             paused |= known.paused.contains(&key);
         }
         let before = history
             .tip()
-            .and_then(|tip| known.used.get(&(scope.tenant, tip)).cloned());
+            .and_then(|tip| known.pins.of(&(scope.tenant, tip)).cloned());
         let origin = match (warm, self.troubled.load(Ordering::Relaxed)) {
             (false, _) => Origin::Cold,
             (true, false) => Origin::Warm,
             (true, true) => Origin::Alone,
         };
-        (
-            Lookup {
-                candidates,
-                before,
-                origin,
-                paused,
-            },
-            warm,
-        )
+        let mut lookup = Lookup {
+            candidates,
+            before,
+            carried: Vec::new(),
+            origin,
+            paused,
+        };
+        for carried in trims {
+            lookup.carry(carried);
+        }
+        (lookup, warm)
     }
 
     /// The text of a snapshot; `None` where neither this process nor the store can give it in time.
@@ -200,21 +235,30 @@ impl Recall {
             .collect()
     }
 
-    /// Settles what the request with this tip is sent with. The first to settle wins, so two equal
-    /// requests at the same moment go out alike.
-    pub fn settle(&self, scope: &Scope, tip: Link, mine: Used) -> Used {
+    /// Settles what the request with this tip, for this model, is sent with. The first to settle
+    /// wins, so two equal requests at the same moment go out alike. `before` says that `mine` is what
+    /// it was sent with before. Whoever settles also calls [`Recall::release`].
+    pub fn settle(&self, scope: &Scope, tip: Link, model: &str, mine: Used, before: bool) -> Used {
         let mut known = self.known();
         known.charge(ENTRY);
-        known
-            .used
-            .entry((scope.tenant, tip))
-            .or_insert(mine)
-            .clone()
+        known.pins.settle((scope.tenant, tip), model, mine, before)
     }
 
-    /// Replaces what the request with this tip is sent with: what went out first was refused.
-    pub fn resettle(&self, scope: &Scope, tip: Link, used: Used) {
-        self.known().used.insert((scope.tenant, tip), used);
+    /// What the request with this tip is sent with at the moment.
+    pub fn settled(&self, scope: &Scope, tip: Link) -> Option<Used> {
+        self.known().pins.of(&(scope.tenant, tip)).cloned()
+    }
+
+    /// The request with this tip was refused as it `was` sent, and is to go out as `now` instead;
+    /// unless an equal one was settled otherwise meanwhile. What both go out with.
+    pub fn agree(&self, scope: &Scope, tip: Link, was: &Used, now: Used) -> Used {
+        self.known().pins.agree((scope.tenant, tip), was, now)
+    }
+
+    /// A request that was settled has its answer. Where no upstream `accepted` it, and no equal one
+    /// is under way, it is decided anew when it comes again.
+    pub fn release(&self, scope: &Scope, tip: Link, accepted: bool) {
+        self.known().pins.release(&(scope.tenant, tip), accepted);
     }
 
     /// A snapshot was prepared or read.

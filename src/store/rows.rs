@@ -12,10 +12,10 @@ use crate::memory::faithful::Retention;
 use crate::memory::provenance::Origins;
 use crate::memory::{
     Cause, Evidence, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot,
-    SnapshotId, SnapshotMeta, Span,
+    SnapshotId, SnapshotMeta, Span, Trim,
 };
 
-use super::{Costs, Event, Job, NewJob, Spent, StoreError, Waiting};
+use super::{Costs, Event, Job, NewJob, Spent, StoreError, Used, Waiting};
 use crate::memory::advance::{Work, WorkState};
 use crate::memory::record::Content;
 
@@ -134,18 +134,21 @@ fn rendering(row: &SqliteRow) -> Read<Option<Rendering>> {
     Ok(Some(Rendering { preamble, as_of }))
 }
 
-/// Columns 1 to 9 of every statement about snapshots (column 0 tells rows of `FIND` apart).
-pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
-    let pin = get::<Option<i64>>(row, 5)?
+fn pin(row: &SqliteRow, column: usize) -> Read<Option<usize>> {
+    get::<Option<i64>>(row, column)?
         .map(usize::try_from)
         .transpose()
-        .map_err(|_| corrupt("a pin is out of range"))?;
+        .map_err(|_| corrupt("a pin is out of range"))
+}
+
+/// Columns 1 to 9 of every statement about snapshots (column 0 tells rows of `FIND` apart).
+pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
     Ok(SnapshotMeta {
         id: SnapshotId(int(row, 1)?),
         to: link(row, 2)?,
         to_count: int(row, 3)?,
         eligible_from: int(row, 4)?,
-        pin,
+        pin: pin(row, 5)?,
         parts: part_ids(row, 6)?,
         tokens: int(row, 7)?,
         cause: Cause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
@@ -159,6 +162,29 @@ pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
         meta: snapshot_meta(row)?,
         segments: json(row, 10)?,
     })
+}
+
+/// What a request was sent with: the row of kind 1 of `FIND`.
+pub(super) fn used(row: &SqliteRow) -> Read<Used> {
+    Ok(Used {
+        snapshot: get::<Option<i64>>(row, 1)?.map(SnapshotId),
+        placement: get(row, 9)?,
+        asked_usage: get(row, 3)?,
+        trimmed: trim(row)?,
+    })
+}
+
+/// Columns 4 to 6 of the rows of `FIND` about requests.
+pub(super) fn trim(row: &SqliteRow) -> Read<Option<Trim>> {
+    let Some(to_count) = get::<Option<i64>>(row, 4)? else {
+        return Ok(None);
+    };
+    let wrong = |_| corrupt("a trim is out of range");
+    Ok(Some(Trim {
+        to_count: usize::try_from(to_count).map_err(wrong)?,
+        pin: pin(row, 5)?,
+        wording: int(row, 6)?,
+    }))
 }
 
 /// The columns of `JOBS_OF_CHAIN`.

@@ -6,7 +6,8 @@
 //! never depends on how long a history is. Two tests read this file: every statement that touches
 //! a table of an owner names the owner, and no statement scans a table that grows.
 
-/// Snapshots on a chain (`$3`: links), what its tip (`$4`) was sent with, whether the tip is known.
+/// Snapshots on a chain (`$3`: links), what its tip (`$4`) was sent with, whether the tip is known,
+/// and how far requests of the chain were trimmed, for which model.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join.
 pub(super) const FIND: &str = "
@@ -15,8 +16,14 @@ SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
 UNION ALL
-SELECT 1, r.snapshot, NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.placement
+SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
+       r.placement
 FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
+UNION ALL
+SELECT 3, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model
+FROM json_each($3) AS p CROSS JOIN requests AS c
+WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
+GROUP BY c.model
 UNION ALL
 SELECT 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4";
@@ -165,8 +172,8 @@ ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 /// The request itself; what it was sent with is kept from the first time (INV-SAME).
 pub(super) const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
-                      first_ms, last_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9)
+                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13)
 ON CONFLICT (tenant, resource, tip)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
 

@@ -10,7 +10,9 @@ mod refusal;
 
 use serde_json::Value;
 
-pub use refusal::{RefusalKind, error_message, is_content_filter, refusal};
+pub use refusal::{
+    Excess, RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,
+};
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

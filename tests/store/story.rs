@@ -2,8 +2,8 @@
 //! to tell the same story.
 
 use diarist::memory::advance::{Work, WorkState};
-use diarist::memory::{Cause, PartKind, SnapshotId};
-use diarist::store::{Offered, SqliteStore, Store, Used};
+use diarist::memory::{Cause, PartKind, SnapshotId, Trim};
+use diarist::store::{Carried, Offered, SqliteStore, Store, Used};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -128,15 +128,28 @@ async fn second_half(store: &dyn Store) {
     record.used = Used {
         snapshot: Some(meta.id),
         placement: "system_message".to_owned(),
+        asked_usage: Some(true),
+        trimmed: Some(Trim {
+            to_count: 3,
+            pin: Some(2),
+            wording: 1,
+        }),
     };
     store.record(&owner, &record).await.expect("recorded");
     let mut repeated = longer.record(lineage, 7);
     repeated.at_ms = 2_000;
     store.record(&owner, &repeated).await.expect("recorded");
     let found = store.find(&owner, &longer.links).await.expect("found");
-    assert_eq!(found.used, Some(record.used));
+    assert_eq!(found.used, Some(record.used.clone()));
+    // What continues it is told where it was trimmed.
+    let carried = Carried {
+        trim: record.used.trimmed.expect("a trim"),
+        model: record.model.clone(),
+    };
+    assert_eq!(found.carried, [carried]);
     let found = store.find(&owner, &long.links).await.expect("found");
     assert_eq!(found.used, Some(raw()), "the shorter one went out raw");
+    assert_eq!(found.carried, []);
 
     // A second chunk, then a reflection over both.
     let second = longer.observed(store, 2, 4).await;

@@ -50,8 +50,8 @@ async fn two_processes_that_record_one_request_agree() {
             async move {
                 let mut record = talk.record(None, 0);
                 record.used = Used {
-                    snapshot: None,
                     placement: format!("by {number}"),
+                    ..Used::default()
                 };
                 store.record(&talk.scope, &record).await.expect("recorded")
             }

@@ -237,8 +237,5 @@ impl Talk {
 }
 
 pub fn raw() -> Used {
-    Used {
-        snapshot: None,
-        placement: String::new(),
-    }
+    Used::default()
 }

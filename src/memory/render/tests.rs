@@ -200,3 +200,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_left_out_is_noted_last_and_its_instructions_stay() {
+    let hints = Hints {
+        current_task: Some("a task"),
+        suggested_response: Some("a response"),
+    };
+    let block = segments(&[second("* x")], Some(hints));
+    let note = |segments, system: &[(usize, &str)]| trimmed(segments, TRIM_WORDING, 7, system);
+    let observed = note(Some(&block), &[(5, "Be brief.")]);
+    assert_eq!(observed[..2], block[..2], "what was observed is unchanged");
+    assert_snapshot!(observed[2..].concat(), @r#"
+    <diarist-gap>
+    The 7 messages that came after these notes and before the ones below are not here: the conversation had grown beyond what you can read at once, and nobody took notes of them. You do not know what they said. Where the answer depends on it, say that you no longer have that part and ask.
+    </diarist-gap>
+    <system-message n="5">
+    Be brief.
+    </system-message>
+    "#);
+    let alone = note(None, &[]);
+    assert_eq!(alone[0], block[0]);
+    assert!(alone[1].contains("The 7 messages of this conversation"));
+    assert!(looks_like_block(&alone.concat()) && looks_like_block(&observed.concat()));
+}

@@ -68,6 +68,11 @@ fn migrations() -> Vec<Migration> {
             "calls",
             include_str!("../../../migrations/sqlite/0006_calls.sql"),
         ),
+        (
+            7,
+            "sent_with",
+            include_str!("../../../migrations/sqlite/0007_sent_with.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -9,7 +9,7 @@ use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::{Part, PartId, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Found, Known, Used, sql};
+use crate::store::{Carried, Found, Known, sql};
 
 pub(super) async fn find(
     conn: &mut SqliteConnection,
@@ -28,13 +28,13 @@ pub(super) async fn find(
     for row in &rows {
         match get::<i64>(row, 0)? {
             0 => found.snapshots.push(rows::snapshot_meta(row)?),
-            1 => {
-                found.used = Some(Used {
-                    snapshot: get::<Option<i64>>(row, 1)?.map(SnapshotId),
-                    placement: get(row, 9)?,
-                });
-            }
+            1 => found.used = Some(rows::used(row)?),
             2 => found.tip_known = true,
+            3 => {
+                let model = get(row, 9)?;
+                let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
+                found.carried.extend(carried);
+            }
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }

@@ -41,6 +41,10 @@ pub(super) async fn record(
         .bind(&record.used.placement)
         .bind(&record.model)
         .bind(record.at_ms)
+        .bind(record.used.asked_usage)
+        .bind(record.used.trimmed.map(|trim| count(trim.to_count)))
+        .bind(record.used.trimmed.and_then(|trim| trim.pin).map(count))
+        .bind(record.used.trimmed.map(|trim| trim.wording))
         .execute(&mut *conn)
         .await?;
     query(sql::TOUCH_LINEAGE)

@@ -56,10 +56,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
         contents: Vec::new(),
         tip: links[length - 1],
         count: length,
-        used: Used {
-            snapshot: None,
-            placement: String::new(),
-        },
+        used: Used::default(),
         model: "m".to_owned(),
         way: None,
         at_ms: 1,

@@ -22,12 +22,58 @@ const READ_AT_MOST: usize = 64 * 1024;
 /// deep in the field, each two levels.
 const CAUSE_DEPTH: usize = 8;
 
+/// Whether an answer of this status can be a refusal of what the request holds, so that its body is
+/// worth reading. Who asks (401 to 403), how often (429) and what is broken over there (5xx) are not:
+/// none of them is ever an overflow, whatever they say.
+#[must_use]
+pub fn may_refuse(status: u16) -> bool {
+    matches!(status, 400 | 413 | 422)
+}
+
+/// How much was too much, where a refusal says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// What the model reads at most, in tokens.
+    pub window: u64,
+    /// What the request came to.
+    pub sent: u64,
+}
+
+/// Reads both numbers out of the refusal of a request that was too long; `None` where it does not name
+/// them. Of the numbers a message names, the two largest are these, and the larger is what was sent.
+#[must_use]
+pub fn excess(body: &[u8]) -> Option<Excess> {
+    let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
+    said.messages.iter().find_map(|message| {
+        let mut numbers = numbers(message);
+        numbers.sort_unstable();
+        numbers.dedup();
+        match numbers[..] {
+            [.., window, sent] => Some(Excess { window, sent }),
+            _ => None,
+        }
+    })
+}
+
+/// The whole numbers of `message` that may count tokens: written with commas or without.
+fn numbers(message: &str) -> Vec<u64> {
+    /// Less is no window of any model; it is a place, a status, a version.
+    const LEAST: u64 = 256;
+    message
+        .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, ',' | '_' | '.' | '-')))
+        .filter_map(|word| {
+            let word = word.trim_matches(|c: char| matches!(c, ',' | '.'));
+            let digits = word.replace(',', "");
+            digits.parse().ok().filter(|number| *number >= LEAST)
+        })
+        .collect()
+}
+
 /// What the refusal says, or `None` if this answer is no refusal of the request itself: success,
 /// credentials, quota, rate limits and failures of the upstream are not.
 #[must_use]
 pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
-    // 401, 402, 403: who asks. 429: how often; never an overflow, whatever it says.
-    if status < 400 || matches!(status, 401..=403 | 429) {
+    if !may_refuse(status) {
         return None;
     }
     let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
@@ -36,9 +82,6 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     }
     if said.too_long() {
         return Some(RefusalKind::TooLong);
-    }
-    if !matches!(status, 400 | 413 | 422) {
-        return None;
     }
     Some(match said.unknown_parameter() {
         Some(name) => RefusalKind::UnknownParameter(name),
@@ -171,9 +214,17 @@ impl Said {
         if unknown && let Some(param) = self.params.first() {
             return is_parameter(param).then(|| param.clone());
         }
-        self.messages
-            .iter()
-            .find_map(|message| named_after_wording(message))
+        let named = self.messages.iter().find_map(|m| named_after_wording(m));
+        // Whatever is said of it: nothing else in a request is called so.
+        let about_usage = |message: &String| {
+            ["stream_options", "include_usage"]
+                .iter()
+                .any(|name| message.contains(name))
+        };
+        named.or_else(|| {
+            let mut told = self.messages.iter().chain(&self.params);
+            told.any(about_usage).then(|| "stream_options".to_owned())
+        })
     }
 }
 

@@ -1,0 +1,205 @@
+//! Where a request that does not fit its model is shortened: which of the oldest raw rounds go.
+//!
+//! The last resort, chosen by the operator, for what is not observed. Whole rounds go (INV-PAIR);
+//! the newest user message and the newest unfinished round stay. A pure function of the history, of
+//! what each message weighs and of what may be left, so that a repetition is cut alike. Called by
+//! `proxy` after a refusal, and by `jobs` to say how much has to be observed.
+
+use crate::history::{History, Role};
+
+/// A part of a history that is left out, and only noted: what lies behind the snapshot up to
+/// `to_count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// The message that is left out last, counted from 1.
+    pub to_count: usize,
+    /// Index of the user message among them that stands raw before the tail all the same.
+    pub pin: Option<usize>,
+    /// The version of the words that say so.
+    pub wording: u32,
+}
+
+impl Trim {
+    /// Everything up to `to_count`, in the newest words; `None` where `history` must not be cut there.
+    pub fn at(history: &History, to_count: usize) -> Option<Self> {
+        Some(Self {
+            to_count,
+            pin: pinned(history, to_count)?,
+            wording: super::render::TRIM_WORDING,
+        })
+    }
+
+    /// Whether a longer `history` may be cut there as well. The pin stays until then: to take it out
+    /// would change what the client keeps (INV-PREFIX).
+    pub fn fits(&self, history: &History) -> bool {
+        let asked = history
+            .newest_user()
+            .is_none_or(|newest| newest >= self.to_count || self.pin == Some(newest));
+        is_cut(history, self.to_count)
+            && asked
+            && (self.pin.is_none() || next_speaker(history, self.to_count) != Some(Role::User))
+    }
+}
+
+fn is_cut(history: &History, cut: usize) -> bool {
+    0 < cut && cut < history.len() && history.cuts().safe(cut)
+}
+
+fn next_speaker(history: &History, cut: usize) -> Option<Role> {
+    history.turns()[cut..]
+        .iter()
+        .map(|turn| turn.message.role)
+        .find(|role| *role != Role::System)
+}
+
+/// The message that stands raw before the tail where `history` is cut at `cut`; `None` where it must
+/// not be cut there.
+///
+/// A cut stands at the beginning of a round of the conversation. Behind the newest user message it
+/// stands at the beginning of a round of tools, and that message is pinned.
+fn pinned(history: &History, cut: usize) -> Option<Option<usize>> {
+    if !is_cut(history, cut) {
+        return None;
+    }
+    let next = next_speaker(history, cut);
+    let newest = history.newest_user().filter(|newest| *newest < cut);
+    match (newest, next) {
+        (None, Some(Role::User)) => Some(None),
+        // Right behind it nothing but what is pinned would go.
+        (Some(asked), Some(Role::Assistant)) if asked + 1 < cut => Some(newest),
+        // Nobody asked in so many words: any round is as good as another.
+        (None, Some(Role::Assistant)) if history.newest_user().is_none() => Some(None),
+        _ => None,
+    }
+}
+
+/// The first cut behind `covered` that leaves no more than `budget`; where none does, the last one,
+/// since less than that cannot be sent. `None` where there is no cut behind `covered`.
+///
+/// `weights` are those of the messages, in any unit that `budget` has too.
+pub fn cut(history: &History, weights: &[u32], covered: usize, budget: u64) -> Option<Trim> {
+    let weight = |index: usize| weights.get(index).copied().map_or(0, u64::from);
+    let mut left: u64 = (covered..history.len()).map(weight).sum();
+    let mut last = None;
+    for cut in covered + 1..history.len() {
+        left -= weight(cut - 1);
+        let Some(trim) = Trim::at(history, cut) else {
+            continue;
+        };
+        last = Some(trim);
+        if left + trim.pin.map_or(0, weight) <= budget {
+            break;
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Encoder, Message, Scope};
+
+    /// `u`ser, `a`ssistant, `s`ystem, `c`all of two tools, `r`esult of both.
+    fn history(roles: &str) -> History {
+        let mut messages = Vec::new();
+        let mut rounds = 0;
+        for role in roles.chars() {
+            let (role, calls, answers): (_, Vec<Box<str>>, Vec<Option<String>>) = match role {
+                'u' => (Role::User, Vec::new(), vec![None]),
+                'a' => (Role::Assistant, Vec::new(), vec![None]),
+                's' => (Role::System, Vec::new(), vec![None]),
+                'c' => {
+                    rounds += 1;
+                    let calls = ["x", "y"].map(|name| format!("{name}{rounds}").into());
+                    (Role::Assistant, calls.to_vec(), vec![None])
+                }
+                _ => {
+                    let answers = ["y", "x"].map(|name| Some(format!("{name}{rounds}")));
+                    (Role::Tool, Vec::new(), answers.to_vec())
+                }
+            };
+            for answers in answers {
+                messages.push(Message {
+                    fingerprint: Encoder::new().finish(),
+                    role,
+                    calls: calls.clone(),
+                    answers: answers.map(Into::into),
+                    span: 0..0,
+                });
+            }
+        }
+        History::chain(&Scope::of(b"key", None), messages)
+    }
+
+    fn cuts(roles: &str) -> Vec<usize> {
+        let history = history(roles);
+        (0..=history.len() + 1)
+            .filter(|cut| pinned(&history, *cut).is_some())
+            .collect()
+    }
+
+    #[test]
+    fn whole_rounds_go_and_the_newest_stays() {
+        assert_eq!(cuts("uauau"), [2, 4]);
+        assert_eq!(cuts("uauaua"), [2, 4]);
+        assert_eq!(cuts("u"), [0; 0]);
+        assert_eq!(
+            cuts("uasuau"),
+            [2, 3, 5],
+            "a system message begins no round"
+        );
+        // A round of parallel calls goes as a whole, and belongs to the question before it.
+        assert_eq!(cuts("ucrau"), [5]);
+    }
+
+    #[test]
+    fn one_task_is_cut_between_its_rounds_and_keeps_its_question() {
+        assert_eq!(cuts("ucrcrcr"), [4, 7]);
+        let task = history("ucrcrcr");
+        assert_eq!(pinned(&task, 4), Some(Some(0)));
+        // The unfinished round stays whole.
+        assert_eq!(cuts("ucrcrc"), [4, 7]);
+        assert_eq!(cuts("uc"), [0; 0]);
+    }
+
+    #[test]
+    fn a_conversation_nobody_began_is_cut_all_the_same() {
+        assert_eq!(cuts("crcr"), [3]);
+        assert_eq!(pinned(&history("crcr"), 3), Some(None));
+    }
+
+    #[test]
+    fn the_first_cut_that_leaves_little_enough_is_taken() {
+        let chat = history("uauauau");
+        let weights = [10; 7];
+        let at = |covered, budget| cut(&chat, &weights, covered, budget).map(|trim| trim.to_count);
+        assert_eq!(at(0, 50), Some(2));
+        assert_eq!(at(0, 49), Some(4));
+        assert_eq!(at(4, 1_000), Some(6), "behind what is covered");
+        assert_eq!(at(0, 0), Some(6), "as little as can be sent");
+        assert_eq!(at(6, 0), None);
+    }
+
+    #[test]
+    fn what_is_pinned_weighs_too() {
+        let task = history("ucrcrcr");
+        let weights = [40, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+        let at = |budget| cut(&task, &weights, 0, budget).map(|trim| trim.to_count);
+        assert_eq!(at(46), Some(4));
+        assert_eq!(at(45), Some(7));
+    }
+
+    #[test]
+    fn a_trim_holds_for_what_continues_it() {
+        let trim = Trim::at(&history("ucrcrcr"), 4).expect("a cut");
+        assert!(trim.fits(&history("ucrcrcrcr")));
+        assert!(trim.fits(&history("ucrcrcrau")), "the next question");
+        assert!(
+            !trim.fits(&history("ucru")),
+            "another question in its place"
+        );
+        assert!(!trim.fits(&history("ucr")), "nothing would be left");
+        let trim = Trim::at(&history("uauau"), 2).expect("a cut");
+        assert!(trim.fits(&history("uauauaucr")));
+    }
+}

@@ -1,0 +1,214 @@
+//! Whether a request has memory: `off`, `read` (what is known is sent, nothing is written) or `on`.
+//!
+//! Decides from the request's own header, the operator's rules and `[memory] read_only`, in this
+//! order of strength: what the operator closed for all stays closed, then the header, then the first
+//! rule that matches. Never looks at messages. Called by `remember`.
+
+mod glob;
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
+
+pub use glob::Glob;
+
+/// Says it for one request.
+const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");
+
+/// What memory may do for a request. The stricter one is the lesser one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Nothing.
+    Off,
+    /// Send what is known of its conversation, remember nothing of it.
+    Read,
+    /// Both.
+    On,
+}
+
+impl Mode {
+    /// The name in header, configuration and audit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Read => "read",
+            Self::On => "on",
+        }
+    }
+
+    /// The inverse of [`Mode::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Off, Self::Read, Self::On]
+            .into_iter()
+            .find(|mode| name.eq_ignore_ascii_case(mode.name()))
+    }
+}
+
+/// A rule of the operator. What it does not name matches everything.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The path of the request, without its query.
+    pub path: Option<Glob>,
+    /// The model it asks for.
+    pub model: Option<Glob>,
+    /// A header it carries, with a value that matches where there is a second part.
+    pub header: Option<(HeaderName, Option<Glob>)>,
+    /// What memory may do then.
+    pub mode: Mode,
+}
+
+impl Rule {
+    fn matches(&self, parts: &Parts, model: &str) -> bool {
+        let path = |glob: &Glob| glob.matches(parts.uri.path());
+        let header = |(name, value): &(HeaderName, Option<Glob>)| {
+            let mut values = parts.headers.get_all(name).iter();
+            values.any(|found| match value {
+                None => true,
+                Some(glob) => found.to_str().is_ok_and(|found| glob.matches(found.trim())),
+            })
+        };
+        self.path.as_ref().is_none_or(path)
+            && self.model.as_ref().is_none_or(|glob| glob.matches(model))
+            && self.header.as_ref().is_none_or(header)
+    }
+}
+
+/// The operator's rules, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Rules(pub Vec<Rule>);
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Default,
+    Header,
+    /// The rule of this number, from 1.
+    Rule(usize),
+    ReadOnly,
+}
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Header => f.write_str("header"),
+            Self::Rule(number) => write!(f, "rule_{number}"),
+            Self::ReadOnly => f.write_str("read_only"),
+        }
+    }
+}
+
+/// A mode, and who decided it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Decided {
+    pub(super) mode: Mode,
+    pub(super) by: By,
+}
+
+/// What the request itself says. Of several values the strictest counts; one that says nothing we
+/// know is passed over.
+pub(super) fn asked(headers: &HeaderMap) -> Option<Mode> {
+    headers
+        .get_all(MEMORY)
+        .iter()
+        .filter_map(|value| Mode::from_name(value.to_str().ok()?.trim()))
+        .min()
+}
+
+/// Decides for a request for `model`.
+pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> Decided {
+    let by_rule = || {
+        let at = rules.0.iter().position(|rule| rule.matches(parts, model))?;
+        let (mode, by) = (rules.0[at].mode, By::Rule(at + 1));
+        Some(Decided { mode, by })
+    };
+    let decided = match asked(&parts.headers) {
+        Some(mode) => Decided {
+            mode,
+            by: By::Header,
+        },
+        None => by_rule().unwrap_or(Decided {
+            mode: Mode::On,
+            by: By::Default,
+        }),
+    };
+    if read_only && decided.mode == Mode::On {
+        return Decided {
+            mode: Mode::Read,
+            by: By::ReadOnly,
+        };
+    }
+    decided
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(headers: &[(&'static str, &str)]) -> Parts {
+        let mut request = http::Request::post("/v1/chat/completions?x=1");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a request").into_parts().0
+    }
+
+    fn rule(path: &str, model: &str, header: Option<(&'static str, &str)>, mode: Mode) -> Rule {
+        let glob = |text: &str| (!text.is_empty()).then(|| Glob::new(text));
+        Rule {
+            path: glob(path),
+            model: glob(model),
+            header: header.map(|(name, value)| (HeaderName::from_static(name), glob(value))),
+            mode,
+        }
+    }
+
+    fn decided(rules: &[Rule], headers: &[(&'static str, &str)], model: &str) -> (Mode, String) {
+        let Decided { mode, by } = decide(&Rules(rules.to_vec()), false, &parts(headers), model);
+        (mode, by.to_string())
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_counts() {
+        let rules = [
+            rule("", "", Some(("x-task", "title*")), Mode::Read),
+            rule("", "*-embed", None, Mode::Off),
+            rule("/v1/chat/*", "gpt-?", Some(("x-task", "")), Mode::Off),
+            rule("", "gpt-*", None, Mode::On),
+            rule("/other", "", None, Mode::Off),
+        ];
+        let on = |headers, model| decided(&rules, headers, model);
+        assert_eq!(on(&[], "x-embed"), (Mode::Off, "rule_2".into()));
+        assert_eq!(on(&[], "x"), (Mode::On, "default".into()));
+        assert_eq!(on(&[], "gpt-4"), (Mode::On, "rule_4".into()));
+        let title = [("x-task", "title_generation")];
+        assert_eq!(on(&title, "gpt-4"), (Mode::Read, "rule_1".into()));
+        let other = [("x-task", "tags")];
+        assert_eq!(on(&other, "gpt-4"), (Mode::Off, "rule_3".into()));
+        assert_eq!(on(&other, "gpt-10"), (Mode::On, "rule_4".into()));
+    }
+
+    #[test]
+    fn the_request_wins_over_rules_and_not_over_read_only() {
+        let rules = [rule("", "", None, Mode::Off)];
+        for (said, mode) in [("on", Mode::On), (" READ ", Mode::Read), ("off", Mode::Off)] {
+            let headers = [("x-diarist-memory", said)];
+            assert_eq!(decided(&rules, &headers, "m"), (mode, "header".into()));
+        }
+        let unknown = [("x-diarist-memory", "maybe")];
+        assert_eq!(decided(&rules, &unknown, "m"), (Mode::Off, "rule_1".into()));
+        let both = [("x-diarist-memory", "on"), ("x-diarist-memory", "read")];
+        assert_eq!(decided(&rules, &both, "m"), (Mode::Read, "header".into()));
+
+        let closed = |said| {
+            let parts = parts(&[("x-diarist-memory", said)]);
+            decide(&Rules::default(), true, &parts, "m")
+        };
+        let read = Decided {
+            mode: Mode::Read,
+            by: By::ReadOnly,
+        };
+        assert_eq!(closed("on"), read);
+        assert_eq!(closed("off").mode, Mode::Off);
+        assert_eq!(closed("read").by, By::Header);
+    }
+}
