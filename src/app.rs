@@ -354,7 +354,9 @@ fn overflow(config: &Config) -> Overflow {
     }
 }
 
-fn memory_settings(config: &Config) -> jobs::Settings {
+/// How memory is made, of a valid configuration.
+#[must_use]
+pub fn memory_settings(config: &Config) -> jobs::Settings {
     let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
     jobs::Settings {
         policy: policy(&config.memory.thresholds),

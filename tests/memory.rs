@@ -19,6 +19,10 @@ mod budget;
 mod controls;
 #[path = "memory/database.rs"]
 mod database;
+#[path = "memory/days.rs"]
+mod days;
+#[path = "memory/fixed.rs"]
+mod fixed;
 #[path = "memory/hangups.rs"]
 mod hangups;
 #[path = "memory/ladder.rs"]

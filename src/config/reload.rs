@@ -21,6 +21,10 @@ const AT_START: &[&str] = &[
     "store.",
     "audit.",
     "memory.enabled",
+    "memory.read_only",
+    "memory.rules",
+    "memory.overflow",
+    "memory.overflow_timeout",
 ];
 
 /// The value in force for every key. Never printed: there are secrets among them.
@@ -83,6 +87,7 @@ mod tests {
         "memory.reflection.",
         "memory.redact.",
         "memory.daily_tokens",
+        "memory.share_token_budget",
     ];
 
     #[test]

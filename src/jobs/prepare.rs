@@ -105,7 +105,10 @@ pub(super) async fn load(
     let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
     let known = shop.store.known(scope, &chain).await?;
     let by_chance = known.branches && known.nodes.len() <= CHANCE;
+    // What follows it is not known here: a longer request must not be taken for new.
+    let followed = known.branches && known.nodes.len() == history.len();
     let mut track = Track::of(scope, known);
+    track.stale = followed;
     if by_chance {
         track.orphan();
     }

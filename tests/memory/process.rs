@@ -14,8 +14,12 @@ use sqlx::{ConnectOptions as _, SqliteConnection};
 use crate::rig::{Answer, PATIENCE};
 use crate::tools::{ACTIVE, Caller, Talk, eventually, metric};
 
-struct Program {
-    provider: Provider,
+/// Thresholds small enough that a test reaches them.
+pub const CONFIG: &str =
+    "[memory.observation]\nmessage_tokens = 2000\n[memory.reflection]\nobservation_tokens = 1000\n";
+
+pub struct Program {
+    pub provider: Provider,
     folder: tempfile::TempDir,
     client: reqwest::Client,
     shell: Option<&'static str>,
@@ -38,7 +42,7 @@ impl Drop for Running {
 }
 
 impl Program {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::within(None).await
     }
 
@@ -52,11 +56,34 @@ impl Program {
             starts: 0,
             running: None,
         };
+        program.configure(CONFIG);
         program.again().await;
         program
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// What its file says from now on.
+    pub fn configure(&self, text: &str) {
+        std::fs::write(self.path("diarist.toml"), text).unwrap();
+    }
+
+    /// Tells it to read its configuration anew.
+    pub fn hang_up(&self) {
+        let kill = format!("kill -HUP {}", self.running().child.id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// What it has logged since its last start.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path(&format!("log-{}.jsonl", self.starts))).unwrap()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -88,9 +115,7 @@ impl Program {
             .env("DIARIST__AUDIT__PATH", at("audit.jsonl"))
             .env("DIARIST__MEMORY__OBSERVATION__MODEL", OBSERVER_MODEL)
             .env("DIARIST__MEMORY__REFLECTION__MODEL", REFLECTOR_MODEL)
-            .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000")
-            .env("DIARIST__MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000")
-            .arg("serve")
+            .args(["serve", "--config", &at("diarist.toml")])
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap());
         let child = command.spawn().unwrap();
@@ -151,7 +176,7 @@ impl Program {
         }
     }
 
-    async fn send(&self, body: &Value) -> Answer {
+    pub async fn send(&self, body: &Value) -> Answer {
         self.send_as("Bearer sk-test", body).await
     }
 
@@ -185,7 +210,7 @@ impl Program {
     }
 
     /// Waits until so many exchanges of this process are recorded and no job is left.
-    async fn settled(&self, recorded: usize) {
+    pub async fn settled(&self, recorded: usize) {
         let began = std::time::Instant::now();
         loop {
             let seen = self.metric("diarist_exchanges_recorded_total").await;

@@ -35,6 +35,11 @@ async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart()
         rig.quiet().await;
         rig.restart().await;
     }
+    // In the order in which they were said, each recorded before the next comes.
+    for (turn, sent) in &first {
+        rig.talk(&talk, *turn..=*turn).await;
+        assert_eq!(rig.last().body, sent, "turn {turn} said again");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,348 @@
+//! Days that pass, by a clock that is set by hand: what is related to which day, in whose zone, and
+//! that nothing of it changes once it was sent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use diarist::jobs::{ByHand, Clock, InForce, Jobs};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
+use diarist::proxy::manners::Manners;
+use diarist::proxy::{Memory, Rehearsal};
+use diarist::store::recall::Recall;
+use diarist::store::{SqliteStore, Store};
+use diarist::tokens::TokenCounter;
+use diarist::wire::Placement;
+use diarist::wire::usage::Usage;
+use diarist::{app, config};
+use serde_json::{Value, json};
+
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+
+/// Noon of Mar 4, 2026, in UTC.
+const START: i64 = 1_772_625_600_000;
+
+#[derive(Debug)]
+struct Quarters;
+
+impl TokenCounter for Quarters {
+    fn count(&self, text: &str) -> u32 {
+        u32::try_from(text.len() / 4).unwrap()
+    }
+
+    fn counted(&self) -> u64 {
+        0
+    }
+}
+
+/// Writes down what users said under the dates of the transcript, and keeps what it was asked.
+#[derive(Debug, Default)]
+struct Scribe(Mutex<Vec<String>>);
+
+#[async_trait]
+impl Model for Scribe {
+    async fn call(
+        &self,
+        _: &Endpoint,
+        _: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        self.0.lock().unwrap().push(prompt.user.clone());
+        let history = prompt.user.split_once("<history-").unwrap().1;
+        let mut lines: Vec<String> = Vec::new();
+        for line in history.lines() {
+            if line.starts_with("Date: ") {
+                lines.push(line.to_owned());
+            } else if let Some(said) = line.strip_prefix("User") {
+                let (time, words) = said.split_once(": ").unwrap();
+                let words = words.split(". and so").next().unwrap();
+                lines.push(format!("* 🔴{time} User: {words}"));
+            }
+        }
+        Ok(Reply {
+            text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
+            usage: Usage::default(),
+            finish: Finish::Stop,
+            model: "scribe".to_owned(),
+        })
+    }
+}
+
+struct World {
+    clock: Clock,
+    hand: ByHand,
+    memory: Memory,
+    scribe: Arc<Scribe>,
+    settings: InForce,
+    turns: Vec<Value>,
+}
+
+impl World {
+    async fn with(written: &[(&str, &str)]) -> Self {
+        let mut env: BTreeMap<String, String> = [
+            ("HOME", "/nonexistent"),
+            ("DIARIST__MEMORY__BASE_URL", "http://model.test/v1"),
+            ("DIARIST__MEMORY__API_KEY", "key"),
+            ("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "1000"),
+            ("DIARIST__MEMORY__TIMEZONE", "UTC"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        env.extend(
+            written
+                .iter()
+                .map(|(key, value)| (format!("DIARIST__MEMORY__{key}"), (*value).to_owned())),
+        );
+        let config = config::load(&config::Flags::default(), &env, None).unwrap();
+        let settings = InForce::new(app::memory_settings(&config));
+        let clock = Clock::by_hand(START);
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open("sqlite::memory:").await.unwrap());
+        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let scribe = Arc::<Scribe>::default();
+        let hand = Jobs::by_hand(
+            store,
+            Arc::clone(&recall),
+            Arc::new(Quarters),
+            Arc::clone(&scribe) as _,
+            settings.clone(),
+            clock.clone(),
+        );
+        let memory = Memory {
+            enabled: true,
+            anonymous: false,
+            read_only: false,
+            rules: diarist::proxy::mode::Rules::default(),
+            overflow: diarist::proxy::Overflow::default(),
+            recall,
+            jobs: hand.jobs(),
+            manners: Manners::new(Some(Placement::SystemMessage), "localhost"),
+            audit: None,
+            unfinished: Arc::default(),
+        };
+        Self {
+            clock,
+            hand,
+            memory,
+            scribe,
+            settings,
+            turns: Vec::new(),
+        }
+    }
+
+    fn body(&self) -> Bytes {
+        let system = json!({"role": "system", "content": "Be kind."});
+        let messages: Vec<&Value> = [&system].into_iter().chain(&self.turns).collect();
+        Bytes::from(json!({"model": "m", "messages": messages}).to_string())
+    }
+
+    /// What the history as it is goes out as.
+    async fn goes_out(&self, zone: Option<&str>) -> Rehearsal {
+        let mut request = http::Request::post("/v1/chat/completions");
+        request = request.header("authorization", "Bearer k");
+        if let Some(zone) = zone {
+            request = request.header("x-diarist-timezone", zone);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let body = self.body();
+        Rehearsal::begin(&self.memory, &parts, &body).await.unwrap()
+    }
+
+    /// The user says `words`, is answered, and memory does all it has to do. The messages that went
+    /// out.
+    async fn say(&mut self, words: &str, zone: Option<&str>) -> Vec<Value> {
+        let filler = "and so on and on ".repeat(20);
+        self.turns
+            .push(json!({"role": "user", "content": format!("{words}. {filler}")}));
+        let sent = self.goes_out(zone).await;
+        let at_ms = self.clock.now_ms();
+        self.hand.record(sent.exchange(at_ms)).await;
+        while let Some(job) = self.hand.claim().await {
+            let written = self.hand.ask(&job).await;
+            let told = self.hand.settle(&job, written).await;
+            self.hand.hear(told).await;
+        }
+        self.turns
+            .push(json!({"role": "assistant", "content": format!("Good. {filler}")}));
+        messages(&sent)
+    }
+
+    /// Says more until the block is another one; what went out with it.
+    async fn until_active(&mut self, zone: Option<&str>) -> Vec<Value> {
+        let before = self.turns.len();
+        let mut first = None;
+        for number in 0..30 {
+            let sent = self.say(&format!("Turn {}", before + number), zone).await;
+            let block = block(&sent);
+            if block.is_some() && first.as_ref().is_some_and(|first| *first != block) {
+                return sent;
+            }
+            first = Some(block);
+        }
+        panic!("no activation came");
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.scribe.0.lock().unwrap().clone()
+    }
+}
+
+fn messages(sent: &Rehearsal) -> Vec<Value> {
+    let body: Value = serde_json::from_slice(&sent.body()).unwrap();
+    body["messages"].as_array().unwrap().clone()
+}
+
+fn block(sent: &[Value]) -> Option<String> {
+    let text = sent[1]["content"].as_str().unwrap();
+    text.starts_with("<diarist-log ").then(|| text.to_owned())
+}
+
+/// The lines of a block behind its preamble.
+fn lines(sent: &[Value]) -> Vec<String> {
+    let block = block(sent).unwrap();
+    let (_, log) = block.split_once("<observations>\n").unwrap();
+    log.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_day_that_passes_changes_nothing_until_something_is_added() {
+    let mut world = World::with(&[]).await;
+    world
+        .say("User flies to Oslo. (meaning Mar 6, 2026)", None)
+        .await;
+    let first = world.until_active(None).await;
+    assert_eq!(
+        lines(&first)[..2],
+        ["[as of Mar 4, 2026]", "Date: Mar 4, 2026 (the same day)"]
+    );
+    assert!(lines(&first)[2].ends_with("(meaning Mar 6, 2026 - 2 days after)"));
+
+    // Three days later: every byte that went out goes out again.
+    let before = world.goes_out(None).await.body();
+    world.clock.pass(3 * DAY);
+    assert_eq!(world.goes_out(None).await.body(), before);
+    let next = world.say("Good morning", None).await;
+    assert_eq!(block(&next), block(&first));
+
+    // And what is added then only adds.
+    let second = world.until_active(None).await;
+    let (old, new) = (block(&first).unwrap(), block(&second).unwrap());
+    assert!(new.starts_with(&old), "{old}\n---\n{new}");
+    let added: Vec<&str> = new[old.len()..].lines().collect();
+    assert_eq!(added[0], "[as of Mar 7, 2026]");
+    assert!(
+        added.contains(&"Date: Mar 4, 2026 (3 days before)"),
+        "{added:?}"
+    );
+    let third = world.until_active(None).await;
+    let newest = block(&third).unwrap();
+    assert!(newest.starts_with(&new));
+    assert_eq!(
+        newest.matches("\n[as of ").count(),
+        2,
+        "one day is named once"
+    );
+    assert_eq!(
+        newest
+            .matches("[3 days later]\nDate: Mar 7, 2026 (the same day)")
+            .count(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn the_zone_is_the_clients_own() {
+    let mut world = World::with(&[]).await;
+    // Noon in UTC is 02:00 of the next day there.
+    let zone = Some("Pacific/Kiritimati");
+    let sent = world.until_active(zone).await;
+    assert_eq!(lines(&sent)[0], "[as of Mar 5, 2026]");
+    let asked = world.asked();
+    assert!(
+        asked[0].starts_with("Today is Mar 5, 2026."),
+        "{}",
+        asked[0]
+    );
+    assert!(asked[0].contains("\nUser (02:00): "), "{}", asked[0]);
+
+    // Without a name, and with one that nobody knows, it is the configured one.
+    for zone in [
+        None,
+        Some("Atlantis/Poseidonis"),
+        Some("../../etc/passwd"),
+        Some(""),
+    ] {
+        let mut world = World::with(&[("TIMEZONE", "America/New_York")]).await;
+        let sent = world.until_active(zone).await;
+        assert_eq!(lines(&sent)[0], "[as of Mar 4, 2026]");
+        assert!(world.asked()[0].contains("\nUser (07:00): "), "{zone:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
+    for wanted in [false, true] {
+        let markers = wanted.to_string();
+        let mut world = World::with(&[("TEMPORAL_MARKERS", &markers)]).await;
+        world.say("Hello", None).await;
+        world
+            .clock
+            .pass(2 * HOUR + Duration::from_secs(5 * 60 + 30));
+        world.say("Back again", None).await;
+        world.clock.pass(Duration::from_secs(9 * 60));
+        world.say("Still here", None).await;
+        let mut sent = world.until_active(None).await;
+        let asked = world.asked().concat();
+        let marker = "[2 hours 5 minutes later]\nUser (14:05): Back again";
+        assert_eq!(asked.contains(marker), wanted, "{asked}");
+        assert_eq!(
+            asked.matches(" later]").count(),
+            usize::from(wanted),
+            "{asked}"
+        );
+        // The answer before the pause was given before it.
+        let (before, _) = asked.split_once("Back again").unwrap();
+        assert!(before.contains("\nAssistant: Good."), "{before}");
+        // What is sent raw is the client's own.
+        let raw = sent.split_off(2);
+        let reminder = diarist::memory::render::REMINDER;
+        assert!(
+            raw.iter()
+                .all(|it| it["content"] == reminder || world.turns.contains(it))
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_configuration_shows_from_the_next_activation_on() {
+    let mut world = World::with(&[]).await;
+    let first = world.until_active(None).await;
+    let before = world.goes_out(None).await.body();
+    let mut settings = (*world.settings.now()).clone();
+    settings.placement = Some(Placement::AppendToSystem);
+    settings.policy.message_tokens = 1_500;
+    settings.observation.instruction = Some("Keep recipes.".to_owned());
+    world.settings.replace(settings);
+    world.memory.manners.prefer(Some(Placement::AppendToSystem));
+    assert_eq!(world.goes_out(None).await.body(), before);
+    let mut moved = None;
+    for number in 0..20 {
+        let sent = world.say(&format!("More {number}"), None).await;
+        if sent[1]["role"] == "system" {
+            assert!(moved.is_none(), "it went back");
+            assert_eq!(block(&sent), block(&first), "nothing changed yet");
+        } else {
+            moved = Some(sent);
+        }
+    }
+    let moved = moved.expect("the next activation stands where it is wanted now");
+    let system = moved[0]["content"].as_str().unwrap();
+    let (old, _) = block(&first)
+        .unwrap()
+        .split_once("\n\n")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    assert!(system.starts_with("Be kind.") && system.contains(&old));
+}

@@ -1,0 +1,276 @@
+//! What a snapshot fixes: an upgrade and a reload change not one byte of what is already sent, and
+//! every placement keeps its prefix.
+
+use diarist::memory::render;
+use diarist::provider::{Conversation, Options, Part, Style};
+use serde_json::Value;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use crate::process::{CONFIG, Program};
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk, eventually};
+
+/// What the first release sent for each turn of the conversation in `first_schema.sql`: length and
+/// BLAKE3 of the body.
+const SENT: [(usize, &str); 12] = [
+    (
+        995,
+        "8c5237b5646c4b663d7648fc234b2c94d9ec7128400da488de5b7c18d6c03cd4",
+    ),
+    (
+        2790,
+        "90fad5fd626268fc37daec79327604fef445ff90561a5eaa022609671415375e",
+    ),
+    (
+        4585,
+        "d7c4d45f63f45973d00ceca9516e74a9917491882caa3b66f932fb0e77fbd471",
+    ),
+    (
+        6380,
+        "1a78b01b9a5299a6c066a2ef9a00691472972b34b61e8d80c27b5ee14ea4290c",
+    ),
+    (
+        8175,
+        "c25f17ab2f494f3d8b09754ad1c5dd493f53233b3f1e5a5aecb5bcbc99d6501b",
+    ),
+    (
+        6674,
+        "ea2d9650df21a3ec45f34ac0631c33ce949db75b09a4dc88a22c5d8a928da540",
+    ),
+    (
+        8469,
+        "f64373a1f1705c4ccc7dce413b311285136abeced2093a99e3ed2b520ebc78d9",
+    ),
+    (
+        10264,
+        "e16d20fbc9f6b6db58932f078865d127198399afd519b653ab0400acb4ff0478",
+    ),
+    (
+        6998,
+        "5ec7d811903680f561f9ad5c9d8e4f93588e7b0560d0083b4642175d0c3b5a40",
+    ),
+    (
+        8814,
+        "e578fbe440f47cba238cd39d96d3e4b84c06a2a759974e4fac8f17dcd5171b94",
+    ),
+    (
+        10651,
+        "90d92a718fac857521c9cccfa61e39e561952f043c19694cf40c9345b3fd12c0",
+    ),
+    (
+        7427,
+        "8cadb9167fc46873a6416748608ccf3724e4d9922f3f6c2fc2be1b4f0c9c06ae",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_first_release_goes_on_to_the_byte() {
+    let mut rig = Rig::small().await;
+    rig.stop().await;
+    for name in ["diarist.db", "diarist.db-wal", "diarist.db-shm"] {
+        drop(std::fs::remove_file(rig.folder.path().join(name)));
+    }
+    let options = SqliteConnectOptions::new()
+        .filename(rig.file())
+        .create_if_missing(true)
+        .foreign_keys(false);
+    let mut old = options.connect().await.unwrap();
+    for script in [
+        include_str!("../../migrations/sqlite/0001_init.sql"),
+        include_str!("first_schema.sql"),
+    ] {
+        sqlx::raw_sql(script).execute(&mut old).await.unwrap();
+    }
+    old.close().await.unwrap();
+    // Another placement is configured by now: what was sent stays where it was.
+    rig.set("UPSTREAM__PLACEMENT", "append_to_system");
+    rig.start().await;
+
+    let talk = Talk::new("ada");
+    for (turn, (length, hash)) in (1..).zip(SENT) {
+        // Memory is given its time: what it learns of an old request must not spoil the next.
+        rig.talk(&talk, turn..=turn).await;
+        let sent = rig.last().body.clone();
+        assert_eq!(sent.len(), length, "turn {turn}");
+        assert_eq!(blake3::hash(&sent).to_hex().as_str(), hash, "turn {turn}");
+    }
+    // A request that is new goes on from the same block, at the same place.
+    let block = |body: &Value| body["messages"][1]["content"].as_str().unwrap().to_owned();
+    let before = block(&rig.last().json().unwrap());
+    assert!(before.starts_with("<diarist-log version=\"1\">"));
+    let turns = SENT.len();
+    rig.send(&talk.body(turns + 1)).await;
+    assert_eq!(block(&rig.last().json().unwrap()), before);
+    rig.quiet().await;
+
+    // The next activation moves to the new place. Its block still begins as it did: the first
+    // preamble, the old observations.
+    let mut moved = None;
+    for turn in turns + 2..turns + 12 {
+        rig.talk(&talk, turn..=turn).await;
+        let body = rig.last().json().unwrap();
+        let system = body["messages"][0]["content"].as_str().unwrap().to_owned();
+        if let Some(at) = system.find("<diarist-log ") {
+            moved = Some(system[at..].to_owned());
+            break;
+        }
+        assert_eq!(block(&body), before, "turn {turn}");
+    }
+    let moved = moved.expect("an activation");
+    let (old, _) = before.split_once("<current-task>").unwrap();
+    assert!(moved.starts_with(old), "{moved}");
+    assert!(
+        !moved.contains("[as of "),
+        "the first version relates no dates"
+    );
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_placement_keeps_its_prefix() {
+    for placement in ["system_message", "append_to_system", "segments"] {
+        let rig = Rig::with(
+            Options::default(),
+            &[
+                ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "1500"),
+                // Nothing is condensed: every activation only adds.
+                ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "900000"),
+                ("UPSTREAM__PLACEMENT", placement),
+            ],
+        )
+        .await;
+        rig.play(&Conversation::generate(5, 50, Style::Travel))
+            .await;
+        let bodies = rig.forwarded();
+        let mut activations = 0;
+        for pair in bodies.windows(2) {
+            let [before, after] = [&pair[0], &pair[1]].map(|body| (told(body), raw(body)));
+            if before.0 == after.0 {
+                assert!(
+                    after.1.starts_with(&before.1),
+                    "{placement}: a raw message changed"
+                );
+            } else {
+                activations += 1;
+                let kept: String = before.0.concat();
+                let kept = kept.split("<current-task>").next().unwrap();
+                let kept = kept.split("<suggested-response>").next().unwrap();
+                assert!(
+                    after.0.concat().starts_with(kept),
+                    "{placement}: old observations changed"
+                );
+            }
+        }
+        assert!(activations > 2, "{placement}: {activations} activations");
+    }
+}
+
+/// What precedes the raw messages: the leading system messages, as texts.
+fn told(body: &Value) -> Vec<String> {
+    let messages = body["messages"].as_array().unwrap();
+    let leading = messages
+        .iter()
+        .take_while(|message| message["role"] == "system");
+    leading
+        .map(|message| match &message["content"] {
+            Value::String(text) => text.clone(),
+            parts => {
+                let parts = parts.as_array().unwrap().iter();
+                parts.map(|part| part["text"].as_str().unwrap()).collect()
+            }
+        })
+        .collect()
+}
+
+fn raw(body: &Value) -> Vec<Value> {
+    let messages = body["messages"].as_array().unwrap().iter();
+    messages
+        .skip_while(|message| message["role"] == "system")
+        .cloned()
+        .collect()
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_shows_from_the_next_activation_on() {
+    let program = Program::start().await;
+    let talk = Talk::new("ada");
+    let mut recorded = 0;
+    let mut turn = 0;
+    while turn < ACTIVE {
+        turn += 1;
+        recorded += 1;
+        program.send(&talk.body(turn)).await;
+        program.settled(recorded).await;
+    }
+    let sent = || program.provider.record_of(Part::Actor).pop().unwrap();
+    let before = sent().body.clone();
+    let block = |body: &Value| body["messages"][1]["content"].as_str().map(str::to_owned);
+    assert!(render::looks_like_block(
+        &block(&sent().json().unwrap()).unwrap()
+    ));
+    let said = |what: &str| program.log().matches(what).count();
+
+    // Nothing of a configuration with a mistake in it is taken over.
+    program.configure("[upstream]\nplacement = \"nowhere\"\n[memory.observation]\nmessage_tokens = \"many\"\ninstruction = \"Keep recipes.\"\n");
+    program.hang_up();
+    eventually("the refusal", || said("the old one stays in force") == 1).await;
+    assert!(said("upstream.placement: ") > 0 && said("memory.observation.message_tokens: ") > 0);
+    program.send(&talk.body(turn)).await;
+    assert_eq!(sent().body, before);
+
+    // A valid one is, but for what only a start can change.
+    let audit = program.path("audit.jsonl");
+    std::fs::rename(&audit, program.path("audit.1.jsonl")).unwrap();
+    let other = CONFIG.replace("2000", "2400").replace(
+        "[memory.observation]\n",
+        "[upstream]\nplacement = \"append_to_system\"\n[server]\nmax_requests = 7\n\
+         [memory.observation]\ninstruction = \"Keep recipes.\"\n",
+    );
+    program.configure(&other);
+    program.hang_up();
+    eventually("the new configuration", || said("was read anew") == 1).await;
+    let log = program.log();
+    let waiting = log.lines().filter(|line| line.contains("restart for it"));
+    let waiting: Vec<&str> = waiting.collect();
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert!(waiting[0].contains("server.max_requests"));
+
+    program.send(&talk.body(turn)).await;
+    assert_eq!(sent().body, before, "the same request is the same bytes");
+    recorded += 2;
+    let old = block(&sent().json().unwrap());
+    let mut placements = Vec::new();
+    for _ in 0..ACTIVE {
+        turn += 1;
+        recorded += 1;
+        program.send(&talk.body(turn)).await;
+        program.settled(recorded).await;
+        let body = sent().json().unwrap();
+        let first = body["messages"][0]["content"].as_str().unwrap();
+        let moved = first.contains("<diarist-log ");
+        placements.push(moved);
+        assert!(moved || block(&body) != None, "turn {turn} has a block");
+        if placements.len() == 1 {
+            assert!(
+                !moved && block(&body) == old,
+                "the next request begins as the one before"
+            );
+        }
+    }
+    assert!(
+        placements.is_sorted() && placements.contains(&true),
+        "{placements:?}"
+    );
+    let asked = program.provider.record_of(Part::Observer);
+    let told = asked.last().unwrap().json().unwrap()["messages"][0]["content"].to_string();
+    assert!(
+        told.contains("Keep recipes."),
+        "the Observer is asked the new way"
+    );
+    eventually("the audit's new file", || {
+        std::fs::read_to_string(&audit).is_ok_and(|text| text.lines().count() > 1)
+    })
+    .await;
+}
