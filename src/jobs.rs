@@ -14,6 +14,7 @@ mod ask;
 mod books;
 mod by_hand;
 mod clock;
+mod events;
 mod evidence;
 mod failure;
 mod intake;
@@ -64,6 +65,7 @@ pub(crate) struct Shop {
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
     pub(crate) spent: Arc<books::Spent>,
+    pub(crate) events: events::Events,
 }
 
 impl Shop {
@@ -88,6 +90,7 @@ impl Shop {
             settings,
             untold: Arc::default(),
             spent: Arc::default(),
+            events: events::Events::default(),
         }
     }
 }
@@ -119,7 +122,8 @@ impl Jobs {
         tasks: &Tasks,
     ) -> Self {
         let clock = Clock::default();
-        let shop = Shop::new(store, recall, counter, llm, settings, clock);
+        let mut shop = Shop::new(store, recall, counter, llm, settings, clock);
+        shop.events = events::Events::start(Arc::clone(&shop.store), tasks);
         let (intake, exchanges) = intake::queue();
         let wake = Arc::new(tokio::sync::Notify::new());
         let (events, outcomes) = tokio::sync::mpsc::unbounded_channel();
@@ -175,7 +179,11 @@ impl Jobs {
     }
 
     async fn is_quiet(&self) -> bool {
-        let idle = || self.intake.is_idle() && self.shop.untold.load(Ordering::SeqCst) == 0;
+        let idle = || {
+            self.intake.is_idle()
+                && self.shop.untold.load(Ordering::SeqCst) == 0
+                && self.shop.events.is_idle()
+        };
         // Asked before and after: a job may have ended, and made work, while the store was asked.
         idle()
             && self

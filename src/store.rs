@@ -430,8 +430,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ) -> Result<u64, StoreError>;
 
     /// Puts events on the timeline of the conversation of `tip`; of each kind the newest
-    /// [`EVENTS_KEPT`] stay. Nothing happens where the conversation was forgotten.
-    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Result<(), StoreError>;
+    /// [`EVENTS_KEPT`] stay. Returns them as they were written down, with the `recordId` (its id) and
+    /// the `threadId` (its key, else its id); none where the conversation was forgotten.
+    async fn note(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        events: &[Event],
+    ) -> Result<Vec<Event>, StoreError>;
 
     /// Tenants with open jobs, and what they spent on the UTC day of `at_ms`, for the operator.
     async fn waiting(&self, at_ms: i64) -> Result<Vec<Waiting>, StoreError>;

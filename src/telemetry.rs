@@ -51,6 +51,8 @@ pub const JOBS: &str = "diarist_jobs_total";
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
 /// Tokens that memory's own model calls cost. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
+/// Events of a conversation's memory that found no room on their way to its timeline.
+pub const EVENTS_DROPPED: &str = "diarist_events_dropped_total";
 /// Tenants that spent on a day what memory may cost them (`memory.daily_tokens`).
 pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
 /// Conversations the Observer was kept from, or let back to, since it is shown at most 1.5 times what
@@ -157,6 +159,10 @@ fn describe_memory() {
         "Reflections asked for again because they lost too much"
     );
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
+    describe_counter!(
+        EVENTS_DROPPED,
+        "Events that found no room on their way to a timeline"
+    );
     describe_counter!(
         BUDGETS_SPENT,
         "Tenants that spent a day's tokens of memory's own calls"

@@ -15,6 +15,8 @@ mod tools;
 mod bad_input;
 #[path = "memory/budget.rs"]
 mod budget;
+#[path = "memory/calls.rs"]
+mod calls;
 #[path = "memory/controls.rs"]
 mod controls;
 #[path = "memory/database.rs"]

@@ -13,9 +13,9 @@ use jiff::tz::TimeZone;
 use super::output::print;
 use super::sources::Sources;
 use super::terminal::harmless;
-use crate::config::Database;
+use crate::config::{Config, Database};
 use crate::report::{Side, align, grouped};
-use crate::store::{SqliteStore, Store as _, ThreadRow};
+use crate::store::{Spent, SqliteStore, Store as _, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -37,9 +37,12 @@ enum Command {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
-        None => read(&args.sources, async |store| list(store, args.limit).await),
-        Some(Command::Show(show)) => read(&show.sources, async |store| {
-            show::text(store, &show.id).await
+        None => read(&args.sources, async |store, config| {
+            let daily = config.memory.daily_tokens;
+            Ok(list(store, args.limit).await? + &waiting(store, daily).await?)
+        }),
+        Some(Command::Show(show)) => read(&show.sources, async |store, _| {
+            show::text(store, show).await
         }),
     }?;
     print(&text)?;
@@ -49,7 +52,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Opens the configured database, asks, and closes it.
 fn read(
     sources: &Sources,
-    ask: impl AsyncFnOnce(&SqliteStore) -> anyhow::Result<String>,
+    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
     let config = sources.load()?;
     if config.database == Database::SqliteInMemory {
@@ -61,7 +64,7 @@ fn read(
         .context("the runtime cannot start")?
         .block_on(async {
             let store = SqliteStore::open_to_read(&config.database.to_string()).await?;
-            let answer = ask(&store).await;
+            let answer = ask(&store, &config).await;
             store.close().await;
             answer
         })
@@ -84,12 +87,13 @@ async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
         "tokens",
         "parts",
         "snapshots",
+        "memory",
         "last",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(threads.iter().map(|thread| cells(thread, &zone)));
-    let mut sides = [Side::Left; 11];
-    sides[5..10].fill(Side::Right);
+    let mut sides = [Side::Left; 12];
+    sides[5..11].fill(Side::Right);
     let mut text = align(&rows, &sides);
     if threads.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
         text.push_str(&format!("The latest {limit}; --limit shows more.\n"));
@@ -115,8 +119,36 @@ fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
         grouped(thread.message_tokens),
         thread.parts.to_string(),
         thread.snapshots.to_string(),
+        // What its memory cost, in tokens.
+        grouped(total(&thread.costs.observing) + total(&thread.costs.reflecting)),
         time(thread.last_ms, zone),
     ]
+}
+
+/// Tokens of prompts and answers.
+fn total(spent: &Spent) -> u64 {
+    spent.sent.saturating_add(spent.written)
+}
+
+/// Who waits for another day, since what memory may cost on this one is spent.
+async fn waiting(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<String> {
+    let Some(daily) = daily else {
+        return Ok(String::new());
+    };
+    let waiting = store.waiting(Timestamp::now().as_millisecond()).await?;
+    let spent = waiting.iter().filter(|tenant| tenant.tokens >= daily);
+    Ok(spent
+        .map(|tenant| {
+            format!(
+                "Tenant {} has spent {} of {} tokens a day (memory.daily_tokens): {} jobs wait until \
+                 tomorrow (UTC).\n",
+                tenant.tenant,
+                grouped(tenant.tokens),
+                grouped(daily),
+                tenant.jobs
+            )
+        })
+        .collect())
 }
 
 /// To the minute, as the clock on the wall shows it.

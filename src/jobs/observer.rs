@@ -15,7 +15,7 @@ pub(crate) use self::draft::{Drafts, Windows};
 use super::ask::ask;
 use super::failure::Failure;
 use super::payload::Payload;
-use super::{Phase, Settings, Shop};
+use super::{Phase, Settings, Shop, events};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::observe::{self, ObserveInput, Outcome};
 use crate::memory::prompt::Attached;
@@ -313,7 +313,13 @@ async fn observing_title(shop: &Shop, job: &Job, settings: &Settings) -> Option<
 /// Written before the chunk is: a title is no part of what is sent, and one that is lost with a
 /// chunk would be found again only with the next.
 async fn entitle(shop: &Shop, job: &Job, title: &str) {
-    if let Err(error) = shop.store.entitle(&job.scope, job.work.tip, title).await {
-        tracing::debug!(error = %error, "a title could not be stored");
+    let (scope, tip) = (&job.scope, job.work.tip);
+    let old = shop.store.title(scope, tip).await.ok().flatten();
+    match shop.store.entitle(scope, tip, title).await {
+        Ok(()) if old.as_deref() != Some(title) => {
+            events::renamed(shop, job, old.as_deref(), title);
+        }
+        Ok(()) => {}
+        Err(error) => tracing::debug!(error = %error, "a title could not be stored"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::track::Track;
-use super::{Settings, Shop};
+use super::{Settings, Shop, events};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
 use crate::memory::{Node, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render};
@@ -90,11 +90,17 @@ pub(super) async fn overflow(
         at_once: true,
         zone: zone.unwrap_or(&settings.zone),
     };
-    if keep {
-        return prepare(shop, scope, plan, &occasion, &settings).await;
+    if !keep {
+        let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
+        return Ok(drafted.map(|new| Arc::new(passing(new))));
     }
-    let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
-    Ok(drafted.map(|new| Arc::new(passing(new))))
+    let prepared = prepare(shop, scope, plan, &occasion, &settings).await?;
+    if let Some(snapshot) = &prepared {
+        // The newest messages are not recorded; what is covered is.
+        let at = snapshot.meta.to;
+        events::activated(shop, &track, applied.last(), at, snapshot);
+    }
+    Ok(prepared)
 }
 
 pub(super) async fn load(

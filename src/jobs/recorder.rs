@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::Shop;
 use super::intake::{Exchange, Waiting};
 use super::payload;
 use super::prepare::{Occasion, load, prepare};
 use super::reflector::Wish;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
+use super::{Shop, events};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{Plan, Step, Work, WorkState, advance, standing};
 use crate::memory::{Node, PartKind, Span, record};
@@ -94,6 +94,8 @@ impl Recorder {
                 self.shop.recall.troubled(false);
                 self.steer(&mut track).await;
                 let track = self.perform(track, Some(&exchange)).await;
+                let settings = self.shop.settings.now();
+                events::status(&self.shop, &settings, &track, &standing(&track.path()));
                 self.tracks.put(track);
             }
             // The track is dropped with the failure: the next request reads the truth again.
@@ -363,6 +365,8 @@ impl Recorder {
                     .iter()
                     .all(|known| known.id != snapshot.meta.id);
                 if new {
+                    let before = track.snapshots.iter().max_by_key(|known| known.to_count);
+                    events::activated(&self.shop, track, before, tip.link, &snapshot);
                     track.snapshots.push(snapshot.meta.clone());
                 }
                 new

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Settings, Shop, evidence, observer, reflector};
+use super::{Phase, Settings, Shop, events, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -68,6 +68,8 @@ pub(super) async fn run(
             let Some(job) = claim(&shop).await else { break };
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
             let stop = stop.clone();
+            let since_ms = shop.clock.now_ms();
+            let ended = move |how| Answered { since_ms, how };
             // From here on exactly one outcome will be told, however the job ends.
             shop.untold.fetch_add(1, Ordering::SeqCst);
             tasks.spawn("job", async move {
@@ -77,8 +79,8 @@ pub(super) async fn run(
                     // First, since what is committed is no longer held.
                     biased;
                     outcome = work(&shop, &job) => outcome,
-                    () = keep(&shop, &job) => settle(&shop, &job, Answered::Lost).await,
-                    () = stop.cancelled() => settle(&shop, &job, Answered::Stopped).await,
+                    () = keep(&shop, &job) => settle(&shop, &job, ended(How::Lost)).await,
+                    () = stop.cancelled() => settle(&shop, &job, ended(How::Stopped)).await,
                 };
                 // The recorder only goes away when the process does.
                 let _ = events.send(outcome);
@@ -141,7 +143,14 @@ async fn work(shop: &Shop, job: &Job) -> Outcome {
 
 /// What came of asking the model.
 #[derive(Debug)]
-pub(super) enum Answered {
+pub(super) struct Answered {
+    /// When it was asked.
+    since_ms: i64,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
     /// A part, or why there is none.
     Call(Result<NewPart, Failure>),
     /// The credential went away between claim and call.
@@ -152,13 +161,33 @@ pub(super) enum Answered {
     Stopped,
 }
 
+impl How {
+    /// What is told of a try that comes to nothing: the provider's message or ours, no more. `None`
+    /// where no model was asked.
+    fn trouble(&self) -> Option<String> {
+        Some(match self {
+            Self::NoWay => return None,
+            Self::Call(Ok(_)) => "what was written could not be stored".to_owned(),
+            Self::Call(Err(Failure::Call(error))) => error.message().to_owned(),
+            Self::Call(Err(Failure::Empty)) => "the answer could not be used".to_owned(),
+            Self::Call(Err(Failure::Hopeless)) => "no answer could be used".to_owned(),
+            Self::Call(Err(Failure::Unreadable)) => "the job could not be read".to_owned(),
+            Self::Lost => "the lease was lost".to_owned(),
+            Self::Stopped => "the process was told to stop".to_owned(),
+        })
+    }
+}
+
 /// Asks the model of `job`.
 pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
+    let since_ms = shop.clock.now_ms();
     let settings = shop.settings.now();
     let phase = phase(&settings, job.work.kind);
     let Some(endpoint) = endpoint(shop, phase, job) else {
-        return Answered::NoWay;
+        let how = How::NoWay;
+        return Answered { since_ms, how };
     };
+    events::started(shop, &settings, job, since_ms);
     let result = match job.work.kind {
         PartKind::Chunk => match observer::observe(shop, phase, &endpoint, job).await {
             Ok(part) => Ok(NewPart {
@@ -177,28 +206,28 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     };
     metrics::counter!(telemetry::JOBS, "kind" => job.work.kind.name(), "outcome" => outcome)
         .increment(1);
-    Answered::Call(result)
+    let how = How::Call(result);
+    Answered { since_ms, how }
 }
 
 /// Stores what the model wrote, or gives the job back.
 pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcome {
     let now_ms = shop.clock.now_ms();
-    let settled = match answered {
-        Answered::Call(Ok(part)) => commit(shop, job, part).await,
-        Answered::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
+    let trouble = answered.how.trouble();
+    let settled = match answered.how {
+        How::Call(Ok(part)) => commit(shop, job, part).await,
+        How::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
         // Only the store knows what became of it.
-        Answered::Lost => Settled::Gone,
+        How::Lost => Settled::Gone,
         // So that whoever runs next need not wait for the lease to run out. Where that fails, it does.
-        Answered::Stopped => release(shop, job, Release::RetryAt(now_ms)).await,
-        Answered::Call(Err(Failure::Empty)) => {
-            release(shop, job, Release::EmptyRetryAt(now_ms)).await
-        }
-        Answered::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
-        Answered::Call(Err(Failure::Unreadable)) => {
+        How::Stopped => release(shop, job, Release::RetryAt(now_ms)).await,
+        How::Call(Err(Failure::Empty)) => release(shop, job, Release::EmptyRetryAt(now_ms)).await,
+        How::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
+        How::Call(Err(Failure::Unreadable)) => {
             tracing::warn!("a job could not be read; the next request offers its words again");
             release(shop, job, Release::Drop).await
         }
-        Answered::Call(Err(Failure::Call(error))) => {
+        How::Call(Err(Failure::Call(error))) => {
             let borrowed = phase(&shop.settings.now(), job.work.kind)
                 .endpoint
                 .is_none();
@@ -221,6 +250,11 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
             release(shop, job, Release::RetryAt(now_ms + millis(wait))).await
         }
     };
+    match (&settled, trouble) {
+        (Settled::Written(part), _) => events::ended(shop, job, part, answered.since_ms),
+        (_, Some(trouble)) => events::failed(shop, job, &trouble, answered.since_ms),
+        (_, None) => {}
+    }
     Outcome {
         scope: job.scope.clone(),
         kind: job.work.kind,

@@ -70,6 +70,20 @@ impl CallError {
         self.is_retryable() || matches!(self, Self::Unauthorised { .. })
     }
 
+    /// What the provider said, or what we say where it said nothing.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        match self {
+            Self::RateLimited { message, .. }
+            | Self::Transient { message, .. }
+            | Self::Late { message }
+            | Self::Refused { message }
+            | Self::TooLong { message }
+            | Self::Unauthorised { message }
+            | Self::Fatal { message } => message,
+        }
+    }
+
     /// Whether a model worked on the prompt all the same, so that it costs.
     #[must_use]
     pub fn is_billed(&self) -> bool {

@@ -216,7 +216,7 @@ impl Store for Reopening {
         forward!(self, pay(scope, tip, cost, at_ms))
     }
 
-    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<()> {
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
         forward!(self, note(scope, tip, events))
     }
 

@@ -329,6 +329,12 @@ WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
 // === Timelines ===
 
+/// The lineage of a message (`$3`), and its key.
+pub(super) const THREAD_OF_LINK: &str = "
+SELECT n.lineage, l.thread_key FROM nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
+
 /// What happened in a lineage (`$3`).
 pub(super) const NEW_EVENT: &str = "
 INSERT INTO events (tenant, resource, lineage, kind, at_ms, body) VALUES ($1, $2, $3, $4, $5, $6)";

@@ -327,7 +327,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<()> {
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
         let (scope, events) = (scope.clone(), events.to_vec());
         self.write("store note", move |conn| {
             Box::pin(books::note(conn, scope, tip, events))

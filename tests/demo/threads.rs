@@ -74,6 +74,25 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
         "{text}"
     );
 
+    let observer = cells(&text, "Observer");
+    assert!(observer[1].parse::<u32>().unwrap() > 1, "{text}");
+    assert!(row[9] != "0", "what memory cost is listed: {list}");
+
+    let show = ["threads", "show", id, "--database", &url];
+    let (text, code) = run(&[&show[..], &["--timeline"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    for name in [
+        "data-om-status",
+        "data-om-buffering-end",
+        "data-om-activation",
+    ] {
+        assert!(text.contains(name), "{name} in {text}");
+    }
+    let fact = |text: &str| facts.iter().any(|fact| text.contains(&fact.words));
+    assert!(!fact(&text), "no word of it: {text}");
+    let (text, _) = run(&[&show[..], &["--memory-prices", "1,0.1,2"]].concat());
+    assert!(text.contains(" $0."), "{text}");
+
     let (text, code) = run(&["threads", "show", &short().id, "--database", &url]);
     assert_eq!(code, Some(0), "{text}");
     assert!(

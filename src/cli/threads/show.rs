@@ -7,23 +7,90 @@ use super::time;
 use crate::cli::sources::Sources;
 use crate::cli::terminal::harmless;
 use crate::memory::{Part, PartKind, Snapshot};
-use crate::report::{Side, align, grouped};
-use crate::store::{SqliteStore, Store as _, ThreadDetail, ThreadRow};
+use crate::report::{Price, Side, Tokens, align, grouped};
+use crate::store::{Costs, Event, SqliteStore, Store as _, ThreadDetail, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
     pub(super) id: String,
+    /// What happened to its memory, instead of what is remembered
+    #[arg(long)]
+    timeline: bool,
+    /// Dollars per million tokens of the model that writes memory, to reckon what it cost
+    #[arg(long, value_name = "IN,CACHED,OUT")]
+    memory_prices: Option<Price>,
     #[command(flatten)]
     pub(super) sources: Sources,
 }
 
-pub(super) async fn text(store: &SqliteStore, id: &str) -> anyhow::Result<String> {
-    let lineage = find(store, id).await?;
+pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<String> {
+    let lineage = find(store, &args.id).await?;
     let detail = store.thread(lineage).await?;
     let detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
-    Ok(facts(&detail.row) + &snapshots(&detail) + &log(&detail))
+    let head = facts(&detail.row) + &costs(&detail.row.costs, args.memory_prices);
+    if args.timeline {
+        return Ok(head + &timeline(&detail.events));
+    }
+    Ok(head + &snapshots(&detail) + &log(&detail))
+}
+
+/// What memory's own model calls cost for it; nothing where there was none.
+fn costs(costs: &Costs, price: Option<Price>) -> String {
+    let phases = [
+        ("Observer", costs.observing),
+        ("Reflector", costs.reflecting),
+    ];
+    let head = ["calls", "sent", "cached", "written", "counted here"];
+    let mut rows = vec![vec!["Cost of memory".to_owned()]];
+    rows[0].extend(head.map(str::to_owned));
+    for (name, spent) in phases.into_iter().filter(|(_, spent)| spent.calls > 0) {
+        let numbers = [
+            spent.calls,
+            spent.sent,
+            spent.cached,
+            spent.written,
+            spent.guessed,
+        ];
+        let mut row = vec![name.to_owned()];
+        row.extend(numbers.map(grouped));
+        if let Some(price) = price {
+            let tokens = Tokens {
+                prompt: Some(spent.sent),
+                cached: Some(spent.cached),
+                completion: Some(spent.written),
+            };
+            row.push(format!("${:.4}", price.of(&tokens).unwrap_or_default()));
+        }
+        rows.push(row);
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    if price.is_some() {
+        rows[0].push("cost".to_owned());
+    }
+    let mut sides = vec![Side::Right; rows[0].len()];
+    sides[0] = Side::Left;
+    format!("\n{}", align(&rows, &sides))
+}
+
+fn timeline(events: &[Event]) -> String {
+    if events.is_empty() {
+        return "\nNothing has happened to its memory yet.\n".to_owned();
+    }
+    let mut text = "\nTimeline (UTC), the newest of each kind\n".to_owned();
+    for event in events {
+        let at = jiff::Timestamp::from_millisecond(event.at_ms);
+        let at = at.map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
+        text.push_str(&format!(
+            "{at}  {}  {}\n",
+            harmless(&event.kind),
+            harmless(&event.body)
+        ));
+    }
+    text
 }
 
 /// Ids win over keys and labels. Of several conversations with one key none is picked.

@@ -82,3 +82,37 @@ impl Standing {
         u32::try_from(thousandths).unwrap_or(u32::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urgency_is_the_share_of_the_limit() {
+        let policy = Policy {
+            message_tokens: 30_000,
+            buffer_tokens: 6_000,
+            retention_floor: 6_000,
+            block_after: 36_000,
+            observation_tokens: 40_000,
+            reflect_from: 20_000,
+            observation_limit: 48_000,
+            block_overhead: 500,
+        };
+        let standing = |message_tokens, log_tokens| Standing {
+            message_tokens,
+            log_tokens,
+            ..Standing::default()
+        };
+        for (messages, log, observe, reflect) in [
+            (0, 0, 0, 0),
+            (18_000, 20_000, 500, 500),
+            (36_000, 40_000, 1_000, 1_000),
+            (u32::MAX, 60_000, 119_304_647, 1_500),
+        ] {
+            let standing = standing(messages, log);
+            assert_eq!(standing.urgency(PartKind::Chunk, &policy), observe);
+            assert_eq!(standing.urgency(PartKind::Reflection, &policy), reflect);
+        }
+    }
+}

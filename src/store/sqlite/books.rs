@@ -1,11 +1,12 @@
 //! What model calls cost, by conversation and by day, and what happened, for the timeline.
 
+use serde_json::{Map, Value};
+use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
 use super::Answer;
 use crate::history::{Link, Scope};
-use crate::store::rows::{self, probes, whole};
+use crate::store::rows::{self, get, whole};
 use crate::store::{Cost, EVENTS_KEPT, Event, Waiting, day, sql};
 
 /// Days that spending is kept for: a budget asks for today, people for a month.
@@ -55,37 +56,51 @@ pub(super) async fn note(
     conn: &mut SqliteConnection,
     scope: Scope,
     tip: Link,
-    events: Vec<Event>,
-) -> Answer<()> {
-    let lineage: Option<i64> = query_scalar(sql::LINEAGE_OF_LINKS)
+    mut events: Vec<Event>,
+) -> Answer<Vec<Event>> {
+    let row = query(sql::THREAD_OF_LINK)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
-        .bind(probes([&tip]))
+        .bind(tip.as_bytes().as_slice())
         .fetch_optional(&mut *conn)
         .await?;
-    let Some(lineage) = lineage else {
-        return Ok(());
+    let Some(row) = row else {
+        return Ok(Vec::new());
     };
-    for event in events {
+    let (lineage, key) = (get::<i64>(&row, 0)?, get::<Option<String>>(&row, 1)?);
+    for event in &mut events {
+        event.body = signed(&event.body, lineage, key.as_deref());
         query(sql::NEW_EVENT)
             .bind(scope.tenant.as_slice())
             .bind(scope.resource_key())
             .bind(lineage)
             .bind(&event.kind)
             .bind(event.at_ms)
-            .bind(event.body)
+            .bind(&event.body)
             .execute(&mut *conn)
             .await?;
         query(sql::BOUND_EVENTS)
             .bind(scope.tenant.as_slice())
             .bind(scope.resource_key())
             .bind(lineage)
-            .bind(event.kind)
+            .bind(&event.kind)
             .bind(EVENTS_KEPT)
             .execute(&mut *conn)
             .await?;
     }
-    Ok(())
+    Ok(events)
+}
+
+/// The body with whose it is, under the published names.
+fn signed(body: &str, lineage: i64, key: Option<&str>) -> String {
+    let Ok(mut body) = serde_json::from_str::<Map<String, Value>>(body) else {
+        return body.to_owned();
+    };
+    let record = lineage.to_string();
+    let thread = key.unwrap_or(&record);
+    body.insert("threadId".to_owned(), Value::from(thread));
+    body.insert("recordId".to_owned(), Value::from(record.as_str()));
+    Value::Object(body).to_string()
 }
 
 pub(super) async fn waiting(conn: &mut SqliteConnection, at_ms: i64) -> Answer<Vec<Waiting>> {

@@ -1,0 +1,152 @@
+use super::*;
+use crate::memory::{PartId, SnapshotId, Span};
+
+fn scope() -> Scope {
+    Scope::of(b"Bearer k", None)
+}
+
+fn policy() -> Policy {
+    Policy {
+        message_tokens: 30_000,
+        buffer_tokens: 6_000,
+        retention_floor: 6_000,
+        block_after: 36_000,
+        observation_tokens: 40_000,
+        reflect_from: 20_000,
+        observation_limit: 48_000,
+        block_overhead: 500,
+    }
+}
+
+fn node(role: Role) -> Node {
+    Node {
+        link: Link::root(&scope()),
+        count: 1,
+        role,
+        tokens: 10,
+        closed: true,
+        turn_end: false,
+        born: 1,
+        confirmed: true,
+        seen_ms: 0,
+        live: true,
+    }
+}
+
+fn part(kind: PartKind, from: usize, to: usize) -> PartMeta {
+    let root = Link::root(&scope());
+    PartMeta {
+        id: PartId(1),
+        kind,
+        span: Span {
+            from: root,
+            from_count: from,
+            to: root,
+            to_count: to,
+        },
+        tokens: 100,
+        message_tokens: 1_000,
+        asked: false,
+    }
+}
+
+fn snapshot(to_count: usize, cause: Cause) -> SnapshotMeta {
+    SnapshotMeta {
+        id: SnapshotId(7),
+        to: Link::root(&scope()),
+        to_count,
+        eligible_from: to_count + 2,
+        pin: None,
+        parts: Vec::new(),
+        tokens: 220,
+        placement: String::new(),
+        cause,
+    }
+}
+
+#[test]
+fn a_status_has_the_published_windows() {
+    let standing = Standing {
+        message_tokens: 31_000,
+        observation_tokens: 5_000,
+        chunks: 2,
+        chunk_message_tokens: 12_000,
+        chunk_tokens: 900,
+        observing: true,
+        log_tokens: 5_900,
+        reflection: Some((21_000, 9_000)),
+        reflecting: false,
+        generations: 1,
+    };
+    let nodes = [
+        Role::User,
+        Role::Assistant,
+        Role::Tool,
+        Role::Assistant,
+        Role::Tool,
+    ]
+    .map(node);
+    assert_eq!(
+        status_body(&policy(), &nodes, &standing),
+        json!({
+            "windows": {
+                "active": {
+                    "messages": {"tokens": 31_000, "threshold": 30_000},
+                    "observations": {"tokens": 5_000, "threshold": 40_000},
+                },
+                "buffered": {
+                    "observations": {
+                        "chunks": 2,
+                        "messageTokens": 12_000,
+                        "projectedMessageRemoval": 12_000,
+                        "observationTokens": 900,
+                        "status": "running",
+                    },
+                    "reflection": {
+                        "inputObservationTokens": 21_000,
+                        "observationTokens": 9_000,
+                        "status": "complete",
+                    },
+                },
+            },
+            "stepNumber": 2,
+            "generationCount": 1,
+        })
+    );
+    let first = status_body(&policy(), &[node(Role::User)], &Standing::default());
+    assert_eq!(first["stepNumber"], 0);
+    assert_eq!(first["windows"]["buffered"]["reflection"]["status"], "idle");
+}
+
+#[test]
+fn an_activation_counts_what_was_not_covered_before() {
+    let parts = [
+        part(PartKind::Chunk, 0, 4),
+        part(PartKind::Chunk, 4, 8),
+        part(PartKind::Chunk, 8, 12),
+        part(PartKind::Reflection, 0, 8),
+        part(PartKind::Chunk, 12, 16),
+    ];
+    let before = snapshot(4, Cause::Threshold);
+    let now = snapshot(12, Cause::Threshold);
+    let body = activation_body(&scope(), &policy(), &parts, Some(&before), &now, 0);
+    assert_eq!(
+        body,
+        json!({
+            "cycleId": "snapshot-7",
+            "operationType": "observation",
+            "activatedAt": "1970-01-01T00:00:00Z",
+            "chunksActivated": 2,
+            "tokensActivated": 2_000,
+            "observationTokens": 220,
+            "messagesActivated": 8,
+            "generationCount": 1,
+            "triggeredBy": "threshold",
+            "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
+        })
+    );
+    let reflected = snapshot(8, Cause::Reflection);
+    let body = activation_body(&scope(), &policy(), &parts, None, &reflected, 0);
+    assert_eq!(body["operationType"], "reflection");
+    assert_eq!(body["chunksActivated"], 2);
+}

@@ -1,0 +1,321 @@
+//! Model calls of memory: who pays for them, what they cost, and what is told of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk, eventually};
+
+const SMALL: [(&str, &str); 2] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+];
+
+async fn rig(settings: &[(&str, &str)]) -> Rig {
+    Rig::with(Options::default(), &[&SMALL, settings].concat()).await
+}
+
+impl Rig {
+    fn calls(&self, part: Part) -> Vec<Arc<Recorded>> {
+        self.provider.record_of(part)
+    }
+
+    /// Every event of the database, oldest first: its name and what it says.
+    async fn events(&self) -> Vec<(String, Value)> {
+        let mut database = self.database().await;
+        let rows: Vec<(String, String)> =
+            sqlx::query_as("SELECT kind, body FROM events ORDER BY id")
+                .fetch_all(&mut database)
+                .await
+                .unwrap();
+        rows.into_iter()
+            .map(|(kind, body)| (kind, serde_json::from_str(&body).unwrap()))
+            .collect()
+    }
+
+    /// Waits for an event of this name.
+    async fn told(&self, name: &str) -> Value {
+        loop {
+            let named = |(kind, body)| (kind == name).then_some(body);
+            if let Some(body) = self.events().await.into_iter().find_map(named) {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn project(call: &Recorded) -> &str {
+    call.headers
+        .get("openai-project")
+        .map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_projects_under_one_key_pay_each_for_their_own() {
+    let rig = rig(&[]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    let talks = ["ada", "bob"].map(Talk::new);
+    for turn in 1..=ACTIVE {
+        for talk in &talks {
+            let headers = [("openai-project", talk.name.as_str())];
+            let body = talk.body(turn);
+            let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
+            assert_eq!(answer.status, 200);
+        }
+    }
+    gate.add_permits(10_000);
+    rig.quiet().await;
+    let calls = rig.calls(Part::Observer);
+    for talk in &talks {
+        let own =
+            |call: &&Arc<Recorded>| String::from_utf8_lossy(&call.body).contains(&talk.canary());
+        let projects: Vec<&str> = calls.iter().filter(own).map(|call| project(call)).collect();
+        assert!(projects.len() > 1, "{} was observed", talk.name);
+        assert!(
+            projects.iter().all(|project| *project == talk.name),
+            "{}: {projects:?}",
+            talk.name
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_follows_its_conversation_onto_another_way() {
+    let rig = rig(&[]).await;
+    // The first way is taken away while a job needs it.
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::failing(401));
+    let talk = Talk::new("ada");
+    let say = async |turn, project: &str| {
+        let headers = [("openai-project", project)];
+        let body = talk.body(turn);
+        let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
+        assert_eq!(answer.status, 200);
+    };
+    for turn in 1..=4 {
+        say(turn, "old").await;
+    }
+    rig.told("data-om-buffering-failed").await;
+    say(5, "new").await;
+    rig.quiet().await;
+    let calls = rig.calls(Part::Observer);
+    assert!(calls.len() > 1, "it goes on");
+    let projects: Vec<&str> = calls.iter().map(|call| project(call)).collect();
+    assert_eq!(projects[0], "old");
+    assert!(projects[1..].contains(&"new"), "{projects:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_that_is_spent_stops_calls_and_no_request() {
+    let mut rig = rig(&[("MEMORY__DAILY_TOKENS", "1")]).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        let answer = rig.send(&talk.body(turn)).await;
+        assert_eq!((answer.status, answer.memory()), (200, "watching"));
+    }
+    eventually("the first call", || rig.calls(Part::Observer).len() == 1).await;
+    // What the first call wrote is stored; the ranges after it wait.
+    while rig.number("SELECT count(*) FROM parts").await == 0
+        || rig
+            .number("SELECT count(*) FROM jobs WHERE state = 'open'")
+            .await
+            == 0
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(rig.metric("diarist_budgets_spent_total").await > 0.0);
+    rig.restart().await;
+    rig.send(&talk.body(ACTIVE + 1)).await;
+    // Longer than a look at the queue.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(rig.calls(Part::Observer).len(), 1, "also after a restart");
+
+    rig.set("MEMORY__DAILY_TOKENS", "100000000");
+    rig.restart().await;
+    rig.send(&talk.body(ACTIVE + 2)).await;
+    rig.quiet().await;
+    assert!(rig.calls(Part::Observer).len() > 1);
+    assert_eq!(rig.send(&talk.body(ACTIVE + 3)).await.memory(), "active");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_memory_costs_is_what_the_provider_counted() {
+    let rig = rig(&[]).await;
+    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    let (mut calls, mut sent, mut cached, mut written) = (0, 0, 0, 0);
+    for part in [Part::Observer, Part::Reflector] {
+        for call in rig.calls(part) {
+            let measured = call.measured.as_ref().unwrap();
+            calls += 1;
+            sent += i64::from(measured.prompt_tokens);
+            cached += i64::from(measured.cached_tokens);
+            written += i64::from(call.completion_tokens.unwrap());
+        }
+    }
+    println!("{calls} calls: {sent} tokens sent, {cached} of them cached, {written} written");
+    assert!(!rig.calls(Part::Reflector).is_empty());
+    assert_eq!(rig.number("SELECT sum(calls) FROM costs").await, calls);
+    assert_eq!(rig.number("SELECT sum(sent) FROM costs").await, sent);
+    assert_eq!(rig.number("SELECT sum(cached) FROM costs").await, cached);
+    assert_eq!(rig.number("SELECT sum(written) FROM costs").await, written);
+    assert_eq!(rig.number("SELECT sum(guessed) FROM costs").await, 0);
+    let spent = "SELECT sum(tokens) FROM spending";
+    assert_eq!(rig.number(spent).await, sent + written);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_never_ends_is_paid_for_by_estimate() {
+    let rig = rig(&[("MEMORY__OBSERVATION__TIMEOUT", "200ms")]).await;
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.next(Part::Observer, 1, &silent);
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    rig.quiet().await;
+    let guessed = rig.number("SELECT sum(guessed) FROM costs").await;
+    let words = Talk::new("ada").messages(2)[1]["content"]
+        .as_str()
+        .unwrap()
+        .len();
+    assert!(
+        usize::try_from(guessed).unwrap() > words / 8,
+        "the prompt was counted: {guessed}"
+    );
+    let late = rig.events().await.into_iter().find_map(|(kind, body)| {
+        (kind == "data-om-buffering-failed").then(|| body["error"].as_str().unwrap().to_owned())
+    });
+    assert_eq!(late.as_deref(), Some("no answer within 0.2 s"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeline_says_what_happened_and_no_word_of_it() {
+    let rig = rig(&[]).await;
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::failing(503));
+    let talk = Talk::new("ada");
+    let headers = [("x-diarist-thread", "holidays")];
+    rig.talk_as("Bearer sk-test", &headers, &talk, 1..=ACTIVE + 3)
+        .await;
+    let events = rig.events().await;
+    let of = |name: &str| -> Vec<&Value> {
+        let named = events.iter().filter(|(kind, _)| kind == name);
+        named.map(|(_, body)| body).collect()
+    };
+    let count = |names: [&str; 2]| names.iter().map(|name| of(name).len()).sum::<usize>();
+    let calls = rig.calls(Part::Observer).len();
+    let reflections = rig
+        .number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+        .await;
+    let starts = count(["data-om-buffering-start", "data-om-observation-start"]);
+    let ends = count(["data-om-buffering-end", "data-om-observation-end"]);
+    let failed = count(["data-om-buffering-failed", "data-om-observation-failed"]);
+    assert_eq!(starts, ends + failed, "each start has its end");
+    assert_eq!(
+        i64::try_from(ends).unwrap(),
+        rig.number("SELECT count(*) FROM parts").await
+    );
+    assert_eq!(starts, calls + usize::try_from(reflections).unwrap());
+    assert_eq!(failed, 1);
+
+    let failure = of("data-om-buffering-failed")[0];
+    assert_eq!(failure["operationType"], "observation");
+    assert!(failure["tokensAttempted"].as_u64().unwrap() > 0);
+    assert!(failure["durationMs"].as_i64().unwrap() >= 0);
+    let error = failure["error"].as_str().unwrap();
+    assert!(
+        !error.is_empty() && error.len() <= 2_000 && !error.contains('{'),
+        "{error}"
+    );
+    let start = of("data-om-buffering-start")[0];
+    assert_eq!(start["cycleId"], failure["cycleId"], "one try, one cycle");
+    assert_eq!(start["threadId"], "holidays");
+    assert_eq!(start["config"]["messageTokens"], 2_000);
+
+    let activations = of("data-om-activation");
+    let snapshots = rig.number("SELECT count(*) FROM snapshots").await;
+    assert_eq!(i64::try_from(activations.len()).unwrap(), snapshots);
+    assert_eq!(activations[0]["triggeredBy"], "threshold");
+    assert!(activations[0]["chunksActivated"].as_u64().unwrap() > 0);
+
+    let statuses = of("data-om-status");
+    assert_eq!(statuses.len(), ACTIVE + 3, "one for each request");
+    let windows = &statuses.last().unwrap()["windows"];
+    assert_eq!(windows["active"]["messages"]["threshold"], 2_000);
+    assert!(
+        windows["active"]["observations"]["tokens"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
+
+    for (kind, body) in &events {
+        let text = body.to_string();
+        assert!(
+            !text.contains(&talk.canary()) && !text.contains("weighed"),
+            "{kind}: {text}"
+        );
+        assert!(!text.contains("sk-test"), "{kind}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_it() {
+    // Instructions count as well: no prompt is as short as the first bound.
+    let observer = format!(r#"{{"100": "too-small", "200": "{OBSERVER_MODEL}"}}"#);
+    let reflector = format!(r#"{{"1000000": "{REFLECTOR_MODEL}", "2000000": "too-large"}}"#);
+    let rig = rig(&[
+        ("MEMORY__OBSERVATION__MODEL", &observer),
+        ("MEMORY__REFLECTION__MODEL", &reflector),
+        ("MEMORY__OBSERVATION__MODEL_SETTINGS", r#"{"top_p": 0.5}"#),
+        ("MEMORY__OBSERVATION__PROVIDER_OPTIONS", r#"{"seed": 7}"#),
+    ])
+    .await;
+    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    for (part, model) in [
+        (Part::Observer, OBSERVER_MODEL),
+        (Part::Reflector, REFLECTOR_MODEL),
+    ] {
+        let calls = rig.calls(part);
+        assert!(!calls.is_empty(), "{part:?}");
+        for call in calls {
+            assert_eq!(call.model.as_deref(), Some(model), "{part:?}");
+            let body = call.json().unwrap();
+            let own = part == Part::Observer;
+            assert_eq!(body.get("top_p").is_some(), own);
+            assert_eq!(body.get("seed").is_some(), own);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_taken_away_is_offered_again() {
+    let rig = rig(&[]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    eventually("a call", || !rig.calls(Part::Observer).is_empty()).await;
+    let mut database = rig.database().await;
+    sqlx::query("DELETE FROM jobs")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    // The worker notices when it renews its lease, and the recorder hears of it.
+    let told = rig.told("data-om-buffering-failed").await;
+    assert_eq!(told["error"], "the lease was lost");
+    gate.add_permits(10_000);
+    rig.talk(&talk, 5..=ACTIVE + 1).await;
+    assert!(rig.number("SELECT count(*) FROM parts").await > 0);
+}
