@@ -335,22 +335,25 @@ SELECT n.lineage, l.thread_key FROM nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
-/// What happened in a lineage (`$3`).
+/// What happened in a lineage (`$3`), under a name (`$4`) and at a time (`$5`).
 pub(super) const NEW_EVENT: &str = "
-INSERT INTO events (tenant, resource, lineage, kind, at_ms, body) VALUES ($1, $2, $3, $4, $5, $6)";
+INSERT INTO events (tenant, resource, lineage, kind, place, body)
+SELECT $1, $2, $3, $4, max($5 * 1000, coalesce((
+           SELECT max(e.place) + 1 FROM events AS e
+           WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4), 0)), $6";
 
 /// Keeps the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
 pub(super) const BOUND_EVENTS: &str = "
 DELETE FROM events
-WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND id <= (
-    SELECT e.id FROM events AS e
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND place <= (
+    SELECT e.place FROM events AS e
     WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4
-    ORDER BY e.id DESC LIMIT 1 OFFSET $5)";
+    ORDER BY e.place DESC LIMIT 1 OFFSET $5)";
 
-/// The timeline of a lineage (`$3`), oldest first.
+/// The timeline of a lineage (`$3`), oldest first; what began comes before what ended at that time.
 pub(super) const EVENTS_OF_LINEAGE: &str = "
-SELECT kind, at_ms, body FROM events
-WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY id";
+SELECT kind, place / 1000, body FROM events
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place, kind DESC";
 
 // === Snapshots ===
 

@@ -50,7 +50,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
     let (id, key, label) = (&row[0], &row[1], &row[2]);
     assert_eq!(*key, long().id);
     assert_eq!(label.len(), 12, "{list}");
-    assert_eq!(row[4], long().requests().count().to_string(), "{list}");
+    assert_eq!(row[5], long().requests().count().to_string(), "{list}");
 
     let (text, code) = run(&["threads", "show", id, "--database", &url]);
     assert_eq!(code, Some(0), "{text}");
@@ -76,7 +76,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
 
     let observer = cells(&text, "Observer");
     assert!(observer[1].parse::<u32>().unwrap() > 1, "{text}");
-    assert!(row[9] != "0", "what memory cost is listed: {list}");
+    assert!(row[10] != "0", "what memory cost is listed: {list}");
 
     let show = ["threads", "show", id, "--database", &url];
     let (text, code) = run(&[&show[..], &["--timeline"]].concat());

@@ -28,7 +28,7 @@ impl Rig {
     async fn events(&self) -> Vec<(String, Value)> {
         let mut database = self.database().await;
         let rows: Vec<(String, String)> =
-            sqlx::query_as("SELECT kind, body FROM events ORDER BY id")
+            sqlx::query_as("SELECT kind, body FROM events ORDER BY place, kind DESC")
                 .fetch_all(&mut database)
                 .await
                 .unwrap();
