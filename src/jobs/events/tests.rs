@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::{PartId, SnapshotId, Span};
+use crate::memory::{Early, PartId, SnapshotId, Span};
 
 fn scope() -> Scope {
     Scope::of(b"Bearer k", None)
@@ -15,6 +15,10 @@ fn policy() -> Policy {
         reflect_from: 20_000,
         observation_limit: 48_000,
         block_overhead: 500,
+        buffer_on_idle: false,
+        share_token_budget: false,
+        early_activation: Early::NEVER,
+        early_reflection: Early::NEVER,
     }
 }
 

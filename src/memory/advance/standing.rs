@@ -75,7 +75,10 @@ impl Standing {
     #[must_use]
     pub fn urgency(&self, kind: PartKind, policy: &Policy) -> u32 {
         let (tokens, limit) = match kind {
-            PartKind::Chunk => (self.message_tokens, policy.block_after),
+            PartKind::Chunk => {
+                let beside = policy.beside(self.observation_tokens);
+                (self.message_tokens, beside.block_after)
+            }
             PartKind::Reflection => (self.log_tokens, policy.observation_tokens),
         };
         let thousandths = u64::from(tokens) * 1_000 / u64::from(limit.max(1));
@@ -86,6 +89,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Early;
 
     #[test]
     fn urgency_is_the_share_of_the_limit() {
@@ -98,6 +102,10 @@ mod tests {
             reflect_from: 20_000,
             observation_limit: 48_000,
             block_overhead: 500,
+            buffer_on_idle: false,
+            share_token_budget: false,
+            early_activation: Early::NEVER,
+            early_reflection: Early::NEVER,
         };
         let standing = |message_tokens, log_tokens| Standing {
             message_tokens,
