@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use diarist::provider::{
-    Behaviour, Conversation, Cut, Ending, Failure, Improvise, Late, LineEnd, Options, Part,
+    Behaviour, Conversation, Cut, Ending, Failure, Improvise, Late, LineEnd, Obey, Options, Part,
     Provider, Recorded, Replay, Rules, Stage, Style, Verdict,
 };
 use diarist::tasks::Tasks;
@@ -75,6 +75,8 @@ enum Command {
     },
     /// Answers from the last message again, as at the start.
     Improvise,
+    /// Does what the newest message says, see [`Obey`].
+    Obey,
     /// How many requests have come, once every one of them has ended.
     Count,
     /// The record from this number on; `settled` waits until every request in it has ended.
@@ -289,6 +291,7 @@ impl Controlled {
                 let (messages, tools) = (conversation.messages, conversation.tools);
                 return Ok(json!({"messages": messages, "tools": tools}));
             }
+            Command::Obey => self.provider.script(Part::Actor, Obey),
             Command::Count => return Ok(json!(self.settled().await?.len())),
             Command::Record { from, settled } => {
                 let record = if settled {

@@ -70,7 +70,7 @@ pub use prompt::Prompt;
 pub use record::{Credential, Ending, Recorded, Stage, Verdict};
 pub use reflector::Reflector;
 pub use refusal::Refusal;
-pub use script::{Ask, Call, Improvise, Replay, Reply, Say, Script};
+pub use script::{Ask, Call, Improvise, Obey, Replay, Reply, Say, Script};
 
 use server::{Shared, lock};
 

@@ -3,7 +3,11 @@
 //! Scripts are pure functions of the request (and of a seed), so that a run can be repeated.
 //! Called by [`super::server`] for accepted requests; they never see sockets or headers.
 
+mod obey;
+
 use std::collections::HashMap;
+
+pub use obey::Obey;
 
 use serde_json::{Map, Value, json};
 
