@@ -25,6 +25,7 @@ mod recorder;
 mod reflector;
 mod routes;
 mod settings;
+mod shorten;
 mod track;
 mod weigh;
 mod worker;

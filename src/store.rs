@@ -451,6 +451,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         at_ms: i64,
     ) -> Result<Option<PartId>, StoreError>;
 
+    /// Stores a part that code wrote, and drops the job of its span, in one transaction. `None` where
+    /// a part for that span exists; [`StoreError::Forgotten`] where its last link is not recorded
+    /// under this owner (any more).
+    async fn commit_by_code(
+        &self,
+        scope: &Scope,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> Result<Option<PartId>, StoreError>;
+
     /// Keeps a claimed job until `until_ms`, while its worker is alive. `false` where the lease was
     /// lost.
     async fn renew(&self, job: &Job, until_ms: i64) -> Result<bool, StoreError>;

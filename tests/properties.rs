@@ -172,6 +172,7 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::ActivationNotSmaller, Law::Worth),
     (Bug::NeverActivates, Law::Bound),
     (Bug::NeverReflects, Law::Bound),
+    (Bug::NeverShortens, Law::Bound),
     (Bug::RefusalPassedOn, Law::Open),
 ];
 

@@ -13,6 +13,7 @@ use super::intake::{Exchange, Waiting};
 use super::payload;
 use super::prepare::{Occasion, load, prepare};
 use super::reflector::Wish;
+use super::shorten::shorten;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
 use super::{Shop, events};
@@ -227,6 +228,21 @@ impl Recorder {
                             .await;
                     }
                     Step::Snapshot(plan) => changed |= self.snapshot(&mut track, plan).await,
+                    Step::Shorten {
+                        span,
+                        message_tokens,
+                        limit,
+                        plan,
+                    } => {
+                        changed |= match self
+                            .shorten(&mut track, &plan, span, (message_tokens, limit))
+                            .await
+                        {
+                            true => true,
+                            // What can not be shortened is sent as it is.
+                            false => self.snapshot(&mut track, plan).await,
+                        };
+                    }
                 }
             }
             // The words of a range are only at hand while its request is.
@@ -305,6 +321,21 @@ impl Recorder {
         };
         self.offer(track, &job).await;
         false
+    }
+
+    async fn shorten(&self, track: &mut Track, plan: &Plan, span: Span, sizes: (u32, u32)) -> bool {
+        match shorten(&self.shop, &track.scope, plan, span, sizes).await {
+            Ok(Some(part)) => {
+                track.settle(PartKind::Reflection, &span, &Settled::Written(part));
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                track.stale = true;
+                failed("a log could not be shortened", &error);
+                false
+            }
+        }
     }
 
     /// Whether somebody does the job, or has done it.

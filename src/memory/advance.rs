@@ -6,6 +6,7 @@
 //! the same ranges and the unique key of a job makes the work happen once.
 
 mod early;
+mod shorten;
 mod size;
 mod standing;
 mod view;
@@ -77,6 +78,18 @@ pub enum Step {
     },
     /// Prepare a snapshot.
     Snapshot(Plan),
+    /// Shorten the log of `plan` without a model, below `limit` tokens, and decide again. Where nothing
+    /// can be left out, `plan` is prepared as it is.
+    Shorten {
+        /// What the shorter log covers.
+        span: Span,
+        /// Tokens of the messages it covers.
+        message_tokens: u32,
+        /// Tokens of the log that are too many.
+        limit: u32,
+        /// The snapshot that waits for it.
+        plan: Plan,
+    },
 }
 
 /// A snapshot to be prepared.
@@ -108,7 +121,8 @@ pub fn advance(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
         steps.extend(
             activate(&view, policy, &coming)
                 .or_else(|| condense(&view, policy))
-                .map(Step::Snapshot),
+                .map(|plan| shorten::within(&view, policy, plan))
+                .or_else(|| shorten::overdue(&view, policy)),
         );
     }
     steps.extend(reflect(&view, policy));
@@ -256,11 +270,14 @@ fn sums(chunks: &[&PartMeta]) -> Vec<u32> {
         .collect()
 }
 
-/// The observations that are sent reached their budget and a reflection can take their place.
+/// The observations that are sent reached their budget and a reflection can take their place, or
+/// somebody asked for one.
 fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
     let current = view.current?;
     let to_count = current.to_count;
-    if text_tokens(&view.continued(to_count)?) < policy.observation_tokens {
+    let due = text_tokens(&view.continued(to_count)?) >= policy.observation_tokens;
+    let asked = asked_for(view).is_some_and(|part| part.span.to_count <= to_count);
+    if !due && !asked {
         return None;
     }
     let reflection = view.reflection?;
@@ -280,7 +297,20 @@ fn condense(view: &View<'_>, policy: &Policy) -> Option<Plan> {
 /// will be sent once this chain is as long as the fork was, and would take back what this one rewrites
 /// (INV-PREFIX).
 fn plan(view: &View<'_>, policy: &Policy, last: Span, cause: Cause) -> Option<Plan> {
-    plan_with(view, policy, last, cause, Reflected::AtBudget)
+    let reflected = match asked_for(view) {
+        Some(_) => Reflected::Now,
+        None => Reflected::AtBudget,
+    };
+    plan_with(view, policy, last, cause, reflected)
+}
+
+/// The newest reflection, where somebody asked for it and it is not sent yet.
+fn asked_for<'a>(view: &View<'a>) -> Option<&'a PartMeta> {
+    let sent = |part: &PartMeta| {
+        let current = view.current;
+        current.is_some_and(|current| current.parts.contains(&part.id))
+    };
+    view.reflection.filter(|part| part.asked && !sent(part))
 }
 
 /// When the newest reflection takes the place of what it condenses.
@@ -398,12 +428,15 @@ fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
 /// A log that no model could make smaller is tried again once it has grown by a quarter: to try with
 /// every new chunk would cost four calls each time (a rival ran 17 generations in two days).
 fn worth_trying(view: &View<'_>, tokens: u32) -> bool {
+    // What was condensed since, by a model or by code, is another log.
+    let condensed = view.reflection.map_or(0, |part| part.span.to_count);
     let given_up = view
         .path
         .work
         .iter()
         .filter(|work| work.kind == PartKind::Reflection)
         .map(|work| work.span.to_count)
+        .filter(|to_count| *to_count > condensed)
         .max();
     let Some(log) = given_up.and_then(|to_count| view.log(to_count)) else {
         return true;

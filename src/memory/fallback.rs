@@ -4,6 +4,9 @@
 //! priority, and what is high or done last. Nothing is rephrased, and one line at the top says how many
 //! were left out. Called by the recorder when a log has reached its hard limit (INV-BOUND).
 
+/// What stands in a part's `model` where code wrote it.
+pub const MODEL: &str = "code";
+
 /// How the line begins that says what was left out. A later shortening adds to its number.
 const NOTE: &str = "* 🟡 [older observations left out: ";
 const NOTE_END: &str = "]";

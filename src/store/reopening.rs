@@ -224,6 +224,15 @@ impl Store for Reopening {
         forward!(self, waiting(at_ms))
     }
 
+    async fn commit_by_code(
+        &self,
+        scope: &Scope,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> Answer<Option<PartId>> {
+        forward!(self, commit_by_code(scope, part, at_ms))
+    }
+
     async fn commit_part(&self, job: &Job, part: &NewPart, at_ms: i64) -> Answer<Option<PartId>> {
         forward!(self, commit_part(job, part, at_ms))
     }

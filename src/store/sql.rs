@@ -270,6 +270,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING
 RETURNING id";
 
+/// Takes back the job of a span (`$3`: kind, `$4`: from, `$5`: to): code has done it.
+pub(super) const DROP_JOB: &str = "
+DELETE FROM jobs
+WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";
+
 /// Gives a job back until `$5`; `$6` counts an empty answer.
 pub(super) const RETRY: &str = "
 UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6

@@ -342,6 +342,19 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn commit_by_code(
+        &self,
+        scope: &Scope,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> Answer<Option<PartId>> {
+        let (scope, part) = (scope.clone(), part.clone());
+        self.write("store commit by code", move |conn| {
+            Box::pin(queue::commit_by_code(conn, scope, part, at_ms))
+        })
+        .await
+    }
+
     async fn commit_part(&self, job: &Job, part: &NewPart, at_ms: i64) -> Answer<Option<PartId>> {
         let (held, part) = (queue::Held::of(job), part.clone());
         self.write("store commit part", move |conn| {

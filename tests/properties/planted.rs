@@ -63,6 +63,8 @@ pub enum Bug {
     NeverActivates,
     /// Observations are never condensed.
     NeverReflects,
+    /// Nor does code shorten a log that no model condensed.
+    NeverShortens,
     /// The refusal of a changed request is the client's answer.
     RefusalPassedOn,
 }

@@ -11,6 +11,7 @@ use diarist::wire::chat::Parsed;
 
 use super::planted::{self, Bug};
 use super::proxy::{Proxy, Quarters, Shown, Track, links};
+use super::scribe::Script;
 use super::talk::{Request, digest_of};
 use super::world::{Job, NewSnapshot, Used};
 
@@ -122,6 +123,26 @@ impl Proxy {
                 }
                 false
             }
+            Step::Shorten {
+                span,
+                message_tokens,
+                limit,
+                plan,
+            } => {
+                if self.has(Bug::NeverReflects) || self.has(Bug::NeverShortens) {
+                    return self.step(Step::Snapshot(plan), track, parts, words);
+                }
+                let job = job(PartKind::Reflection, span, message_tokens, plan.parts);
+                // What code leaves is three quarters of what is too many.
+                let share = (75 * limit / plan.tokens).min(99);
+                let code = Script {
+                    reflected: share,
+                    ..self.script
+                };
+                let part = self.write_by(code, &job);
+                self.world.commit_part(&job, part);
+                true
+            }
             Step::Snapshot(plan) => {
                 let tip = (*track.chain.last().unwrap(), track.chain.len());
                 debug_assert!(
@@ -197,12 +218,13 @@ impl Proxy {
                 }
                 continue;
             }
-            if empty && job.kind == PartKind::Reflection {
+            let fails = empty || !self.script.reflects();
+            if fails && job.kind == PartKind::Reflection {
                 self.world.jobs[at].state = WorkState::Abandoned;
-                continue;
+            } else {
+                let body = self.write(&job);
+                self.world.commit_part(&job, body);
             }
-            let body = self.write(&job);
-            self.world.commit_part(&job, body);
             let tracks = std::mem::take(&mut self.tracks);
             for track in tracks
                 .iter()
@@ -215,10 +237,12 @@ impl Proxy {
     }
 
     fn write(&self, job: &Job) -> NewPart {
+        self.write_by(self.script, job)
+    }
+
+    fn write_by(&self, script: Script, job: &Job) -> NewPart {
         let text = match job.kind {
-            PartKind::Chunk => self
-                .script
-                .observe(&job.owner, &job.shown, job.message_tokens),
+            PartKind::Chunk => script.observe(&job.owner, &job.shown, job.message_tokens),
             PartKind::Reflection => {
                 let sources: Vec<(String, u32)> = job
                     .sources
@@ -228,7 +252,7 @@ impl Proxy {
                     .collect();
                 let tokens = sources.iter().map(|(_, tokens)| tokens).sum();
                 let texts: Vec<String> = sources.into_iter().map(|(text, _)| text).collect();
-                self.script.reflect(&job.owner, &texts, tokens)
+                script.reflect(&job.owner, &texts, tokens)
             }
         };
         NewPart {

@@ -161,7 +161,8 @@ fn script() -> impl Strategy<Value = Script> {
             late,
             empty_every,
             observed,
-            reflected,
+            // One Reflector in eight only ever fails.
+            reflected: if reflected < 55 { reflected } else { 100 },
         })
 }
 

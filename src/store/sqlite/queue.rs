@@ -11,7 +11,7 @@ use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::rows::{self, count, get, id_list, pair_list, way, whole};
-use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, day, sql};
+use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, StoreError, day, sql};
 
 /// What a worker holds of a claimed job: its name and the fence, not its words.
 pub(super) struct Held {
@@ -147,9 +147,44 @@ pub(super) async fn commit_part(
     if end(conn, sql::FINISH, &held).await? == 0 {
         return Ok(None);
     }
+    new_part(conn, &held.scope, part, at_ms).await
+}
+
+pub(super) async fn commit_by_code(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    part: NewPart,
+    at_ms: i64,
+) -> Answer<Option<PartId>> {
+    let recorded: i64 = query_scalar(sql::NODE_EXISTS)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(part.span.to.as_bytes().as_slice())
+        .fetch_one(&mut *conn)
+        .await?;
+    if recorded == 0 {
+        return Err(StoreError::Forgotten);
+    }
+    query(sql::DROP_JOB)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(part.kind.name())
+        .bind(part.span.from.as_bytes().as_slice())
+        .bind(part.span.to.as_bytes().as_slice())
+        .execute(&mut *conn)
+        .await?;
+    new_part(conn, &scope, part, at_ms).await
+}
+
+async fn new_part(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    part: NewPart,
+    at_ms: i64,
+) -> Answer<Option<PartId>> {
     let id: Option<i64> = query_scalar(sql::NEW_PART)
-        .bind(held.scope.tenant.as_slice())
-        .bind(held.scope.resource_key())
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
         .bind(part.kind.name())
         .bind(part.span.from.as_bytes().as_slice())
         .bind(count(part.span.from_count))
