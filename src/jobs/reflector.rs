@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::reflect::{self, Attempt, Ladder, Outcome, ReflectInput, Source};
-use crate::memory::{NewPart, Part, PartKind, dates, faithful};
+use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback};
 use crate::store::Job;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -107,9 +107,11 @@ pub(super) async fn reflect(
         return Err(failure.map_or(Failure::Hopeless, Failure::Call));
     };
     let span = job.work.span;
-    let (text, evidence) = off_the_runtime(move || {
+    let limit = settings.policy.observation_limit;
+    let (text, tokens, evidence) = off_the_runtime(move || {
+        let (text, tokens) = log.below(limit, text, tokens);
         let evidence = evidence::of_reflection(&log.parts, &log.source.observations, &text, &span);
-        (text, evidence)
+        (text, tokens, evidence)
     })
     .await?;
     Ok(NewPart {
@@ -187,6 +189,20 @@ impl Log {
             counter,
             parts,
         }
+    }
+
+    /// A condensed log that is still too long: one range has one reflection, so what is left is left
+    /// out here, not later.
+    fn below(&self, limit: u32, text: String, tokens: u32) -> (String, u32) {
+        if tokens < limit {
+            return (text, tokens);
+        }
+        let (observations, _) = crate::memory::verbatim::split(&text);
+        let excess = tokens.saturating_sub(reflect::target(limit));
+        let short = fallback::shorten(&observations, excess, |line| self.counter.count(line));
+        let short = self.source.restore(&short);
+        let tokens = self.counter.count(&short);
+        (short, tokens)
     }
 
     /// What an answer amounts to; `None` where it says nothing.

@@ -519,3 +519,6 @@ fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
     let plan = chain.plan().expect("the log is over its budget");
     assert_eq!((plan.to_count, plan.parts), (4, vec![reflection]));
 }
+
+#[path = "shorten/tests.rs"]
+mod shorten;
