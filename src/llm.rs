@@ -11,6 +11,7 @@ mod backoff;
 mod breaker;
 mod endpoint;
 mod error;
+pub mod known;
 mod shape;
 
 use std::collections::HashMap;

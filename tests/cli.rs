@@ -42,6 +42,38 @@ fn the_reference_checks_as_valid() {
 }
 
 #[test]
+fn check_warns_of_models_that_are_known_not_to_work() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let checked = |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        let path = file.path().to_str().unwrap();
+        stdout(&diarist(&["check", "--config", path]).assert().success())
+    };
+    let said = checked(
+        "memory.observation.model = \"openai/gpt-5-nano\"\nmemory.reflection.model = \"gpt-4\"",
+    );
+    assert!(
+        said.contains("warning: gpt-4 reads 8,192 tokens, too few as Reflector: it needs 48,000"),
+        "{said}"
+    );
+    assert!(!said.contains("gpt-5-nano"), "{said}");
+    let said = checked("memory.model = \"o1-mini\"");
+    for name in ["Observer", "Reflector"] {
+        let warning =
+            format!("warning: o1-mini does not work as {name}: it refuses system messages");
+        assert!(said.contains(&warning), "{said}");
+    }
+    // A window only has to hold the prompts it is asked.
+    let said = checked("memory.model = { 8000 = \"gpt-4\", 30000 = \"gpt-4o-mini\" }");
+    assert!(!said.contains("warning"), "{said}");
+    let said = checked("memory.model = { 9000 = \"gpt-4\", 30000 = \"phi-4\" }");
+    assert_eq!(said.matches("warning: gpt-4 reads").count(), 2, "{said}");
+    assert_eq!(said.matches("warning: phi-4 reads").count(), 2, "{said}");
+    let said = checked("memory.model = \"a-model-nobody-knows\"");
+    assert!(!said.contains("warning"), "{said}");
+}
+
+#[test]
 fn check_lists_every_problem_with_key_and_remedy() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(
