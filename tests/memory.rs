@@ -31,15 +31,21 @@ mod hangups;
 mod ladder;
 #[path = "memory/modes.rs"]
 mod modes;
+#[path = "memory/no_trace.rs"]
+mod no_trace;
 #[path = "memory/observing.rs"]
 mod observing;
 #[path = "memory/overflow.rs"]
 mod overflow;
+#[path = "memory/pieces.rs"]
+mod pieces;
 #[path = "memory/process.rs"]
 mod process;
 #[path = "memory/refusals.rs"]
 mod refusals;
 #[path = "memory/same.rs"]
 mod same;
+#[path = "memory/shown.rs"]
+mod shown;
 #[path = "memory/streams.rs"]
 mod streams;

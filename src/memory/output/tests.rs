@@ -247,3 +247,71 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_title_is_one_line_of_three_characters_at_least() {
+    let title = |text: &str| {
+        let answer = format!("<observations>\n{LOG}\n</observations>\n{text}");
+        match read(&answer, &"x".repeat(answer.len())) {
+            Outcome::Observed { title, text, .. } => {
+                assert_eq!(text, LOG, "{text}");
+                title
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for (text, want) in [
+        (
+            "<thread-title>The cat Ada</thread-title>",
+            Some("The cat Ada"),
+        ),
+        (
+            "<thread-title>\n\"The cat\n  Ada\"\n</thread-title>",
+            Some("The cat Ada"),
+        ),
+        ("<thread-title>\n# **The cat**\n", Some("The cat")),
+        (
+            "<thread-title>猫のエイダ</thread-title>",
+            Some("猫のエイダ"),
+        ),
+        (
+            "So: <thread-title>The cat Ada</thread-title>",
+            Some("The cat Ada"),
+        ),
+        ("<thread-title>ab</thread-title>", None),
+        ("<thread-title> </thread-title>", None),
+        ("", None),
+    ] {
+        assert_eq!(title(text).as_deref(), want, "{text}");
+    }
+    let long = title(&format!(
+        "<thread-title>{}</thread-title>",
+        "漢".repeat(500)
+    ));
+    assert_eq!(long.unwrap().chars().count(), TITLE_CHARS);
+}
+
+#[test]
+fn hints_in_the_middle_of_a_line_are_taken_where_no_line_begins_with_one() {
+    let answer = format!(
+        "<observations>\n{LOG}\n* 🟡 User asked what <current-task>x</current-task> is\n</observations>\n\
+         Now <current-task>one</current-task> and then <current-task>two</current-task>.\n\
+         <suggested-response>begins a line</suggested-response>\nor <suggested-response>not</suggested-response>"
+    );
+    let (text, task, response) = observed(&answer);
+    assert_eq!(task.as_deref(), Some("two"), "the last one counts");
+    assert_eq!(response.as_deref(), Some("begins a line"));
+    assert!(
+        text.ends_with("&lt;current-task>x&lt;/current-task> is"),
+        "{text}"
+    );
+}
+
+/// A hint that is left out is no hint: nothing of an earlier one is carried on.
+#[test]
+fn hints_that_are_left_out_are_none() {
+    assert_eq!(
+        observed(&format!("<observations>\n{LOG}\n</observations>")),
+        (LOG.to_owned(), None, None)
+    );
+}

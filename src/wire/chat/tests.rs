@@ -429,3 +429,60 @@ fn pictures_tell_what_they_weigh_and_how_closely_to_look() {
         ]
     );
 }
+
+#[test]
+fn attachments_can_be_sent_again_and_carry_nothing_else() {
+    let body = serde_json::json!({"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "these"},
+        {"type": "image_url", "image_url": {"url": "https://example.com/a/cat.JPG?X-Amz-Signature=1", "detail": "low", "x": 1}, "cache_control": {"type": "ephemeral"}},
+        {"type": "image_url", "image_url": "data:Image/PNG;base64,AAAA"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/webp", "data": "BBBB"}},
+        {"type": "input_audio", "input_audio": {"data": "CCCC", "format": "wav"}},
+        {"type": "file", "file": {"filename": "plan.pdf", "file_data": "DDDD"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "image_url", "image_url": {"url": "https://example.com/thing"}},
+        {"type": "unheard_of", "data": 1},
+    ]}, {"role": "assistant", "content": "listen", "audio": {"id": "a1"}}]});
+    let parsed = parse(&Bytes::from(body.to_string())).unwrap();
+    let attached = parsed.attachments(0);
+    let image =
+        |url: &str| Some(serde_json::json!({"type": "image_url", "image_url": {"url": url}}));
+    // The link is signed: without its signature nobody could fetch it.
+    let mut signed = image("https://example.com/a/cat.JPG?X-Amz-Signature=1").unwrap();
+    signed["image_url"]["detail"] = "low".into();
+    let want = [
+        ("image/jpeg", Some(signed)),
+        ("image/png", image("data:Image/PNG;base64,AAAA")),
+        ("image/webp", image("data:image/webp;base64,BBBB")),
+        (
+            "audio/wav",
+            Some(
+                serde_json::json!({"type": "input_audio", "input_audio": {"data": "CCCC", "format": "wav"}}),
+            ),
+        ),
+        (
+            "application/pdf",
+            Some(
+                serde_json::json!({"type": "file", "file": {"filename": "plan.pdf", "file_data": "DDDD"}}),
+            ),
+        ),
+        ("application/octet-stream", None),
+        ("image/*", image("https://example.com/thing")),
+    ];
+    assert_eq!(attached.len(), want.len());
+    for (attachment, (media_type, part)) in attached.iter().zip(want) {
+        assert_eq!(
+            (attachment.media_type.as_str(), &attachment.part),
+            (media_type, &part)
+        );
+    }
+    // One for each placeholder, in the same order.
+    for index in 0..2 {
+        let pieces = parsed.spoken(index).unwrap().pieces;
+        let named = pieces
+            .iter()
+            .filter(|piece| matches!(piece, Piece::Attachment { .. }));
+        assert_eq!(named.count(), parsed.attachments(index).len());
+    }
+    assert_eq!(parsed.attachments(1)[0].part, None);
+}

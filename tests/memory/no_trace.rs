@@ -1,0 +1,106 @@
+//! What the provider refused, failed at or filtered leaves no trace: not a row, not a word with the
+//! Observer. Hang-ups are in `hangups`.
+
+use diarist::provider::{Ask, Behaviour, Part, Reply};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+async fn rows(rig: &Rig) -> i64 {
+    rig.number(
+        "SELECT (SELECT count(*) FROM lineages) + (SELECT count(*) FROM nodes)
+              + (SELECT count(*) FROM requests) + (SELECT count(*) FROM contents)
+              + (SELECT count(*) FROM accounts) + (SELECT count(*) FROM jobs)
+              + (SELECT count(*) FROM parts) + (SELECT count(*) FROM snapshots)",
+    )
+    .await
+}
+
+fn refusal() -> Reply {
+    Reply {
+        refusal: Some("I can't help with that.".to_owned()),
+        ..Reply::default()
+    }
+}
+
+fn stopped_by(finish: &'static str) -> Reply {
+    Reply {
+        finish: Some(finish),
+        ..Reply::say("Well, first you")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_leaves_no_trace() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("refused");
+    for stream in [false, true] {
+        let body = |turn| match stream {
+            true => talk.streamed(turn),
+            false => talk.body(turn),
+        };
+        for status in [
+            400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529,
+        ] {
+            for turn in [1, 5] {
+                rig.provider.behave(Part::Actor, Behaviour::failing(status));
+                let answer = rig.send(&body(turn)).await;
+                assert_eq!(answer.status, status, "stream {stream}");
+                rig.quiet().await;
+                assert_eq!(rows(&rig).await, 0, "{status}, stream {stream}");
+            }
+        }
+        rig.provider.behave(Part::Actor, Behaviour::default());
+        type Ending = fn() -> Reply;
+        let endings: [(&str, Ending); 4] = [
+            ("filtered", Reply::filtered),
+            ("refused", refusal),
+            ("filtered after some words", || stopped_by("content_filter")),
+            ("refused after some words", || stopped_by("refusal")),
+        ];
+        for (name, reply) in endings {
+            rig.provider.script(Part::Actor, move |_: &Ask<'_>| reply());
+            for turn in [1, 5] {
+                let answer = rig.send(&body(turn)).await;
+                assert_eq!(answer.status, 200);
+                rig.quiet().await;
+                assert_eq!(rows(&rig).await, 0, "{name}, stream {stream}");
+            }
+        }
+    }
+    assert!(rig.provider.record_of(Part::Observer).is_empty());
+}
+
+/// In the middle of a conversation that is remembered: the refused turn is taken back by the client,
+/// and nothing of it was ever confirmed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_turn_is_shown_to_no_observer() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        let mut refused = talk.body(turn);
+        let messages = refused["messages"].as_array_mut().unwrap();
+        let last = messages.last_mut().unwrap();
+        last["content"] = format!("unspeakable{turn} ").repeat(300).into();
+        rig.provider.next(Part::Actor, 1, &Behaviour::failing(403));
+        assert_eq!(rig.send(&refused).await.status, 403);
+        rig.provider
+            .script(Part::Actor, |_: &Ask<'_>| Reply::filtered());
+        assert_eq!(rig.send(&refused).await.status, 200);
+        rig.provider
+            .script(Part::Actor, |_: &Ask<'_>| Reply::say("Yes."));
+        rig.talk(&talk, turn..=turn).await;
+    }
+    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+    assert_eq!(answer.memory(), "active");
+    let calls = rig.provider.record_of(Part::Observer);
+    assert!(calls.len() > 2);
+    for call in calls {
+        assert!(!String::from_utf8_lossy(&call.body).contains("unspeakable"));
+    }
+    assert_eq!(
+        rig.number("SELECT count(*) FROM parts WHERE text LIKE '%unspeakable%'")
+            .await,
+        0
+    );
+}

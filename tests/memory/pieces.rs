@@ -1,0 +1,315 @@
+//! Ranges that no call holds: a huge message, a model with a small window, a task of hundreds of
+//! rounds. They are observed like any other history, and make one chunk each.
+
+use std::sync::Arc;
+
+use diarist::provider::{
+    Ask, Behaviour, Observer, Options, Part, Provider, Recorded, Reply, Rules, Script as _,
+};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// What the Observer was asked, as text.
+fn asked(call: &Recorded) -> (String, String) {
+    let body = call.json().unwrap();
+    let text = |at: usize| {
+        body["messages"][at]["content"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (text(0), text(1))
+}
+
+/// A user message of `lines` lines, each with a word that stands nowhere else.
+fn book(lines: usize) -> String {
+    (0..lines)
+        .map(|n| {
+            format!(
+                "Chapter {n}: the keeper wrote marker{n}x into the log of the harbour, and slept.\n"
+            )
+        })
+        .collect()
+}
+
+/// A conversation that opens with `first` and goes on for so many short turns.
+fn opening_with(first: &str, turns: usize) -> Value {
+    let mut messages = vec![json!({"role": "user", "content": first})];
+    for turn in 0..turns {
+        messages.push(json!({"role": "assistant", "content": format!("Noted, {turn}.")}));
+        messages.push(json!({"role": "user", "content": format!("Go on with {turn}.")}));
+    }
+    json!({"model": "gpt-test", "messages": messages})
+}
+
+const SMALL: [(&str, &str); 3] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "4000"),
+    ("MEMORY__OBSERVATION__MAX_INPUT_TOKENS", "1000"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    let book = book(300);
+    for turns in 0..3 {
+        assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
+        rig.quiet().await;
+    }
+    let calls = rig.provider.record_of(Part::Observer);
+    assert!(calls.len() > 5, "{}", calls.len());
+    let chunks = rig.number("SELECT count(*) FROM parts").await;
+    assert_eq!(
+        (
+            chunks,
+            rig.number("SELECT max(from_count) FROM parts").await
+        ),
+        (1, 0)
+    );
+    // Every line of it is in exactly one call, and no call is much larger than allowed.
+    let prompts: Vec<(String, String)> = calls.iter().map(|call| asked(call)).collect();
+    for n in 0..300 {
+        let marker = format!("marker{n}x");
+        let holding = prompts.iter().filter(|(_, user)| user.contains(&marker));
+        // What is written of one part may stand before the next as an earlier observation.
+        let history =
+            |user: &&(String, String)| user.1.split("<history-").nth(1).unwrap().contains(&marker);
+        assert_eq!(holding.filter(|user| history(user)).count(), 1, "{marker}");
+    }
+    let of = calls.len();
+    for (at, (system, user)) in prompts.iter().enumerate() {
+        assert!(
+            user.contains(&format!("Part {} of {of} of the history", at + 1)),
+            "{user}"
+        );
+        // What the part is asked of stands in it; how things stand is known at the end.
+        assert!(user.contains(&format!("[part {} of ", at + 1)) || at + 1 == of);
+        assert_eq!(
+            system.contains("<suggested-response>"),
+            at + 1 == of,
+            "part {at}"
+        );
+    }
+    // What was written of the parts stands together in the one chunk.
+    let text: String = {
+        let mut database = rig.database().await;
+        sqlx::query_scalar("SELECT text FROM parts")
+            .fetch_one(&mut database)
+            .await
+            .unwrap()
+    };
+    assert!(text.contains("Chapter 0:"), "{text}");
+    assert!(text.matches("Chapter").count() >= of - 1, "{text}");
+    assert_eq!(text.matches("Date:").count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_fails_midway_repeats_one_piece() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    rig.provider.next(Part::Observer, 3, &Behaviour::default());
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::failing(500));
+    let book = book(300);
+    for turns in 0..3 {
+        rig.send(&opening_with(&book, turns)).await;
+        rig.quiet().await;
+    }
+    let calls = rig.provider.record_of(Part::Observer);
+    let place = |call: &Arc<Recorded>| {
+        let user = asked(call).1;
+        user.split("Part ")
+            .nth(1)
+            .unwrap()
+            .split(" of ")
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let places: Vec<String> = calls.iter().map(place).collect();
+    assert_eq!(places[..6], ["1", "2", "3", "4", "4", "5"], "{places:?}");
+    assert_eq!(rig.number("SELECT count(*) FROM parts").await, 1);
+}
+
+/// One piece that no model speaks about is asked for twice and then covered by code; the others are
+/// what the model wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    rig.provider.script(Part::Observer, |ask: &Ask<'_>| {
+        let shown = ask.text_of("user").concat();
+        let history = shown.split("<history-").nth(1).unwrap_or_default();
+        match history.contains("marker150x") {
+            true => Reply::say("I would rather not."),
+            false => Observer::default().reply(ask),
+        }
+    });
+    let book = book(300);
+    for turns in 0..3 {
+        rig.send(&opening_with(&book, turns)).await;
+        rig.quiet().await;
+    }
+    let (calls, parts) = (
+        rig.provider.record_of(Part::Observer),
+        rig.number("SELECT count(*) FROM parts").await,
+    );
+    let twice = calls.iter().filter(|call| {
+        let user = asked(call).1;
+        user.split("<history-")
+            .nth(1)
+            .unwrap()
+            .contains("marker150x")
+    });
+    assert_eq!((twice.count(), parts), (2, 1));
+    let mut database = rig.database().await;
+    let (text, model): (String, String) = sqlx::query_as("SELECT text, model FROM parts")
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    assert!(text.contains("[part "), "code wrote a line of it: {text}");
+    assert!(text.contains("Chapter 0:"), "{text}");
+    assert_ne!(model, "code");
+}
+
+/// A model behind memory's own endpoint has a small window. It says so, and is not asked for as much
+/// again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_window_is_met_by_halves_and_remembered() {
+    let observer = Provider::start(Options {
+        rules: Rules {
+            window: Some(7_000),
+            ..Rules::default()
+        },
+        ..Options::default()
+    })
+    .await
+    .unwrap();
+    let base_url = observer.base_url();
+    let rig = Rig::with(
+        Options::default(),
+        &[
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+            ("MEMORY__OBSERVATION__BASE_URL", base_url.as_str()),
+            ("MEMORY__OBSERVATION__API_KEY", "sk-memory"),
+        ],
+    )
+    .await;
+    for name in ["one", "two"] {
+        let book = format!("{name}\n{}", book(900));
+        for turns in 0..3 {
+            assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
+            rig.quiet().await;
+        }
+    }
+    assert_eq!(rig.number("SELECT count(*) FROM parts").await, 2);
+    assert_eq!(
+        rig.number("SELECT count(*) FROM parts WHERE model = 'code'")
+            .await,
+        0
+    );
+    let calls = observer.record_of(Part::Observer);
+    let refused: Vec<usize> = (0..calls.len())
+        .filter(|at| calls[*at].refusal().is_some())
+        .collect();
+    println!(
+        "{} calls, of which refused as too long: {refused:?}",
+        calls.len()
+    );
+    assert!((1..=4).contains(&refused.len()), "{refused:?}");
+    assert!(
+        refused.iter().all(|at| *at < 4),
+        "the second one knows: {refused:?}"
+    );
+}
+
+/// One question, three hundred rounds of two calls each, and not one other word of the user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
+    let rig = Rig::small().await;
+    let mut messages =
+        vec![json!({"role": "user", "content": "Find out which of the lamps@harbour9 flicker."})];
+    let mut sent = Vec::new();
+    for round in 0..300 {
+        let call = |which: &str| {
+            json!({"id": format!("call_{round}_{which}"), "type": "function", "function": {
+                "name": "look", "arguments": json!({"lamp": round, "side": which}).to_string()}})
+        };
+        messages.push(
+            json!({"role": "assistant", "content": null, "tool_calls": [call("a"), call("b")]}),
+        );
+        for which in ["a", "b"] {
+            let found = format!(
+                "Lamp {round} side {which}: steady, {} lumen, glass clean, number plate LH-{round}.",
+                400 + round
+            );
+            messages.push(json!({"role": "tool", "tool_call_id": format!("call_{round}_{which}"), "content": found}));
+        }
+        if round % 5 == 4 {
+            let answer = rig
+                .send(&json!({"model": "gpt-test", "messages": messages}))
+                .await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            rig.quiet().await;
+            sent.push(answer.memory().to_owned());
+        }
+    }
+    let first = sent.iter().position(|state| state == "active").unwrap();
+    assert!(
+        first < 12 && sent[first..].iter().all(|state| state == "active"),
+        "{sent:?}"
+    );
+    assert!(rig.got().iter().all(|entry| entry.accepted()));
+    // However long the task, what is sent stays small, whole rounds of it and the question raw.
+    let last = rig.last().json().unwrap();
+    let forwarded = last["messages"].as_array().unwrap();
+    assert!(
+        forwarded.len() < 200,
+        "{} of {}",
+        forwarded.len(),
+        messages.len()
+    );
+    let questions = forwarded
+        .iter()
+        .filter(|m| m["role"] == "user" && m["content"] == messages[0]["content"]);
+    assert_eq!(questions.count(), 1);
+    let gaps = rig
+        .number(
+            "SELECT count(*) FROM parts p WHERE kind = 'chunk' AND from_count > 0 AND NOT EXISTS
+             (SELECT 1 FROM parts q WHERE q.kind = 'chunk' AND q.to_link = p.from_link)",
+        )
+        .await;
+    assert_eq!(gaps, 0);
+    let covered = rig
+        .number("SELECT max(to_count) FROM parts WHERE kind = 'chunk'")
+        .await;
+    assert!(covered > 800, "{covered} of {}", messages.len());
+}
+
+/// A row that makes no sense any more costs its range nothing but time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_read_is_offered_again() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    let mut turn = 0;
+    while rig
+        .number("SELECT count(*) FROM jobs WHERE attempts > 0 AND leased = 0")
+        .await
+        == 0
+    {
+        turn += 1;
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    let mut database = rig.database().await;
+    sqlx::raw_sql("UPDATE jobs SET payload = '{\"transcript\": 7'")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    rig.provider.behave(Part::Observer, Behaviour::default());
+    rig.quiet().await;
+    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
+    assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
+}

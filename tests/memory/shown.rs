@@ -1,0 +1,343 @@
+//! What the Observer is shown and asked for, as the operator decides, read from the provider's record.
+
+use diarist::provider::{Ask, Behaviour, Observer, Options, Part, Reply, Script as _};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+async fn rig(settings: &[(&str, &str)]) -> Rig {
+    let mut all = vec![
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+    ];
+    all.extend_from_slice(settings);
+    Rig::with(Options::default(), &all).await
+}
+
+/// The messages of every accepted call of the Observer.
+fn calls(rig: &Rig) -> Vec<Value> {
+    let record = rig.provider.record_of(Part::Observer);
+    let bodies = record.iter().filter(|call| call.accepted());
+    bodies
+        .map(|call| call.json().unwrap()["messages"].clone())
+        .collect()
+}
+
+/// A conversation in which the second message of the user shows a picture and a table.
+fn illustrated(turn: usize) -> Value {
+    let mut body = Talk::new("ada").body(turn);
+    let shown = json!([
+        {"type": "text", "text": "Here they are. Which of the two is newer?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "cache_control": {"type": "ephemeral"}},
+        {"type": "file", "file": {"filename": "table.csv", "file_data": "data:text/csv;base64,YSxi"}},
+    ]);
+    if turn > 1 {
+        body["messages"][3]["content"] = shown;
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_are_shown_as_parts_and_other_things_are_named() {
+    for (setting, image, table) in [
+        ("auto", true, false),
+        ("true", true, true),
+        ("text/*", false, true),
+        ("[]", false, false),
+        ("false", false, false),
+    ] {
+        let rig = rig(&[("MEMORY__OBSERVATION__OBSERVE_ATTACHMENTS", setting)]).await;
+        for turn in 1..=ACTIVE {
+            assert_eq!(rig.send(&illustrated(turn)).await.status, 200);
+            rig.quiet().await;
+        }
+        let mut told = 0;
+        for messages in calls(&rig) {
+            let content = &messages[1]["content"];
+            let parts = content.as_array().cloned().unwrap_or_default();
+            let text = content
+                .as_str()
+                .or_else(|| parts[0]["text"].as_str())
+                .unwrap();
+            let history = text.split("<history-").nth(1).unwrap();
+            if !history.contains("[Image #1: image/png]") {
+                assert!(content.is_string());
+                continue;
+            }
+            told += 1;
+            assert!(history.contains("[File #1: table.csv]"), "{history}");
+            let names = |part: &Value| part["type"] == "text" && part["text"] == "[Image #1]:";
+            let shown = parts.windows(2).find(|pair| names(&pair[0]));
+            assert_eq!(shown.is_some(), image, "{setting}");
+            if let Some(pair) = shown {
+                let bare = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
+                assert_eq!(pair[1], bare);
+            }
+            assert_eq!(
+                parts.iter().any(|part| part["type"] == "file"),
+                table,
+                "{setting}"
+            );
+            let unseen = match (image, table) {
+                (true, true) => None,
+                (true, false) => Some("Not shown to you: [File #1]."),
+                (false, true) => Some("Not shown to you: [Image #1]."),
+                (false, false) => Some("Not shown to you: [Image #1], [File #1]."),
+            };
+            assert!(
+                unseen.is_none_or(|words| text.ends_with(words)),
+                "{setting}: {text}"
+            );
+            assert!(unseen.is_some() || !text.contains("Not shown to you"));
+        }
+        assert_eq!(told, 1, "{setting}");
+        // The bytes went with the chunk.
+        assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
+    let rig = rig(&[
+        ("MEMORY__REDACT__PATTERNS", r"ada@canary\d+"),
+        ("MEMORY__REDACT__KINDS", "[]"),
+    ])
+    .await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    let calls = calls(&rig);
+    assert!(
+        calls
+            .iter()
+            .any(|call| call.to_string().contains("[redacted: pattern]"))
+    );
+    assert!(
+        calls
+            .iter()
+            .all(|call| !call.to_string().contains(&talk.canary()))
+    );
+    let held = "SELECT count(*) FROM parts WHERE text LIKE '%canary%'";
+    assert_eq!(rig.number(held).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_applications_prompt_is_background_where_it_is_wanted_at_all() {
+    for (setting, shown) in [("false", false), ("true", true)] {
+        let rig = rig(&[("MEMORY__OBSERVATION__OBSERVE_SYSTEM", setting)]).await;
+        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        for call in calls(&rig) {
+            let user = call[1]["content"].as_str().unwrap();
+            let (before, history) = user.split_once("<history-").unwrap();
+            assert!(!history.contains("patient assistant"));
+            assert_eq!(before.contains("<application-"), shown);
+            assert_eq!(
+                before.contains("You are a patient assistant."),
+                shown,
+                "{before}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_much_of_the_log_is_shown_as_is_wanted() {
+    for (setting, least) in [("0", 0), ("2000", 1), ("false", 1)] {
+        let rig = rig(&[("MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS", setting)]).await;
+        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        let calls = calls(&rig);
+        let with = calls
+            .iter()
+            .filter(|call| call.to_string().contains("<earlier-"));
+        let with = with.count();
+        assert!(calls.len() > 2);
+        assert!(
+            with >= least && (least > 0 || with == 0),
+            "{setting}: {with} of {}",
+            calls.len()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_phases_are_told_the_operators_words() {
+    let rig = rig(&[
+        ("MEMORY__OBSERVATION__INSTRUCTION", "Keep every recipe."),
+        ("MEMORY__REFLECTION__INSTRUCTION", "Keep every ticket."),
+    ])
+    .await;
+    rig.talk(&Talk::new("ada"), 1..=20).await;
+    for (part, words) in [
+        (Part::Observer, "Keep every recipe."),
+        (Part::Reflector, "Keep every ticket."),
+    ] {
+        let record = rig.provider.record_of(part);
+        assert!(!record.is_empty(), "{part:?}");
+        for call in record {
+            let system = call.json().unwrap()["messages"][0]["content"].clone();
+            assert!(
+                system.as_str().unwrap().trim_end().ends_with(words),
+                "{part:?}"
+            );
+        }
+    }
+}
+
+/// A script that observes and gives the conversation this title.
+fn entitling(title: &'static str) -> impl Fn(&Ask<'_>) -> Reply + Send + Sync {
+    move |ask| {
+        let mut reply = Observer::default().reply(ask);
+        let said = reply.content.unwrap_or_default();
+        reply.content = Some(format!("{said}\n<thread-title>{title}</thread-title>"));
+        reply
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_title_is_stored_where_it_is_one_and_travels_nowhere() {
+    let mut rig = rig(&[("MEMORY__OBSERVATION__THREAD_TITLE", "true")]).await;
+    let named = |title: &str| match title {
+        "" => "SELECT count(*) FROM lineages WHERE title IS NULL",
+        "first" => "SELECT count(*) FROM lineages WHERE title = 'Lamps of Zadar'",
+        _ => "SELECT count(*) FROM lineages WHERE title = 'Lamps and boats'",
+    };
+    let talk = Talk::new("ada");
+    // Two characters are none.
+    rig.provider.script(Part::Observer, entitling("ab"));
+    rig.talk(&talk, 1..=4).await;
+    assert_eq!(rig.number(named("")).await, 1);
+    rig.provider
+        .script(Part::Observer, entitling("\"Lamps of Zadar\""));
+    rig.talk(&talk, 5..=8).await;
+    assert_eq!(rig.number(named("first")).await, 1);
+    // The Observer is told the title so far, in a fence.
+    rig.provider
+        .script(Part::Observer, entitling("Lamps and boats"));
+    rig.talk(&talk, 9..=16).await;
+    assert_eq!(rig.number(named("second")).await, 1);
+    let told = calls(&rig);
+    assert!(told.iter().any(|call| {
+        let user = call[1]["content"].as_str().unwrap();
+        user.contains("<title-") && user.contains("\nLamps of Zadar\n</title-")
+    }));
+    // A fork of it has none, and no request of anybody's carries one.
+    rig.provider.script(Part::Observer, Observer::default());
+    let mut fork = talk.body(16);
+    let messages = fork["messages"].as_array_mut().unwrap();
+    messages.truncate(20);
+    messages.push(json!({"role": "user", "content": "Something else altogether, please."}));
+    rig.send(&fork).await;
+    rig.quiet().await;
+    assert!(
+        rig.got()
+            .iter()
+            .all(|entry| !String::from_utf8_lossy(&entry.body).contains("Lamps"))
+    );
+    // Off again, nobody is asked for one.
+    rig.set("MEMORY__OBSERVATION__THREAD_TITLE", "false");
+    rig.restart().await;
+    let before = calls(&rig).len();
+    rig.talk(&talk, 17..=24).await;
+    let after = calls(&rig).split_off(before);
+    assert!(!after.is_empty());
+    assert!(
+        after
+            .iter()
+            .all(|call| !call.to_string().contains("thread-title"))
+    );
+    assert_eq!(rig.number(named("second")).await, 1, "it stays");
+}
+
+/// Whether what was sent last ends with these hints; the rules of the block name their tags as well.
+fn sent(rig: &Rig) -> [bool; 2] {
+    let body = rig.last().json().unwrap()["messages"].to_string();
+    [
+        r"<current-task>\nPrimary",
+        r"<suggested-response>\nContinue",
+    ]
+    .map(|hint| body.contains(hint))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_are_asked_for_and_sent_as_the_phases_say() {
+    let (task, response) = ("<current-task>", "<suggested-response>");
+    for (observation, reflection, asks, sends) in [
+        ("true", "true", [true, true], [true, true]),
+        ("current_task", "false", [true, false], [true, false]),
+        ("false", "true", [false, false], [false, false]),
+        ("false", "false", [false, false], [false, false]),
+    ] {
+        let rig = rig(&[
+            ("MEMORY__OBSERVATION__CONTINUATION_HINTS", observation),
+            ("MEMORY__REFLECTION__CONTINUATION_HINTS", reflection),
+            // A reflection has no hints; it would hide those of the chunks.
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "40000"),
+        ])
+        .await;
+        // The scripted Observer writes both whether it is asked or not.
+        let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        assert_eq!(answer.memory(), "active");
+        for call in calls(&rig) {
+            let system = call[0]["content"].as_str().unwrap();
+            assert_eq!(
+                [system.contains(task), system.contains(response)],
+                asks,
+                "{observation}"
+            );
+        }
+        assert_eq!(sent(&rig), sends, "{observation}");
+    }
+}
+
+/// Once nobody asks for hints, that of an old chunk is not sent any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
+    for (phase, expected) in [("true", true), ("false", false)] {
+        let mut rig = rig(&[
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000"),
+            ("MEMORY__OBSERVATION__BUFFER_TOKENS", "1600"),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "40000"),
+        ])
+        .await;
+        let talk = Talk::new("ada");
+        let mut turn = 0;
+        // A chunk is there, and no snapshot yet; it will be the last one the Observer writes.
+        while rig
+            .number("SELECT count(*) FROM parts WHERE current_task IS NOT NULL")
+            .await
+            == 0
+        {
+            turn += 1;
+            rig.talk(&talk, turn..=turn).await;
+        }
+        assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
+        let silent = Behaviour {
+            silent: true,
+            ..Behaviour::default()
+        };
+        rig.provider.behave(Part::Observer, silent);
+        rig.set("MEMORY__OBSERVATION__CONTINUATION_HINTS", "false");
+        rig.set("MEMORY__REFLECTION__CONTINUATION_HINTS", phase);
+        rig.set("SERVER__DRAIN_TIMEOUT", "1s");
+        rig.restart().await;
+        while !rig
+            .last()
+            .json()
+            .unwrap()
+            .to_string()
+            .contains("<diarist-log")
+        {
+            turn += 1;
+            assert!(turn < 20);
+            let before = rig.number("SELECT count(*) FROM requests").await;
+            rig.send(&talk.body(turn)).await;
+            while rig.number("SELECT count(*) FROM requests").await == before {}
+        }
+        assert_eq!(
+            sent(&rig),
+            [expected, expected],
+            "reflection.continuation_hints = {phase}"
+        );
+    }
+}
