@@ -152,6 +152,8 @@ fn splice(bencher: Bencher<'_, '_>, size: usize) {
         segments: &segments,
         placement: Placement::SystemMessage,
         reminder: "Go on.",
+        front: &[],
+        bridge: "so far",
     };
     bencher.bench_local(|| parsed.splice(Some(&insert), true).frames(&body));
 }
@@ -175,6 +177,8 @@ fn whole(bencher: Bencher<'_, '_>, shape: &Shape) {
                 segments: &segments,
                 placement: Placement::SystemMessage,
                 reminder: "Go on.",
+                front: &[],
+                bridge: "so far",
             };
             assert!(insert.cut > 0);
             parsed.splice(Some(&insert), true).frames(&body)

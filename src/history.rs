@@ -5,18 +5,23 @@
 //! chains them into [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and
 //! no memory; everything above it (`wire`, `memory`, the edges) imports it, it imports nobody.
 
+pub mod align;
 mod chain;
 mod cuts;
 mod fingerprint;
+mod item;
 mod lanes;
 mod spoken;
+mod view;
 
 use std::ops::Range;
 
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
+pub use item::{Item, Mark, anchor, weigh};
 pub use spoken::{Attachment, Detail, Media, Piece, Spoken};
+pub use view::{Stand, View};
 
 /// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,8 +66,24 @@ pub struct Message {
     pub calls: Vec<Box<str>>,
     /// Id of the tool call it answers.
     pub answers: Option<Box<str>>,
+    /// Bytes of text it says, as far as they tell this conversation from others (see [`weigh`]).
+    pub weight: u32,
     /// Where its bytes stand in the request body.
     pub span: Range<usize>,
+}
+
+impl Message {
+    /// A message that is only known by its link.
+    fn unsent(role: Role) -> Self {
+        Self {
+            fingerprint: Encoder::new().finish(),
+            role,
+            calls: Vec::new(),
+            answers: None,
+            weight: 0,
+            span: 0..0,
+        }
+    }
 }
 
 /// One message at its place in a chain.
@@ -77,6 +98,7 @@ pub struct Turn {
 /// The client's history: everything after its leading system messages, chained.
 #[derive(Clone, Debug)]
 pub struct History {
+    root: Link,
     turns: Vec<Turn>,
     cuts: Cuts,
 }
@@ -85,7 +107,8 @@ impl History {
     /// Chains `messages` (leading system messages already taken off) under `scope`.
     pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
         let cuts = Cuts::of(&messages);
-        let mut link = Link::root(scope);
+        let root = Link::root(scope);
+        let mut link = root;
         let turns = messages
             .into_iter()
             .map(|message| {
@@ -93,7 +116,12 @@ impl History {
                 Turn { message, link }
             })
             .collect();
-        Self { turns, cuts }
+        Self { root, turns, cuts }
+    }
+
+    /// The link before the first message.
+    pub fn root(&self) -> Link {
+        self.root
     }
 
     /// The messages in order.

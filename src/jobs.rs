@@ -26,6 +26,7 @@ mod reflector;
 mod routes;
 mod settings;
 mod shorten;
+mod traces;
 mod track;
 mod weigh;
 mod worker;

@@ -15,6 +15,7 @@ pub mod fallback;
 pub mod measure;
 pub mod observe;
 mod output;
+pub mod place;
 pub mod policy;
 pub mod prompt;
 pub mod provenance;
@@ -185,6 +186,8 @@ pub enum Cause {
     Idle,
     /// Another model is asked than before, whose cache holds nothing of the conversation.
     ModelChange,
+    /// The client no longer sends what it covers.
+    Dropped,
 }
 
 impl Cause {
@@ -196,6 +199,7 @@ impl Cause {
             Self::Overflow => "overflow",
             Self::Idle => "idle",
             Self::ModelChange => "model_change",
+            Self::Dropped => "dropped",
         }
     }
 
@@ -207,6 +211,7 @@ impl Cause {
             Self::Overflow,
             Self::Idle,
             Self::ModelChange,
+            Self::Dropped,
         ]
         .into_iter()
         .find(|cause| cause.name() == name)

@@ -15,8 +15,9 @@ use async_trait::async_trait;
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 
-use crate::history::{Link, Scope};
+use crate::history::{Item, Link, Mark, Scope};
 use crate::memory::advance::Work;
+use crate::memory::place::{Step, StoredView};
 use crate::memory::record::Content;
 use crate::memory::{
     Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId,
@@ -66,6 +67,17 @@ pub struct Found {
     pub tip_known: bool,
     /// How far recorded beginnings of this history were trimmed, once for each model.
     pub carried: Vec<Carried>,
+    /// How many of the chain's messages are recorded as they are.
+    pub depth: usize,
+    /// The longest beginning of the chain that is a view of another one.
+    pub view: Option<StoredView>,
+    /// The chain that `view` is of, from its first message.
+    pub base: Vec<Step>,
+    /// The place of the latest message of the request that is known anywhere, and the path it stands
+    /// on, up to it. No path where that is the chain itself.
+    pub path: Option<(usize, Vec<Step>)>,
+    /// The chain that was answered with what the client put at this place into its history.
+    pub answered: Option<(usize, Vec<Step>)>,
 }
 
 /// A beginning of a history that was trimmed: what continues it goes on from there.
@@ -75,6 +87,26 @@ pub struct Carried {
     pub trim: Trim,
     /// The model that it did not fit.
     pub model: String,
+}
+
+/// What the request path looks a conversation up by beside its links.
+#[derive(Clone, Debug, Default)]
+pub struct Probes {
+    /// Anchors of its messages and their places.
+    pub anchors: Vec<(Mark, usize)>,
+    /// Marks of texts among its first messages and the places behind them; the best comes first.
+    pub answers: Vec<(Mark, usize)>,
+}
+
+/// What an accepted request leaves behind for those that do not continue its chain.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    /// What each new message is known and found by, in order; empty where that is not kept.
+    pub marks: Vec<(Item, Option<Mark>)>,
+    /// The last link of what the client sent, if that is a view of the chain.
+    pub view: Option<(Link, StoredView)>,
+    /// The mark of what the model answered.
+    pub answer: Option<Mark>,
 }
 
 /// What the store knows of one chain.
@@ -127,6 +159,8 @@ pub struct Record {
     pub way: Option<[u8; 32]>,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
+    /// What later requests find it by that do not continue its chain.
+    pub traces: Traces,
 }
 
 /// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.
@@ -373,7 +407,18 @@ pub struct ThreadDetail {
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Snapshots whose `to` is among `chain` (oldest first), and what exactly this history was
     /// sent with before. One indexed query.
-    async fn find(&self, scope: &Scope, chain: &[Link]) -> Result<Found, StoreError>;
+    async fn find(&self, scope: &Scope, chain: &[Link]) -> Result<Found, StoreError> {
+        self.trace(scope, chain, &Probes::default()).await
+    }
+
+    /// The same, and the paths that a request which does not continue a chain may stand on. One
+    /// indexed query.
+    async fn trace(
+        &self,
+        scope: &Scope,
+        chain: &[Link],
+        probes: &Probes,
+    ) -> Result<Found, StoreError>;
 
     /// A snapshot with its text. One indexed query.
     async fn snapshot(&self, scope: &Scope, id: SnapshotId)

@@ -136,7 +136,7 @@ proptest! {
         let cut = cut.index(count + 1);
         let users: Vec<usize> = (0..cut).filter(|i| parsed.messages()[*i].role == Role::User).collect();
         let pin = pin.filter(|_| !users.is_empty()).map(|pin| *pin.get(&users));
-        let insert = Insert { cut, pin, segments: &segments, placement, reminder: "go on" };
+        let insert = Insert { cut, pin, segments: &segments, placement, reminder: "go on", front: &[], bridge: "so far" };
         let splice = parsed.splice(Some(&insert), ask_usage);
         let sent = splice.frames(&body).concat();
         prop_assert_eq!(sent.len(), splice.len());

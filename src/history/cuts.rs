@@ -84,6 +84,7 @@ mod tests {
             role,
             calls: calls.iter().map(|c| (*c).into()).collect(),
             answers: answers.map(Into::into),
+            weight: 0,
             span: 0..0,
         }
     }

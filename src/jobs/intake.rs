@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::history::{History, Scope};
+use crate::history::{History, Mark, Scope};
+use crate::memory::place::Sighting;
 use crate::store::Used;
 use crate::wire::chat::Parsed;
 
@@ -24,8 +25,12 @@ pub struct Exchange {
     pub thread_key: Option<String>,
     /// The request as received.
     pub parsed: Arc<Parsed>,
-    /// Its chain.
+    /// The chain that memory knows it by.
     pub history: Arc<History>,
+    /// How its messages stand on that, where it is not its own chain.
+    pub seen: Option<Arc<Sighting>>,
+    /// What the model answered, where that may come back in the place of what it was asked.
+    pub answer: Option<Mark>,
     /// What it was sent with.
     pub used: Used,
     /// The model it asked for.
@@ -58,6 +63,27 @@ pub(super) fn queue() -> (Intake, mpsc::Receiver<Waiting>) {
         },
         exchanges,
     )
+}
+
+impl Exchange {
+    /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
+    pub(super) fn sent(&self, place: usize) -> Option<usize> {
+        match &self.seen {
+            None => Some(place),
+            Some(seen) => seen.view.sent(place),
+        }
+    }
+
+    /// Whether the message at `place` of the chain is not what it first was: a result that came back
+    /// as a placeholder.
+    pub(super) fn is_degraded(&self, place: usize) -> bool {
+        let turns = self.history.turns();
+        let before = match place.checked_sub(1) {
+            Some(before) => turns[before].link,
+            None => self.history.root(),
+        };
+        turns[place].link != before.next(&turns[place].message.fingerprint)
+    }
 }
 
 impl Intake {

@@ -54,22 +54,33 @@ pub(super) struct Telling {
 
 /// The payload of `span`, read from the request that confirmed it. `None` where a message of it
 /// cannot be read again: what is not shown must not count as observed.
+///
+/// `sent` are the messages of the request that stand there, but for those that came back as a
+/// placeholder of what they first said: what says nothing is not shown.
 pub(super) fn of(
     parsed: &Parsed,
     nodes: &[Node],
     span: &Span,
+    sent: &[Option<usize>],
     options: &Options,
     telling: &Telling,
     counter: &dyn TokenCounter,
 ) -> Option<Payload> {
-    let spoken = (span.from_count..span.to_count)
-        .map(|index| parsed.spoken(index))
+    let told = (span.from_count..span.to_count).zip(sent);
+    // (place on the chain, index in the request)
+    let told: Vec<(usize, usize)> = told
+        .filter_map(|(place, index)| Some((place, (*index)?)))
+        .collect();
+    let spoken = told
+        .iter()
+        .map(|(_, index)| parsed.spoken(*index))
         .collect::<Option<Vec<Spoken>>>()?;
-    let entries: Vec<Entry<'_>> = (span.from_count..span.to_count)
+    let entries: Vec<Entry<'_>> = told
+        .iter()
         .zip(&spoken)
-        .map(|(index, spoken)| {
-            let entry = Entry::of(&nodes[index], spoken);
-            let before = index.checked_sub(1).map(|before| &nodes[before]);
+        .map(|((place, _), spoken)| {
+            let entry = Entry::of(&nodes[*place], spoken);
+            let before = place.checked_sub(1).map(|before| &nodes[before]);
             match before.filter(|_| telling.pauses) {
                 Some(before) => entry.after(before),
                 None => entry,
@@ -88,7 +99,12 @@ pub(super) fn of(
         by_code: transcript::by_code(&entries, &style),
         system: transcript::system_messages(&entries),
         application: application(parsed, options),
-        attachments: attachments(parsed, span, &entries, options),
+        attachments: attachments(
+            parsed,
+            told.iter().map(|(_, index)| *index),
+            &entries,
+            options,
+        ),
         zone: telling.zone.iana_name().map(str::to_owned),
     })
 }
@@ -112,7 +128,7 @@ fn application(parsed: &Parsed, options: &Options) -> String {
 /// is room.
 fn attachments(
     parsed: &Parsed,
-    span: &Span,
+    told: impl Iterator<Item = usize>,
     entries: &[Entry<'_>],
     options: &Options,
 ) -> Vec<Attached> {
@@ -121,7 +137,7 @@ fn attachments(
         return Vec::new();
     }
     let mut room = ATTACHED_BYTES;
-    let parts = (span.from_count..span.to_count)
+    let parts = told
         .zip(entries)
         .filter(|(_, entry)| entry.spoken.role != crate::history::Role::System)
         .flat_map(|(index, _)| parsed.attachments(index));

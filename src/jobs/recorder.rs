@@ -14,11 +14,14 @@ use super::payload;
 use super::prepare::{Occasion, load, prepare};
 use super::reflector::Wish;
 use super::shorten::shorten;
+use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
 use super::{Shop, events};
 use crate::history::{Link, Scope};
-use crate::memory::advance::{Plan, Step, Work, WorkState, advance, standing};
+use crate::memory::advance::{
+    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, standing,
+};
 use crate::memory::{Node, PartKind, Span, record};
 use crate::store::{NewJob, Offered, Record, StoreError};
 use crate::telemetry;
@@ -139,19 +142,24 @@ impl Recorder {
         let answered_ms = track
             .answered_ms
             .or_else(|| track.nodes.last().map(|node| node.seen_ms));
-        let new_nodes = weigh(&self.shop, exchange, track.nodes.len(), answered_ms).await?;
-        let confirm = record::confirm(&mut track.nodes, history.len());
+        let known = track.nodes.len();
+        let mut new_nodes = weigh(&self.shop, exchange, known, answered_ms).await?;
+        let mut confirm = record::confirm(&mut track.nodes, history.len());
+        confirm.extend(traces::confirm(exchange, &mut new_nodes));
         // Only what is new belongs to another thread; a repetition stays where it is.
         let lineage = match exchange.thread_key.as_deref() {
             Some(key) if !new_nodes.is_empty() => track.lineage_for(key),
             _ => track.lineage,
         };
+        let continued = exchange.seen.as_ref().and_then(|seen| seen.lineage);
+        let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
         let record = Record {
             thread_key: exchange.thread_key.clone(),
-            lineage,
+            lineage: lineage.or(continued.filter(|_| known == 0)),
             parent,
-            confirmed: track.nodes.iter().take_while(|node| node.confirmed).count(),
-            contents: record::contents(scope, history, &track.nodes, &confirm),
+            confirmed: nodes.iter().take_while(|node| node.confirmed).count(),
+            contents: record::contents(scope, history, &nodes, &confirm),
+            traces: traces::of(exchange, &new_nodes),
             confirm,
             tip,
             count: history.len(),
@@ -170,9 +178,11 @@ impl Recorder {
         // Whatever is confirmed may make room for what had to wait.
         track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
+        let recall = &self.shop.recall;
+        recall.follow(scope, history, known, recorded, &record.traces);
         if !record.new_nodes.is_empty() {
             track.nodes.extend(record.new_nodes);
-            self.shop.recall.complete(scope, tip, &track.snapshots);
+            recall.complete(scope, tip, &track.snapshots);
         }
         Ok(track)
     }
@@ -211,7 +221,8 @@ impl Recorder {
             let steps = advance(&track.path(), &self.shop.settings.now().policy);
             let mut changed = false;
             let mut ranges = Vec::new();
-            for step in steps {
+            let dropped = exchange.and_then(|exchange| self.dropped(&track, exchange));
+            for step in steps.into_iter().chain(dropped.map(Step::Snapshot)) {
                 match step {
                     Step::Observe {
                         span,
@@ -256,6 +267,25 @@ impl Recorder {
         track
     }
 
+    /// What the client no longer sends is covered at once, where it is observed: nothing else would
+    /// tell the model of it.
+    fn dropped(&self, track: &Track, exchange: &Exchange) -> Option<Plan> {
+        let seen = exchange.seen.as_ref()?;
+        let sent_from = match seen.view.sent_from() {
+            0 => return None,
+            // A window that slides will drop as many again as came.
+            from => {
+                from + track
+                    .nodes
+                    .iter()
+                    .rev()
+                    .take_while(|n| n.born == track.nodes.len())
+                    .count()
+            }
+        };
+        plan_dropped(&track.path(), &self.shop.settings.now().policy, sent_from)
+    }
+
     async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
         let settings = self.shop.settings.now();
@@ -266,12 +296,32 @@ impl Recorder {
         let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
+            let places = span.from_count..span.to_count;
+            if places.clone().any(|place| exchange.sent(place).is_none()) {
+                // Said to be observed when the request came, and given up since.
+                return;
+            }
+            let sent: Vec<Option<usize>> = places
+                .map(|place| {
+                    exchange
+                        .sent(place)
+                        .filter(|_| !exchange.is_degraded(place))
+                })
+                .collect();
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
             let counter = Arc::clone(&self.shop.counter);
             let options = Arc::clone(&settings.observer);
             let telling = telling.clone();
             let written = tokio::task::spawn_blocking(move || {
-                payload::of(&parsed, &nodes, &span, &options, &telling, counter.as_ref())
+                payload::of(
+                    &parsed,
+                    &nodes,
+                    &span,
+                    &sent,
+                    &options,
+                    &telling,
+                    counter.as_ref(),
+                )
             });
             let Ok(Some(payload)) = written.await else {
                 return;
@@ -349,6 +399,9 @@ impl Recorder {
             Ok(taken @ (Offered::New | Offered::Known)) => {
                 // Somebody else does it, or has done it: another chain here, another process.
                 track.stale |= taken == Offered::Known;
+                if job.kind == PartKind::Chunk {
+                    self.shop.recall.taken(&track.scope, job.span.to);
+                }
                 track.work.push(Work {
                     kind: job.kind,
                     span: job.span,

@@ -19,17 +19,23 @@ pub(super) async fn weigh(
     known: usize,
     answered_ms: Option<i64>,
 ) -> Result<Vec<Node>, StoreError> {
-    let history = Arc::clone(&exchange.history);
+    let sent: Vec<Option<usize>> = (known..exchange.history.len())
+        .map(|place| exchange.sent(place))
+        .collect();
+    if sent.iter().any(Option::is_none) {
+        // It stands on what was forgotten meanwhile.
+        return Err(StoreError::Forgotten);
+    }
     let parsed = Arc::clone(&exchange.parsed);
     let counter = Arc::clone(&shop.counter);
     let model = exchange.model.clone();
     let (tokens, bytes) = tokio::task::spawn_blocking(move || {
         let tally = Tally::new(&*counter);
-        let weigh = |index| {
-            let said = parsed.spoken(index);
+        let weigh = |index: Option<usize>| {
+            let said = index.and_then(|index| parsed.spoken(index));
             said.map_or(0, |said| measure::message(&said, &model, &tally))
         };
-        let tokens: Vec<u32> = (known..history.len()).map(weigh).collect();
+        let tokens: Vec<u32> = sent.into_iter().map(weigh).collect();
         (tokens, tally.counted())
     })
     .await

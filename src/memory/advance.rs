@@ -137,6 +137,19 @@ pub fn overflow(path: &Path<'_>, policy: &Policy) -> Option<Plan> {
     plan(&view, policy, chunks.last()?.span, Cause::Overflow)
 }
 
+/// The snapshot that covers what a client no longer sends, the messages before the one at `sent_from`,
+/// as far as it is observed. `None` where that is sent already, or would not be worth its tokens.
+pub fn dropped(path: &Path<'_>, policy: &Policy, sent_from: usize) -> Option<Plan> {
+    let view = View::of(path);
+    if view.covered() >= sent_from {
+        return None;
+    }
+    let chunks = view.fresh_chunks();
+    let reaching = chunks.iter().find(|chunk| chunk.span.to_count >= sent_from);
+    let last = reaching.or(chunks.last())?;
+    plan(&view, policy, last.span, Cause::Dropped)
+}
+
 /// The first boundary after `from` among the first `limit` messages: at least `buffer_tokens`
 /// further on, where no tool call is open. The end of a turn is preferred, since then the tail
 /// begins with the user's words and no question is observed without its answer; but not for longer

@@ -40,6 +40,10 @@ pub const REMINDER: &str = "<system-reminder>\nThe conversation goes on below, i
 /// that one number fixes both.
 pub const TRIM_WORDING: u32 = PREAMBLE_VERSION;
 
+/// The message, in the role of the assistant, that stands between two of the user where everything
+/// said between them is in the notes. Strict providers want one there.
+pub const BRIDGE: &str = "(What was said in between is in the notes.)";
+
 /// A part as it is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {

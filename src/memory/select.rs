@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use crate::history::{History, Role};
 
+use super::place::{How, Sighting};
 use super::{SnapshotId, SnapshotMeta};
 
 /// What the request with exactly this history was sent with before, if it was.
@@ -35,6 +36,12 @@ pub enum Why {
     Longest,
     /// The same request was sent before, and goes out as it did.
     Repeated,
+    /// The longest covered prefix of a chain that the request does not continue, but holds a run of
+    /// that cannot be chance.
+    Aligned,
+    /// The longest covered prefix of a chain that the client put an answer of the model in the place
+    /// of.
+    Compacted,
 }
 
 impl Why {
@@ -46,6 +53,8 @@ impl Why {
             Self::Unsafe => "unsafe_cut",
             Self::Longest => "longest",
             Self::Repeated => "repeated",
+            Self::Aligned => "aligned",
+            Self::Compacted => "compaction_link",
         }
     }
 }
@@ -75,7 +84,41 @@ impl Selection {
 
 /// Selects among `candidates` (any snapshots of the same owner; foreign chains are ignored).
 pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) -> Selection {
-    let fits = |snapshot: &&SnapshotMeta| fit(history, snapshot) == Fit::Whole;
+    choose(
+        candidates,
+        before,
+        |snapshot| snapshot.eligible_from <= history.len(),
+        |snapshot| fit(history, snapshot),
+        Why::Longest,
+    )
+}
+
+/// The same for a request that is a view of another chain. It was never sent without what is known of
+/// that chain, so a snapshot may be used at any length; requests that were are pinned to what they
+/// were sent with.
+pub fn select_seen(seen: &Sighting, candidates: &[SnapshotMeta], before: Before) -> Selection {
+    let why = match seen.how {
+        How::Continued => Why::Longest,
+        How::Aligned => Why::Aligned,
+        How::Compacted => Why::Compacted,
+    };
+    choose(
+        candidates,
+        before,
+        |_| true,
+        |snapshot| fit_seen(seen, snapshot),
+        why,
+    )
+}
+
+fn choose(
+    candidates: &[SnapshotMeta],
+    before: Before,
+    eligible: impl Fn(&SnapshotMeta) -> bool,
+    fit: impl Fn(&SnapshotMeta) -> Fit,
+    found: Why,
+) -> Selection {
+    let fits = |snapshot: &&SnapshotMeta| fit(snapshot) == Fit::Whole;
     match before {
         Before::Raw => {
             return Selection {
@@ -96,16 +139,12 @@ pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) ->
     }
     let best = candidates
         .iter()
-        .filter(|snapshot| snapshot.eligible_from <= history.len())
+        .filter(|snapshot| eligible(snapshot))
         .filter(fits)
         .max_by_key(|snapshot| rank(snapshot));
-    let known = |want: Fit| {
-        candidates
-            .iter()
-            .any(|snapshot| fit(history, snapshot) == want)
-    };
+    let known = |want: Fit| candidates.iter().any(|snapshot| fit(snapshot) == want);
     let why = match best {
-        Some(_) => Why::Longest,
+        Some(_) => found,
         None if known(Fit::Whole) => Why::NotYet,
         None if known(Fit::Breaks) => Why::Unsafe,
         None => Why::NoSnapshot,
@@ -164,6 +203,32 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     }
 }
 
+/// The same for a request that is a view: what the client sends is what has to stay whole.
+fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
+    let count = snapshot.to_count;
+    if count == 0 || seen.history.covered_by(&snapshot.to, count) != Some(count) {
+        return Fit::Foreign;
+    }
+    let client = &seen.client;
+    let cut = seen.view.cut(count);
+    let pin = snapshot.pin.and_then(|pin| seen.view.sent(pin));
+    let asked = client.newest_user().is_none_or(|newest| {
+        newest >= cut || seen.view.place(newest).is_none() || pin == Some(newest)
+    });
+    let mut tail = client.turns().get(cut..).unwrap_or_default().iter();
+    let alternates = pin.is_none()
+        || tail
+            .by_ref()
+            .map(|turn| turn.message.role)
+            .find(|role| *role != Role::System)
+            != Some(Role::User);
+    if cut < client.len() && asked && alternates && client.cuts().safe(cut) {
+        Fit::Whole
+    } else {
+        Fit::Breaks
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +251,7 @@ mod tests {
                         .into_iter()
                         .collect(),
                     answers: text.strip_prefix("result ").map(Into::into),
+                    weight: 0,
                     span: 0..0,
                 }
             })

@@ -124,6 +124,7 @@ mod tests {
                     role,
                     calls: calls.clone(),
                     answers: answers.map(Into::into),
+                    weight: 0,
                     span: 0..0,
                 });
             }

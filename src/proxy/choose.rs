@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::memory::{Asked, Memory};
 use crate::history::{Link, Role, Scope, Spoken};
-use crate::memory::select::{Before, Selection, Why, select};
+use crate::memory::select::{Before, Selection, Why, select, select_seen};
 use crate::memory::transcript::{Entry, system_messages};
 use crate::memory::{Snapshot, SnapshotMeta, Trim, render};
 use crate::store::Used;
@@ -114,9 +114,41 @@ pub(super) struct Choice {
     pub(super) block: Option<Block>,
     pub(super) asks_usage: bool,
     pub(super) messages: Option<usize>,
+    /// What of the client's messages the snapshot stands for.
+    pub(super) shape: Option<Shape>,
     pub(super) why: &'static str,
     pub(super) rung: Rung,
     used: Used,
+}
+
+/// What of the client's messages a snapshot stands for. Indices count those after the leading ones.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    /// Where the raw tail begins.
+    pub(super) cut: usize,
+    /// Messages before that which stay raw in front of the block.
+    pub(super) front: Vec<usize>,
+    /// The one that stands raw between block and tail.
+    pub(super) pin: Option<usize>,
+}
+
+impl Shape {
+    fn of(asked: &Asked, block: &Block) -> Self {
+        let (covered, pin) = (block.covered(), block.pin());
+        let Some(seen) = &asked.seen else {
+            return Self {
+                cut: covered,
+                front: Vec::new(),
+                pin,
+            };
+        };
+        let cut = seen.view.cut(covered);
+        Self {
+            cut,
+            front: seen.view.front(cut),
+            pin: pin.and_then(|pin| seen.view.sent(pin)),
+        }
+    }
 }
 
 impl Choice {
@@ -128,6 +160,7 @@ impl Choice {
             block: None,
             asks_usage: false,
             messages: None,
+            shape: None,
             why: "verbatim",
             rung: Rung::Whole,
             used: Used::default(),
@@ -164,12 +197,16 @@ impl Choice {
     ) -> Self {
         let segments = block.as_ref().map(|block| block.segments(asked));
         let insert = block.as_ref().zip(segments.as_deref());
-        let insert = insert.map(|(block, segments)| Insert {
-            cut: block.covered(),
-            pin: block.pin(),
+        let shape = block.as_ref().map(|block| Shape::of(asked, block));
+        let insert = insert.zip(shape.as_ref());
+        let insert = insert.map(|((block, segments), shape)| Insert {
+            cut: shape.cut,
+            front: &shape.front,
+            pin: shape.pin,
             segments,
             placement: block.placement,
             reminder: render::REMINDER,
+            bridge: render::BRIDGE,
         });
         let splice = asked.parsed.splice(insert.as_ref(), asks_usage);
         let messages = insert.as_ref().map_or(0, |insert| {
@@ -188,6 +225,7 @@ impl Choice {
         };
         drop(segments);
         Self {
+            shape,
             frames: splice.frames(asked.parsed.body()),
             bytes: splice.len(),
             block,
@@ -214,7 +252,7 @@ impl Choice {
             }
         };
         let trim = used.trimmed;
-        if trim.is_some_and(|trim| !trim.fits(&asked.history)) {
+        if trim.is_some_and(|trim| asked.seen.is_some() || !trim.fits(&asked.history)) {
             return None;
         }
         let block = if snapshot.is_some() || trim.is_some() {
@@ -258,16 +296,17 @@ impl Drop for Settled {
 
 /// Chooses for `asked`, and settles the choice so that a repetition goes out alike (INV-SAME).
 pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Settled>) {
-    let scope = &asked.identity.scope;
-    let lookup = memory.recall.look(scope, &asked.history).await;
-    let picked = pick(memory, asked, &lookup).await;
+    let lookup = &asked.lookup;
+    let picked = pick(memory, asked, lookup).await;
     let (selection, rung) = (picked.selection, picked.rung);
     let observed = selection.cut();
     let trim = match &lookup.before {
         Some(before) => before.trimmed,
         None => lookup.trim_for(&asked.model),
     };
+    // A client that drops messages by itself is left to do so.
     let trim = trim.filter(|trim| trim.to_count > observed && trim.fits(&asked.history));
+    let trim = trim.filter(|_| asked.seen.is_none());
     let before = lookup.before.as_ref();
     let placement = before
         .and_then(|used| Placement::from_name(&used.placement))
@@ -332,6 +371,13 @@ struct Picked {
     certain: bool,
 }
 
+fn selected(asked: &Asked, candidates: &[SnapshotMeta], before: Before) -> Selection {
+    match &asked.seen {
+        None => select(&asked.history, candidates, before),
+        Some(seen) => select_seen(seen, candidates, before),
+    }
+}
+
 /// The snapshot and its text, or the next best of which both are at hand.
 async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     let scope = &asked.identity.scope;
@@ -340,12 +386,12 @@ async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
         Origin::Alone | Origin::Failed => Rung::Process,
     };
     let mut certain = lookup.origin != Origin::Failed;
-    let mut selection = select(&asked.history, &lookup.candidates, lookup.before());
+    let mut selection = selected(asked, &lookup.candidates, lookup.before());
     let mut text = text(memory, asked, selection.snapshot.as_ref()).await;
     if selection.snapshot.is_some() && text.is_none() {
         (rung, certain) = (Rung::Process, false);
         let at_hand = memory.recall.at_hand(scope, &lookup.candidates);
-        selection = select(&asked.history, &at_hand, Before::Unseen);
+        selection = selected(asked, &at_hand, Before::Unseen);
         text = self::text(memory, asked, selection.snapshot.as_ref()).await;
     }
     if rung == Rung::Process && text.is_none() {

@@ -107,8 +107,9 @@ impl Line {
         // One that was made for a request that may leave no trace has no number.
         let stored = meta.filter(|meta| meta.id.0 > 0);
         record.snapshot = stored.map(|meta| meta.id.0.to_string());
-        record.cut = block.and_then(|block| count(block.covered()));
-        record.pin = block.and_then(Block::pin).and_then(count);
+        let shape = choice.shape.as_ref();
+        record.cut = shape.and_then(|shape| count(shape.cut - shape.front.len()));
+        record.pin = shape.and_then(|shape| shape.pin).and_then(count);
         record.cause = meta.map(|meta| meta.cause.name().into());
         self.observations = meta.map(|meta| meta.tokens);
         if choice.messages.is_none() {

@@ -11,8 +11,9 @@ use super::mode::Rules;
 use crate::audit::Audit;
 use crate::history::History;
 use crate::jobs::{Exchange, Jobs};
+use crate::memory::place::Sighting;
 use crate::store::Used;
-use crate::store::recall::Recall;
+use crate::store::recall::{Lookup, Recall};
 use crate::wire::chat::Parsed;
 
 /// What is done for a request that does not fit its model, once all that is observed was applied.
@@ -91,7 +92,12 @@ impl Drop for Unfinished {
 pub(super) struct Asked {
     pub(super) identity: Identity,
     pub(super) parsed: Arc<Parsed>,
+    /// The chain that memory knows it by.
     pub(super) history: Arc<History>,
+    /// How its messages stand on that, where it is not its own chain.
+    pub(super) seen: Option<Arc<Sighting>>,
+    /// What was known of it when it came.
+    pub(super) lookup: Lookup,
     pub(super) model: String,
     /// Whether anything may be remembered of it.
     pub(super) writes: bool,
@@ -113,6 +119,8 @@ impl Asked {
             thread_key: self.identity.thread_key,
             parsed: self.parsed,
             history: self.history,
+            seen: self.seen,
+            answer: None,
             used,
             model: self.model,
             way,

@@ -132,6 +132,10 @@ impl<'a> Steps<'a> {
 
     /// The oldest raw rounds left out.
     async fn trimmed(&self, refused: &Refused) -> Option<Choice> {
+        if self.asked.seen.is_some() {
+            // Its client drops messages by itself, and is left to do so.
+            return None;
+        }
         let placement = self.placement(&refused.choice, None)?;
         let trim = self.cut(refused).await?;
         let block = Block {

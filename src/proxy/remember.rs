@@ -23,7 +23,7 @@ use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
 use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
-use crate::history::{History, Scope};
+use crate::history::{History, Mark, Scope};
 use crate::jobs::Exchange;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
@@ -91,6 +91,7 @@ pub(super) async fn read(
             return None;
         }
     };
+    let history = Arc::new(history);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {
         line.bypass("no_history".to_owned());
@@ -106,13 +107,48 @@ pub(super) async fn read(
         });
         return None;
     }
+    let answers = || answers(&parsed, &history);
+    let looked = memory.recall.look(&identity.scope, &history, answers);
+    let (lookup, seen) = looked.await;
+    let history = seen
+        .as_ref()
+        .map_or_else(|| Arc::clone(&history), |seen| Arc::clone(&seen.history));
+    line.parsed(&identity, &parsed, &history);
     Some(Asked {
         writes: decided.mode == Mode::On,
         identity,
         parsed: Arc::new(parsed),
-        history: Arc::new(history),
+        history,
+        seen: seen.map(Arc::new),
+        lookup,
         model,
     })
+}
+
+/// Where in a request clients put the answer to a request for a summary: among its first messages, as
+/// it is or behind a few lines of their own.
+const OPENING: usize = 3;
+const LINES: usize = 6;
+
+/// Texts longer than this, in bytes, are no summaries; and shorter ones may be said by chance.
+const SUMMARY: std::ops::Range<usize> = 64..256 * 1024;
+
+/// What an answer of the model would be known by, if one stands in the place of what it summarises.
+fn answers(parsed: &Parsed, history: &History) -> Vec<(Mark, usize)> {
+    let root = history.root();
+    let mut marks = Vec::new();
+    for (place, text) in parsed.opening(OPENING) {
+        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+        marks.extend(
+            std::iter::once(0)
+                .chain(breaks)
+                .take(LINES)
+                .map(|at| &text[at..])
+                .filter(|text| SUMMARY.contains(&text.len()))
+                .map(|text| (Mark::of_text(&root, text), place)),
+        );
+    }
+    marks
 }
 
 /// Bodies from this size on are read on a thread of their own: at about a millisecond a megabyte, a
@@ -190,9 +226,14 @@ fn stream_back(
             if spec.filter_usage && observed.usage.is_some() {
                 memory.manners.reported_usage(&asked.model);
             }
+            let answer = observed
+                .words
+                .filter(|words| SUMMARY.contains(&words.len()))
+                .map(|words| Mark::of_text(&asked.history.root(), &words));
             if asked.writes {
                 memory.jobs.intake().offer(Exchange {
                     answered_ms,
+                    answer,
                     ..asked.exchange(used, way, at_ms)
                 });
             }

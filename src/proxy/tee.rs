@@ -62,6 +62,8 @@ pub struct Observed {
     /// The answer carries an error, whatever its status said.
     pub error: bool,
     pub usage: Option<Usage>,
+    /// What the first choice says, if it was read whole.
+    pub words: Option<String>,
     /// When the first byte of the body came; `None` if there was none.
     pub first_byte: Option<Instant>,
     /// Bytes of the body as the upstream sent them.
@@ -214,13 +216,14 @@ async fn read(
     };
     let capture_complete =
         summary.as_ref().is_some_and(|summary| summary.complete) && !seen.overflow;
-    let summary = summary.unwrap_or_default();
+    let mut summary = summary.unwrap_or_default();
     Observed {
         ended,
         saw_done: summary.is_done(),
         finish_reasons: summary.finish_reasons(),
         refusal: summary.refusal,
         error: summary.error,
+        words: summary.take_words().filter(|_| capture_complete),
         usage: summary.usage,
         first_byte: seen.first_byte,
         bytes: seen.bytes,

@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::pins::Pins;
-use super::{Carried, Store, StoreError, Used};
-use crate::history::{History, Link, Scope};
+use super::{Carried, Found, Probes, Store, StoreError, Traces, Used};
+use crate::history::{History, Item, Link, Mark, Scope, Stand, anchor};
+use crate::memory::place::{Evidence, Sighting, Step, StoredView, decide};
 use crate::memory::select::Before;
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta, Trim};
 
@@ -102,7 +103,27 @@ struct Known {
     /// Ends of the ranges at which observing stands still.
     paused: HashSet<Key>,
     texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
+    /// Messages, and by what those that do not continue their chain find them.
+    steps: HashMap<Key, Step>,
+    anchors: HashMap<([u8; 32], Mark), Link>,
+    views: HashMap<Key, StoredView>,
+    /// Ends of ranges that are observed or wait for it.
+    taken: HashSet<Key>,
     bytes: usize,
+}
+
+/// Messages of a request whose anchors are looked up, the latest first. A request that is not known
+/// by one of them is not known.
+const ANCHORS: usize = 96;
+
+/// Anchors of `client` from the message at `from` on, the latest first, each with its place.
+fn anchors(client: &History, from: usize) -> impl Iterator<Item = (Mark, usize)> {
+    let root = client.root();
+    let from = from.max(1).max(client.len().saturating_sub(ANCHORS));
+    (from..client.len()).rev().filter_map(move |place| {
+        let item = |at: usize| Item::of(&root, &client.turns()[at].message);
+        anchor(&root, &item(place - 1), &item(place)).map(|mark| (mark, place))
+    })
 }
 
 /// The cache in front of a [`Store`].
@@ -134,46 +155,65 @@ impl Recall {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of `history`. Never longer than [`PATIENCE`], never an error.
-    pub async fn look(&self, scope: &Scope, history: &History) -> Lookup {
-        let (mut lookup, warm) = self.remembered(scope, history);
-        if warm {
-            return lookup;
+    /// What is known of what `client` sent, and where it stands. Never longer than [`PATIENCE`], never
+    /// an error. `answers` are marks of texts among its first messages (see [`Probes`]); they are only
+    /// asked for where its chain is not known.
+    pub async fn look(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        answers: impl FnOnce() -> Vec<(Mark, usize)> + Send,
+    ) -> (Lookup, Option<Sighting>) {
+        let (here, enough) = self.known().evidence(scope, client);
+        let sighting = decide(client, &here);
+        let complete = match &sighting {
+            Some(seen) => self.known().holds_seen(scope, &seen.history),
+            None => enough,
+        };
+        if complete {
+            return (
+                self.remembered(scope, client, sighting.as_ref(), true),
+                sighting,
+            );
         }
-        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
-        match bounded(self.store.find(scope, &chain)).await {
+        let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
+        let probes = Probes {
+            anchors: anchors(client, 0).collect(),
+            answers: answers(),
+        };
+        match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
-                let mut known = self.known();
-                for meta in &found.snapshots {
-                    known.learn(scope, meta);
-                }
-                for meta in found.snapshots {
-                    if lookup
-                        .candidates
-                        .iter()
-                        .all(|candidate| candidate.id != meta.id)
-                    {
-                        lookup.candidates.push(meta);
-                    }
-                }
-                lookup.before = lookup.before.or(found.used);
-                for carried in found.carried {
+                let (used, carried) = (found.used.clone(), found.carried.clone());
+                let evidence = self.known().learn_found(scope, found);
+                let sighting = decide(client, &evidence);
+                let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
+                lookup.before = lookup.before.or(used);
+                for carried in carried {
                     lookup.carry(carried);
                 }
+                (lookup, sighting)
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
+                let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
                 lookup.origin = Origin::Failed;
+                (lookup, sighting)
             }
         }
-        lookup
     }
 
-    fn remembered(&self, scope: &Scope, history: &History) -> (Lookup, bool) {
+    fn remembered(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        sighting: Option<&Sighting>,
+        warm: bool,
+    ) -> Lookup {
+        let history = sighting.map_or(client, |seen| &seen.history);
         let known = self.known();
         let mut candidates = Vec::new();
         let mut trims = Vec::new();
-        let (mut warm, mut paused) = (false, false);
+        let mut paused = false;
         for turn in history.turns() {
             let key = (scope.tenant, turn.link);
             if let Some(ends) = known.ends.get(&key) {
@@ -185,7 +225,6 @@ impl Recall {
                 let model = model.to_owned();
                 trims.push(Carried { trim, model });
             }
-            warm |= known.seen.contains(&key);
             paused |= known.paused.contains(&key);
         }
         let before = history
@@ -206,7 +245,53 @@ impl Recall {
         for carried in trims {
             lookup.carry(carried);
         }
-        (lookup, warm)
+        lookup
+    }
+
+    /// A request was recorded: its new messages from the one at `from` on (`marks`), and what else
+    /// later ones find it by.
+    pub fn follow(
+        &self,
+        scope: &Scope,
+        history: &History,
+        from: usize,
+        lineage: i64,
+        traces: &Traces,
+    ) {
+        let mut known = self.known();
+        let turns = history.turns().get(from..).unwrap_or_default();
+        let mut parent = match from.checked_sub(1) {
+            Some(before) => history.turns()[before].link,
+            None => history.root(),
+        };
+        for (turn, (item, anchor)) in turns.iter().zip(&traces.marks) {
+            known.step(
+                scope,
+                &Step {
+                    stand: Stand {
+                        link: turn.link,
+                        role: turn.message.role,
+                    },
+                    parent,
+                    item: Some(*item),
+                    anchor: *anchor,
+                    taken: false,
+                    lineage,
+                },
+            );
+            parent = turn.link;
+        }
+        if let Some((tip, view)) = &traces.view {
+            known.charge(ENTRY);
+            known.views.insert((scope.tenant, *tip), view.clone());
+        }
+    }
+
+    /// The range that ends at `to` is observed, or waits for it with its words.
+    pub fn taken(&self, scope: &Scope, to: Link) {
+        let mut known = self.known();
+        known.charge(ENTRY);
+        known.taken.insert((scope.tenant, to));
     }
 
     /// The text of a snapshot; `None` where neither this process nor the store can give it in time.
@@ -307,6 +392,97 @@ impl Recall {
 }
 
 impl Known {
+    /// What this process knows that `client` may stand on, and whether that is all there is if it
+    /// stands on nothing but its own chain.
+    fn evidence(&self, scope: &Scope, client: &History) -> (Evidence, bool) {
+        let mut evidence = Evidence::default();
+        let mut warm = false;
+        for (index, turn) in client.turns().iter().enumerate() {
+            let key = (scope.tenant, turn.link);
+            warm |= self.seen.contains(&key);
+            if self.steps.contains_key(&key) {
+                evidence.depth = index + 1;
+            }
+            if let Some(view) = self.views.get(&key) {
+                let base = self.path(scope, view.base);
+                evidence.view = Some((view.clone(), base));
+            }
+        }
+        let known = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
+        let hit = anchors(client, known.max(evidence.depth))
+            .find_map(|(mark, _)| self.anchors.get(&(scope.tenant, mark)));
+        if let Some(link) = hit {
+            evidence.path = self.path(scope, *link);
+        }
+        // What leads elsewhere and proves nothing may do so with what only the store knows.
+        let enough = warm && hit.is_none() && known <= evidence.depth;
+        (evidence, enough)
+    }
+
+    /// The path up to `link`; nothing unless it is known from its first message on.
+    fn path(&self, scope: &Scope, link: Link) -> Vec<Step> {
+        let root = Link::root(scope);
+        let mut path = Vec::new();
+        let mut at = link;
+        while at != root {
+            let key = (scope.tenant, at);
+            let Some(step) = self.steps.get(&key) else {
+                return Vec::new();
+            };
+            path.push(Step {
+                taken: step.taken || self.taken.contains(&key),
+                ..*step
+            });
+            at = step.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    fn holds_seen(&self, scope: &Scope, history: &History) -> bool {
+        let mut turns = history.turns().iter();
+        turns.any(|turn| self.seen.contains(&(scope.tenant, turn.link)))
+    }
+
+    fn step(&mut self, scope: &Scope, step: &Step) {
+        let key = (scope.tenant, step.stand.link);
+        if self.steps.contains_key(&key) {
+            return;
+        }
+        self.charge(2 * ENTRY);
+        self.steps.insert(key, *step);
+        if let Some(anchor) = step.anchor {
+            self.anchors.insert((scope.tenant, anchor), step.stand.link);
+        }
+    }
+
+    /// Keeps what the store found, and says what it is evidence of.
+    fn learn_found(&mut self, scope: &Scope, found: Found) -> Evidence {
+        for meta in &found.snapshots {
+            self.learn(scope, meta);
+        }
+        let (hit, path) = found.path.unwrap_or_default();
+        let answered = found.answered.as_ref().map(|(_, path)| path.as_slice());
+        for step in path
+            .iter()
+            .chain(&found.base)
+            .chain(answered.unwrap_or_default())
+        {
+            self.step(scope, step);
+            if step.taken {
+                self.taken.insert((scope.tenant, step.stand.link));
+            }
+        }
+        let viewed = found.view.as_ref().map_or(0, |view| view.count);
+        Evidence {
+            depth: found.depth,
+            view: found.view.map(|view| (view, found.base)),
+            // What continues a view is known by it.
+            path: if hit >= viewed { path } else { Vec::new() },
+            answered: found.answered,
+        }
+    }
+
     fn learn(&mut self, scope: &Scope, meta: &SnapshotMeta) {
         let ends = self.ends.entry((scope.tenant, meta.to)).or_default();
         if ends.iter().all(|known| known.id != meta.id) {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Record,
-    Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes,
+    Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
@@ -170,8 +170,8 @@ macro_rules! forward {
 
 #[async_trait]
 impl Store for Reopening {
-    async fn find(&self, scope: &Scope, chain: &[Link]) -> Answer<Found> {
-        forward!(self, find(scope, chain))
+    async fn trace(&self, scope: &Scope, chain: &[Link], probes: &Probes) -> Answer<Found> {
+        forward!(self, trace(scope, chain, probes))
     }
 
     async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> Answer<Option<Snapshot>> {

@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 
-use crate::history::{Link, Role, Scope};
+use crate::history::align::Run;
+use crate::history::{Item, Link, Mark, Role, Scope, Stand, View};
 use crate::memory::faithful::Retention;
 use crate::memory::provenance::Origins;
 use crate::memory::{
@@ -17,6 +18,7 @@ use crate::memory::{
 
 use super::{Costs, Event, Job, NewJob, Spent, StoreError, Used, Waiting};
 use crate::memory::advance::{Work, WorkState};
+use crate::memory::place::{Step, StoredView};
 use crate::memory::record::Content;
 
 type Read<T> = Result<T, StoreError>;
@@ -187,6 +189,50 @@ pub(super) fn trim(row: &SqliteRow) -> Read<Option<Trim>> {
     }))
 }
 
+fn mark(row: &SqliteRow, column: usize) -> Read<Option<Mark>> {
+    get::<Option<&[u8]>>(row, column)?
+        .map(|bytes| Mark::from_slice(bytes).ok_or_else(|| corrupt("a mark has a wrong length")))
+        .transpose()
+}
+
+/// A message of a path as `FIND` gives it, and its place.
+pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
+    let link = link(row, 2)?;
+    let role = Role::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown role"))?;
+    let item = match (mark(row, 6)?, get::<Option<i64>>(row, 3)?) {
+        (Some(content), Some(_)) => Some(Item {
+            role,
+            content,
+            ids: mark(row, 7)?,
+            weight: int(row, 3)?,
+        }),
+        _ => None,
+    };
+    let step = Step {
+        stand: Stand { link, role },
+        parent: self::link(row, 10)?,
+        item,
+        anchor: mark(row, 9)?,
+        taken: flag(row, 5)?,
+        lineage: int(row, 4)?,
+    };
+    Ok((int(row, 1)?, step))
+}
+
+/// A view as `FIND` gives it.
+pub(super) fn view(row: &SqliteRow) -> Read<StoredView> {
+    let runs = json::<Vec<[usize; 3]>>(row, 8)?
+        .into_iter()
+        .map(|[client, path, len]| Run { client, path, len })
+        .collect();
+    Ok(StoredView {
+        count: int(row, 1)?,
+        base: link(row, 2)?,
+        view: View::from_parts(runs, int(row, 3)?, int(row, 4)?)
+            .ok_or_else(|| corrupt("the runs of a view are out of order"))?,
+    })
+}
+
 /// The columns of `JOBS_OF_CHAIN`.
 pub(super) fn work(row: &SqliteRow) -> Read<Work> {
     let waits_after_a_try = get::<bool>(row, 6)?;
@@ -331,7 +377,7 @@ pub(super) fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> St
     out
 }
 
-fn push_hex(out: &mut String, bytes: &[u8; 32]) {
+fn push_hex(out: &mut String, bytes: &[u8]) {
     const DIGITS: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
     ];
@@ -354,12 +400,13 @@ pub(super) fn id_list(parts: &[PartId]) -> String {
     out
 }
 
-/// New messages as `NEW_NODES` takes them; `parent` is the link before the first.
-pub(super) fn node_list(nodes: &[Node], parent: Link) -> String {
+/// New messages as `NEW_NODES` takes them; `parent` is the link before the first, `marks` what each
+/// is known and found by, or nothing.
+pub(super) fn node_list(nodes: &[Node], marks: &[(Item, Option<Mark>)], parent: Link) -> String {
     let mut parent = parent;
-    let mut out = String::with_capacity(2 + 200 * nodes.len());
+    let mut out = String::with_capacity(2 + 300 * nodes.len());
     out.push('[');
-    for node in nodes {
+    for (index, node) in nodes.iter().enumerate() {
         if out.len() > 1 {
             out.push(',');
         }
@@ -369,7 +416,7 @@ pub(super) fn node_list(nodes: &[Node], parent: Link) -> String {
         push_hex(&mut out, parent.as_bytes());
         out.push_str("\",");
         out.push_str(&format!(
-            "{},\"{}\",{},{},{},{},{},{},{}]",
+            "{},\"{}\",{},{},{},{},{},{},{},",
             node.count,
             node.role.name(),
             node.tokens,
@@ -380,10 +427,55 @@ pub(super) fn node_list(nodes: &[Node], parent: Link) -> String {
             node.seen_ms,
             u8::from(node.live),
         ));
+        let known = marks.get(index);
+        push_mark(&mut out, known.map(|(item, _)| item.content));
+        out.push(',');
+        push_mark(&mut out, known.and_then(|(item, _)| item.ids));
+        match known {
+            Some((item, _)) => out.push_str(&format!(",{},", item.weight)),
+            None => out.push_str(",null,"),
+        }
+        push_mark(&mut out, known.and_then(|(_, anchor)| *anchor));
+        out.push(']');
         parent = node.link;
     }
     out.push(']');
     out
+}
+
+fn push_mark(out: &mut String, mark: Option<Mark>) {
+    let Some(mark) = mark else {
+        return out.push_str("null");
+    };
+    out.push('"');
+    push_hex(out, mark.as_bytes());
+    out.push('"');
+}
+
+/// Marks and their places as `FIND` takes them.
+pub(super) fn mark_list(marks: &[(Mark, usize)]) -> String {
+    let mut out = String::with_capacity(2 + 50 * marks.len());
+    out.push('[');
+    for (mark, place) in marks {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('[');
+        push_mark(&mut out, Some(*mark));
+        out.push_str(&format!(",{place}]"));
+    }
+    out.push(']');
+    out
+}
+
+/// The runs of a view as JSON.
+pub(super) fn run_list(view: &View) -> String {
+    let runs: Vec<String> = view
+        .runs()
+        .iter()
+        .map(|run| format!("[{},{},{}]", run.client, run.path, run.len))
+        .collect();
+    format!("[{}]", runs.join(","))
 }
 
 /// Contents as `CREDIT` and `NEW_CONTENTS` take them.

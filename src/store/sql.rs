@@ -6,27 +6,9 @@
 //! never depends on how long a history is. Two tests read this file: every statement that touches
 //! a table of an owner names the owner, and no statement scans a table that grows.
 
-/// Snapshots on a chain (`$3`: links), what its tip (`$4`) was sent with, whether the tip is known,
-/// and how far requests of the chain were trimmed, for which model.
-///
-/// `CROSS JOIN` is SQLite's way to say that the links drive the join.
-pub(super) const FIND: &str = "
-SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement
-FROM json_each($3) AS p CROSS JOIN snapshots AS s
-WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
-UNION ALL
-SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement
-FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
-UNION ALL
-SELECT 3, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model
-FROM json_each($3) AS p CROSS JOIN requests AS c
-WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
-GROUP BY c.model
-UNION ALL
-SELECT 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4";
+mod find;
+
+pub(super) use find::{FIND, FORGET_ANSWERS, FORGET_VIEWS, NEW_ANSWER, NEW_VIEW};
 
 /// One snapshot (`$3`: id) with its text.
 pub(super) const SNAPSHOT: &str = "
@@ -138,10 +120,11 @@ WHERE tenant = $1 AND resource = $2 AND id = $3";
 /// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
 pub(super) const NEW_NODES: &str = "
 INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
-                   born, confirmed, seen_ms, live)
+                   born, confirmed, seen_ms, live, content, ids, weight, anchor)
 SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.value ->> 3,
        p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
-       p.value ->> 10
+       p.value ->> 10, unhex(p.value ->> 11), unhex(p.value ->> 12), p.value ->> 13,
+       unhex(p.value ->> 14)
 FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, link) DO NOTHING";
 

@@ -36,8 +36,8 @@ use crate::tasks::Tasks;
 pub use error::OpenError;
 
 use super::{
-    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Record, Release,
-    Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record,
+    Release, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -235,13 +235,13 @@ impl std::fmt::Debug for SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn find(&self, scope: &Scope, chain: &[Link]) -> Answer<Found> {
-        let Some(tip) = chain.last().copied() else {
+    async fn trace(&self, scope: &Scope, chain: &[Link], probes: &Probes) -> Answer<Found> {
+        let Some(request) = read::Request::of(chain, probes) else {
             return Ok(Found::default());
         };
-        let (scope, probes) = (scope.clone(), super::rows::probes(chain));
+        let scope = scope.clone();
         self.hurried("store find", move |conn| {
-            Box::pin(read::find(conn, scope, probes, tip))
+            Box::pin(read::find(conn, scope, request))
         })
         .await
     }

@@ -28,7 +28,7 @@ use self::fields::Fields;
 use self::meaning::Reader;
 use self::text::{Text, Tree};
 use super::scan::{self, Fault, Walk};
-use crate::history::{History, Message, Role, Scope, Spoken};
+use crate::history::{History, Message, Piece, Role, Scope, Spoken};
 
 /// Why a body is no chat-completions request that memory may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -313,6 +313,33 @@ impl Parsed {
     /// The messages after the leading ones.
     pub fn messages(&self) -> &[Message] {
         &self.messages[self.leading..]
+    }
+
+    /// What stands in the first messages, for finding an answer of the model among it: the text of
+    /// the last leading message and of the first `count` after it, each with how many messages after
+    /// the leading ones it reaches up to. Reads those messages again; for requests that are not known.
+    pub fn opening(&self, count: usize) -> Vec<(usize, String)> {
+        let leading = self.head().messages().last().map(|message| (0, message));
+        let first = self.messages().iter().take(count).enumerate();
+        leading
+            .into_iter()
+            .chain(first.map(|(index, message)| (index + 1, message)))
+            .filter(|(_, message)| message.calls.is_empty() && message.answers.is_none())
+            .filter_map(|(place, message)| Some((place, self.text(message)?)))
+            .collect()
+    }
+
+    fn text(&self, message: &Message) -> Option<String> {
+        let said = spoken::spoken(&self.fields(message)?);
+        let texts: Vec<&str> = said
+            .pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Text(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        Some(texts.concat())
     }
 
     /// The messages after the leading ones, chained under `scope`.

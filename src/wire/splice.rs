@@ -117,8 +117,10 @@ impl Placement {
 /// the leading ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Insert<'a> {
-    /// How many messages the block stands for; they are left out.
+    /// How many messages the block stands for; they are left out, but for those in `front`.
     pub cut: usize,
+    /// The ones among them that the block does not stand for: they stay raw, before it. In order.
+    pub front: &'a [usize],
     /// The one of them that stands raw between block and tail.
     pub pin: Option<usize>,
     /// The text of the block in order.
@@ -127,4 +129,7 @@ pub struct Insert<'a> {
     pub placement: Placement,
     /// What a user message says that is put before a tail that would begin with the assistant.
     pub reminder: &'a str,
+    /// What an assistant message says that is put between two of the user where what stood between
+    /// them is covered.
+    pub bridge: &'a str,
 }

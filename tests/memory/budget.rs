@@ -19,9 +19,20 @@ fn shown(rig: &Rig, turn: usize) -> usize {
         .sum()
 }
 
-/// The request of this turn of a conversation whose first message was edited.
-fn edited(talk: &Talk, turn: usize) -> Value {
+/// The request of this turn of a conversation that is answered so briefly that nothing of it tells it
+/// from others but its beginning.
+fn brief(talk: &Talk, turn: usize) -> Value {
     let mut body = talk.body(turn);
+    let messages = body["messages"].as_array_mut().unwrap();
+    for answer in messages.iter_mut().filter(|m| m["role"] == "assistant") {
+        answer["content"] = json!("Yes.");
+    }
+    body
+}
+
+/// The same with another first message: a conversation of its own that says what was said before.
+fn edited(talk: &Talk, turn: usize) -> Value {
+    let mut body = brief(talk, turn);
     body["messages"][1]["content"] = json!("Let us begin differently.");
     body
 }
@@ -37,7 +48,9 @@ async fn a_conversation_edited_at_its_first_message_waits_for_something_new_and_
     const LATER: usize = 130;
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    for turn in 1..=TURNS {
+        send(&rig, &brief(&talk, turn)).await;
+    }
     let before: usize = (1..=TURNS).map(|turn| shown(&rig, turn)).sum();
     for turn in TURNS..=LATER {
         send(&rig, &edited(&talk, turn)).await;

@@ -450,5 +450,7 @@ pub fn insert(snapshot: &Snapshot, placement: Placement) -> Insert<'_> {
         segments: &snapshot.segments,
         placement,
         reminder: render::REMINDER,
+        front: &[],
+        bridge: "so far",
     }
 }

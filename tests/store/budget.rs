@@ -85,6 +85,7 @@ impl<'a> Client<'a> {
             model: "m".to_owned(),
             way: None,
             at_ms: 1,
+            traces: diarist::store::Traces::default(),
             new_nodes: new_nodes.clone(),
         };
         self.store
@@ -196,6 +197,7 @@ fn history(scope: &Scope, says: &[Say]) -> History {
             role: *role,
             calls: Vec::new(),
             answers: None,
+            weight: 0,
             span: 0..0,
         }
     });

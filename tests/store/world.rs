@@ -78,6 +78,7 @@ impl Talk {
                 role: Role::User,
                 calls: Vec::new(),
                 answers: None,
+                weight: 0,
                 span: 0..0,
             });
         }
@@ -151,6 +152,7 @@ impl Talk {
             model: "model-1".to_owned(),
             way: None,
             at_ms: 1_000,
+            traces: diarist::store::Traces::default(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! What the copy of an answer says: usage, finish reasons, refusals. Keeps numbers, never text.
+//! What the copy of an answer says: usage, finish reasons, refusals, and the words of the first choice,
+//! which are marked when the exchange is recorded and never kept.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,9 @@ const MAX_JSON: usize = 8 * 1024 * 1024;
 /// More choices than any provider gives (OpenAI's ceiling for `n` is 128): a bound on what an
 /// upstream can make us keep.
 const MAX_CHOICES: u64 = 1024;
+
+/// A longer answer, in bytes, is no summary that a client would send back.
+const MAX_WORDS: usize = 256 * 1024;
 
 /// Reads the pieces of one body.
 pub(super) struct Capture {
@@ -121,6 +125,9 @@ pub(super) struct Summary {
     pub(super) error: bool,
     /// Every byte was read.
     pub(super) complete: bool,
+    /// What the first choice says; nothing where that is more than [`MAX_WORDS`].
+    words: String,
+    too_many_words: bool,
     done: bool,
     /// By index; a choice that has begun and not ended has no reason.
     choices: BTreeMap<u64, Option<String>>,
@@ -130,6 +137,21 @@ impl Summary {
     pub(super) fn is_done(&self) -> bool {
         let all_ended = self.choices.values().all(Option::is_some);
         self.done || (all_ended && !self.choices.is_empty())
+    }
+
+    /// What the first choice says, if it was read whole.
+    pub(super) fn take_words(&mut self) -> Option<String> {
+        let whole = self.complete && !self.too_many_words && !self.words.is_empty();
+        whole.then(|| std::mem::take(&mut self.words))
+    }
+
+    fn say(&mut self, words: &str) {
+        self.too_many_words |= self.words.len() + words.len() > MAX_WORDS;
+        if self.too_many_words {
+            self.words = String::new();
+        } else {
+            self.words.push_str(words);
+        }
     }
 
     pub(super) fn finish_reasons(&self) -> Vec<String> {
@@ -157,6 +179,12 @@ impl Summary {
             let index = index.unwrap_or(place as u64);
             if index >= MAX_CHOICES {
                 continue;
+            }
+            if index == 0 {
+                ["/delta/content", "/message/content"]
+                    .iter()
+                    .filter_map(|path| choice.pointer(path)?.as_str())
+                    .for_each(|words| self.say(words));
             }
             let ended = self.choices.entry(index).or_default();
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {

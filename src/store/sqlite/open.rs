@@ -73,6 +73,11 @@ fn migrations() -> Vec<Migration> {
             "sent_with",
             include_str!("../../../migrations/sqlite/0007_sent_with.sql"),
         ),
+        (
+            8,
+            "alignment",
+            include_str!("../../../migrations/sqlite/0008_alignment.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -148,6 +148,8 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
         sql::FORGET_COSTS,
         sql::FORGET_EVENTS,
         sql::FORGET_REQUESTS,
+        sql::FORGET_VIEWS,
+        sql::FORGET_ANSWERS,
         sql::FORGET_NODES,
         sql::FORGET_LINEAGE,
     ] {

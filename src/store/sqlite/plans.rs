@@ -1,4 +1,4 @@
-//! Reads `sql.rs` as text, so that no statement can be left out of these two checks.
+//! Reads the statements as text, so that no statement can be left out of these two checks.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row as _};
@@ -27,13 +27,15 @@ const MEANT: [(&str, &str); 4] = [
 
 /// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
 /// tables.
-const SMALL: [&str; 7] = ["p", "below", "up", "used", "heirs", "busy", "CONSTANT"];
+const SMALL: [&str; 11] = [
+    "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer", "CONSTANT",
+];
 
 fn statements() -> Vec<(&'static str, &'static str)> {
-    let source = include_str!("../sql.rs");
-    let found: Vec<_> = source
-        .split("pub(super) const ")
-        .skip(1)
+    let sources = [include_str!("../sql.rs"), include_str!("../sql/find.rs")];
+    let found: Vec<_> = sources
+        .iter()
+        .flat_map(|source| source.split(") const ").skip(1))
         .map(|rest| {
             let (name, rest) = rest.split_once(':').expect("a name");
             let text = rest.split('"').nth(1).expect("a literal");
@@ -62,6 +64,8 @@ fn mentions(text: &str) -> usize {
         "costs",
         "spending",
         "events",
+        "views",
+        "answers",
     ];
     words
         .windows(2)

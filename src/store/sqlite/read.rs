@@ -7,30 +7,69 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::Answer;
 use crate::history::{Link, Scope};
+use crate::memory::place::Step;
 use crate::memory::{Part, PartId, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Carried, Found, Known, sql};
+use crate::store::{Carried, Found, Known, Probes, sql};
+
+/// A request as `FIND` takes it.
+pub(super) struct Request {
+    links: String,
+    tip: Link,
+    length: usize,
+    anchors: String,
+    answers: String,
+}
+
+impl Request {
+    pub(super) fn of(chain: &[Link], probes: &Probes) -> Option<Self> {
+        Some(Self {
+            links: rows::probes(chain),
+            tip: *chain.last()?,
+            length: chain.len(),
+            anchors: rows::mark_list(&probes.anchors),
+            answers: rows::mark_list(&probes.answers),
+        })
+    }
+}
 
 pub(super) async fn find(
     conn: &mut SqliteConnection,
     scope: Scope,
-    probes: String,
-    tip: Link,
+    request: Request,
 ) -> Answer<Found> {
     let rows = query(sql::FIND)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
-        .bind(probes)
-        .bind(tip.as_bytes().as_slice())
+        .bind(request.links)
+        .bind(request.tip.as_bytes().as_slice())
+        .bind(request.anchors)
+        .bind(request.answers)
+        .bind(rows::count(request.length))
         .fetch_all(conn)
         .await?;
     let mut found = Found::default();
+    let mut seen_as_view = None;
+    let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut hit, mut place) = (None, None);
     for row in &rows {
         match get::<i64>(row, 0)? {
-            0 => found.snapshots.push(rows::snapshot_meta(row)?),
+            0 => {
+                let meta = rows::snapshot_meta(row)?;
+                if found.snapshots.iter().all(|known| known.id != meta.id) {
+                    found.snapshots.push(meta);
+                }
+            }
             1 => found.used = Some(rows::used(row)?),
-            2 => found.tip_known = true,
-            3 => {
+            2 => found.depth = rows::int(row, 1)?,
+            3 => found.view = Some(rows::view(row)?),
+            4 => base.push(rows::step(row)?),
+            5 => path.push(rows::step(row)?),
+            6 => answered.push(rows::step(row)?),
+            7 => seen_as_view = Some(rows::used(row)?),
+            8 => hit = Some(rows::int(row, 1)?),
+            9 => place = Some(rows::int(row, 1)?),
+            10 => {
                 let model = get(row, 9)?;
                 let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
                 found.carried.extend(carried);
@@ -38,8 +77,26 @@ pub(super) async fn find(
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }
+    found.tip_known = found.depth == request.length;
+    found.used = found.used.or(seen_as_view);
     found.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
+    found.base = whole(base);
+    found.path = hit.map(|place| (place, whole(path)));
+    found.answered = place.map(|place| (place, whole(answered)));
     Ok(found)
+}
+
+/// Steps in the order of their chain; nothing unless they reach from its first message on.
+fn whole(mut steps: Vec<(usize, Step)>) -> Vec<Step> {
+    steps.sort_unstable_by_key(|(count, _)| *count);
+    let gapless = steps
+        .iter()
+        .enumerate()
+        .all(|(index, (count, _))| *count == index + 1);
+    if !gapless {
+        return Vec::new();
+    }
+    steps.into_iter().map(|(_, step)| step).collect()
 }
 
 pub(super) async fn snapshot(

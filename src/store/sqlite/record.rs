@@ -8,7 +8,7 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::Node;
-use crate::store::rows::{content_list, count, get, int, node_list, probes, way};
+use crate::store::rows::{content_list, count, get, int, node_list, probes, run_list, way};
 use crate::store::{Record, StoreError, sql};
 
 pub(super) async fn record(
@@ -25,7 +25,11 @@ pub(super) async fn record(
             .bind(scope.tenant.as_slice())
             .bind(scope.resource_key())
             .bind(lineage)
-            .bind(node_list(&record.new_nodes, record.parent))
+            .bind(node_list(
+                &record.new_nodes,
+                &record.traces.marks,
+                record.parent,
+            ))
             .execute(&mut *conn)
             .await?;
     }
@@ -55,9 +59,45 @@ pub(super) async fn record(
         .bind(&record.model)
         .bind(&record.thread_key)
         .bind(way(record.way.as_ref()))
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
+    traces(conn, &scope, lineage, &record).await?;
     Ok(lineage)
+}
+
+/// What later requests find this one by that do not continue its chain.
+async fn traces(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    record: &Record,
+) -> Answer<()> {
+    if let Some((tip, stored)) = &record.traces.view {
+        let (client, path) = stored.view.open();
+        query(sql::NEW_VIEW)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(tip.as_bytes().as_slice())
+            .bind(count(stored.count))
+            .bind(stored.base.as_bytes().as_slice())
+            .bind(run_list(&stored.view))
+            .bind(count(client))
+            .bind(count(path))
+            .bind(lineage)
+            .execute(&mut *conn)
+            .await?;
+    }
+    if let Some(mark) = &record.traces.answer {
+        query(sql::NEW_ANSWER)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(mark.as_bytes().as_slice())
+            .bind(record.tip.as_bytes().as_slice())
+            .bind(lineage)
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
 }
 
 /// Whether what the new messages follow is recorded (where none is new, the last message). The

@@ -60,6 +60,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
         model: "m".to_owned(),
         way: None,
         at_ms: 1,
+        traces: crate::store::Traces::default(),
     };
     (scope, links, record)
 }

@@ -34,6 +34,22 @@ impl Edit {
     }
 }
 
+/// A whole message of the outgoing array.
+struct Item {
+    segment: Segment,
+    /// It stands before the block.
+    front: bool,
+}
+
+impl Item {
+    fn ours(json: String) -> Self {
+        Self {
+            segment: inserted(json),
+            front: false,
+        }
+    }
+}
+
 impl Parsed {
     /// The outgoing body: with `memory` in the place of the oldest messages, and asking for usage
     /// in the stream if `ask_usage` says so and the client leaves it open.
@@ -65,27 +81,98 @@ impl Parsed {
     /// How many messages of our own, and raw ones at another place, `insert` puts into the request.
     pub fn inserted(&self, insert: &Insert<'_>) -> usize {
         let block = usize::from(self.append(insert).is_none());
-        block + usize::from(insert.pin.is_some()) + usize::from(self.needs_reminder(insert))
+        block + self.raw_before_tail(insert).len()
     }
 
     fn fits(&self, insert: &Insert<'_>) -> bool {
-        insert.cut <= self.messages().len() && insert.pin.is_none_or(|pin| pin < insert.cut)
+        let mut front = insert.front.iter();
+        let before_cut = |index: usize| index < insert.cut;
+        insert.cut <= self.messages().len()
+            && insert.pin.is_none_or(before_cut)
+            && insert.front.is_sorted_by(|a, b| a < b)
+            && front.all(|index| before_cut(*index) && insert.pin != Some(*index))
     }
 
     fn insert_memory(&self, insert: &Insert<'_>, edits: &mut Vec<Edit>) {
         // What comes into the array, in order, each item whole.
-        let mut items = Vec::new();
+        let mut items = self.raw_before_tail(insert);
         match self.append(insert) {
             Some(append) => edits.push(append),
-            None => items.push(inserted(self.block(insert))),
+            None => {
+                let behind_front = items.iter().rposition(|item| item.front);
+                let at = behind_front.map_or(0, |last| last + 1);
+                let block = Item::ours(self.block(insert));
+                items.insert(at, block);
+            }
         }
-        if let Some(pin) = insert.pin {
-            items.push(Segment::Kept(self.messages()[pin].span.clone()));
-        }
-        if self.needs_reminder(insert) {
-            items.push(inserted(message("user", &quoted(insert.reminder))));
-        }
+        let items = items.into_iter().map(|item| item.segment).collect();
         edits.push(self.replace_oldest(insert.cut, items));
+    }
+
+    /// What stands before the tail beside the block: messages that stay raw in front of it, the pin,
+    /// and where what was taken out leaves two of a kind side by side, one of ours between them.
+    fn raw_before_tail(&self, insert: &Insert<'_>) -> Vec<Item> {
+        if insert.front.is_empty() {
+            return self.pin_and_reminder(insert);
+        }
+        let mut items = Vec::new();
+        let (mut speaker, mut last) = (None, None);
+        let front = insert.front.iter().map(|index| (*index, true));
+        let pin = insert.pin.map(|index| (index, false));
+        for (index, front) in front.chain(pin) {
+            let role = self.messages()[index].role;
+            let seam = last.map_or(index > 0, |last| index > last + 1);
+            if seam && role != Role::System {
+                items.extend(Self::between(insert, speaker, role).map(|ours| Item {
+                    front,
+                    ..Item::ours(ours)
+                }));
+            }
+            items.push(Item {
+                segment: Segment::Kept(self.messages()[index].span.clone()),
+                front,
+            });
+            if role != Role::System {
+                speaker = Some(role);
+            }
+            last = Some(index);
+        }
+        let tail = self.messages()[insert.cut..].iter().map(|m| m.role);
+        let next = tail.into_iter().find(|role| *role != Role::System);
+        if let Some(next) = next {
+            items.extend(Self::between(insert, speaker, next).map(Item::ours));
+        }
+        items
+    }
+
+    /// The same where nothing stays in front.
+    fn pin_and_reminder(&self, insert: &Insert<'_>) -> Vec<Item> {
+        let pinned = insert.pin.map(|pin| &self.messages()[pin]);
+        let speaker = pinned
+            .into_iter()
+            .chain(&self.messages()[insert.cut..])
+            .map(|message| message.role)
+            .find(|role| *role != Role::System);
+        let reminder = matches!(speaker, Some(Role::Assistant | Role::Tool))
+            .then(|| Item::ours(message("user", &quoted(insert.reminder))));
+        let pin = pinned.map(|pin| Item {
+            segment: Segment::Kept(pin.span.clone()),
+            front: false,
+        });
+        pin.into_iter().chain(reminder).collect()
+    }
+
+    /// What has to stand between the last speaker and the next. An assistant or tool message is never
+    /// the first to speak after the system messages: providers that demand alternation refuse that,
+    /// and a model reads it as its own monologue.
+    fn between(insert: &Insert<'_>, last: Option<Role>, next: Role) -> Option<String> {
+        let both_users = last == Some(Role::User) && next == Role::User;
+        let answers = matches!(next, Role::Assistant | Role::Tool);
+        let asked = last == Some(Role::User) || last == Some(Role::Tool);
+        if both_users {
+            return Some(message("assistant", &quoted(insert.bridge)));
+        }
+        (answers && !asked).then(|| message("user", &quoted(insert.reminder)))
     }
 
     /// The edit that takes the first `cut` messages out and puts `items` there.
@@ -168,18 +255,6 @@ impl Parsed {
             }
         }
         None
-    }
-
-    /// Whether an assistant or tool message would be the first to speak after the system messages.
-    /// Providers that demand alternation refuse that, and a model reads it as its own monologue.
-    fn needs_reminder(&self, insert: &Insert<'_>) -> bool {
-        let pinned = insert.pin.map(|pin| &self.messages()[pin]);
-        let speaker = pinned
-            .into_iter()
-            .chain(&self.messages()[insert.cut..])
-            .map(|message| message.role)
-            .find(|role| *role != Role::System);
-        matches!(speaker, Some(Role::Assistant | Role::Tool))
     }
 
     /// The edit that asks for usage, unless the client says yes or no itself.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::content::{Item, items};
 use super::fields::{Answer, Custom, Fields, Function};
 use super::text::Tree;
-use crate::history::{Batch, Encoder, Message, Role};
+use crate::history::{self, Batch, Encoder, Message, Role};
 
 /// Reads messages in order and gives them their fingerprints.
 #[derive(Debug, Default)]
@@ -26,6 +26,7 @@ struct Heard {
     role: Role,
     calls: Vec<Box<str>>,
     answers: Option<Box<str>>,
+    weight: u32,
     span: Range<usize>,
 }
 
@@ -43,7 +44,7 @@ impl Reader {
             Answer::Function(name) => legacy_id(name),
         });
         let encoder = self.batch.encoder();
-        encode(fields, encoder);
+        let weight = encode(fields, encoder);
         if let Some(id) = &answers {
             match self.positions.get(id) {
                 Some(position) => encoder.count("answers", *position),
@@ -59,6 +60,7 @@ impl Reader {
             role: fields.role,
             calls,
             answers,
+            weight,
             span,
         });
     }
@@ -73,6 +75,7 @@ impl Reader {
                 role: heard.role,
                 calls: heard.calls,
                 answers: heard.answers,
+                weight: heard.weight,
                 span: heard.span,
             })
             .collect()
@@ -93,14 +96,19 @@ fn legacy_id(name: &str) -> Box<str> {
     format!("fn:{name}").into()
 }
 
-fn encode(fields: &Fields<'_>, encoder: &mut Encoder) {
+/// Encodes the message and says what its text weighs as evidence.
+fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
+    let mut weight = 0_u32;
     encoder.text("role", fields.role.name());
     if let Some(name) = &fields.name {
         encoder.text("name", name);
     }
     for item in items(fields) {
         match item {
-            Item::Text(text) => encoder.text("content", &text),
+            Item::Text(text) => {
+                weight = weight.saturating_add(history::weigh(fields.role, &text));
+                encoder.text("content", &text);
+            }
             Item::Part(part) => {
                 encoder.mark("part");
                 part.encode(encoder);
@@ -130,6 +138,7 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) {
         encoder.text("field", key);
         value.encode(encoder);
     }
+    weight
 }
 
 /// A call whose arguments do not parse counts by its position alone: clients repair such arguments

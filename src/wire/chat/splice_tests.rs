@@ -33,6 +33,8 @@ fn sent(messages: &[&str], cut: usize, pin: Option<usize>, placement: Placement)
         segments: &segments,
         placement,
         reminder: "go on",
+        front: &[],
+        bridge: "so far",
     };
     send(&request(messages), Some(&insert), false)
 }

@@ -1,0 +1,145 @@
+//! What is kept of a message to know it again without its words, and without its place: marks.
+//!
+//! A [`Mark`] is seeded by the owner like a link, so the stores of two owners tell nothing of each
+//! other (INV-OWN). Decides what counts as *telling*: a message that no other conversation says by
+//! chance. What the person or the application says is often a template; what the model said, and
+//! the ids of its tool calls, are not.
+
+use super::{Link, Message, Role};
+
+/// A short hash under one owner: of a message, of its tool calls' ids, of two neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mark([u8; Mark::LEN]);
+
+impl Mark {
+    /// Bytes of a mark. Within one owner's messages 128 bits do not collide.
+    pub const LEN: usize = 16;
+
+    fn of(context: &str, root: &Link, pieces: &[&[u8]]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(root.as_bytes());
+        hasher.update(context.as_bytes());
+        for piece in pieces {
+            hasher.update(&(piece.len() as u64).to_be_bytes());
+            hasher.update(piece);
+        }
+        let mut mark = [0; Self::LEN];
+        hasher.finalize_xof().fill(&mut mark);
+        Self(mark)
+    }
+
+    /// The mark of a whole text as a model answered it, as clients bring it back: trimmed, and without
+    /// what it thought aloud at the beginning.
+    pub fn of_text(root: &Link, text: &str) -> Self {
+        let text = text.trim();
+        let said = text
+            .strip_prefix("<think>")
+            .and_then(|rest| rest.split_once("</think>"))
+            .map_or(text, |(_, said)| said.trim());
+        Self::of("text", root, &[said.as_bytes()])
+    }
+
+    /// As stored.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// From the store; `None` unless of the right length.
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.try_into().ok()?))
+    }
+}
+
+impl std::fmt::Debug for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mark({})", super::chain::hex(&self.0[..6]))
+    }
+}
+
+/// A message as alignment sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Who speaks.
+    pub role: Role,
+    /// What it says.
+    pub content: Mark,
+    /// The ids of the calls it makes, or of the one it answers.
+    pub ids: Option<Mark>,
+    /// See [`Message::weight`].
+    pub weight: u32,
+}
+
+/// Text shorter than this, in bytes, may be said in any conversation ("yes, please do that").
+pub(super) const TELLING: u32 = 24;
+
+/// An answer of this many bytes, a dozen words, is not given twice by chance.
+pub(super) const LONG: u32 = 64;
+
+impl Item {
+    /// `message` under the owner whose chains begin at `root`.
+    pub fn of(root: &Link, message: &Message) -> Self {
+        let ids: Vec<&[u8]> = match &message.answers {
+            Some(id) => vec![id.as_bytes()],
+            None => message.calls.iter().map(|id| id.as_bytes()).collect(),
+        };
+        let kind = if message.answers.is_some() {
+            "answer"
+        } else {
+            "calls"
+        };
+        Self {
+            role: message.role,
+            content: Mark::of("content", root, &[message.fingerprint.as_bytes()]),
+            ids: (!ids.is_empty()).then(|| Mark::of(kind, root, &ids)),
+            weight: message.weight,
+        }
+    }
+
+    /// Whether the model said it, or was told it in answer to a call of its own.
+    pub(super) fn is_telling(&self) -> bool {
+        self.ids.is_some() || (self.role == Role::Assistant && self.weight >= TELLING)
+    }
+
+    fn key(&self) -> &Mark {
+        self.ids.as_ref().unwrap_or(&self.content)
+    }
+}
+
+/// What `item` behind `before` is looked up by; `None` where neither tells anything. A tool result
+/// counts by its id, since clients replace what old ones say.
+pub fn anchor(root: &Link, before: &Item, item: &Item) -> Option<Mark> {
+    (before.is_telling() || item.is_telling()).then(|| {
+        Mark::of(
+            "anchor",
+            root,
+            &[before.key().as_bytes(), item.key().as_bytes()],
+        )
+    })
+}
+
+/// Answers that programs write in the model's name behind what they insert, and that models give to
+/// everything: what they begin with, in lower case.
+const FIXED: [&str; 8] = [
+    "ok",
+    "got it",
+    "understood",
+    "sure",
+    "done",
+    "continue",
+    "thank",
+    "i updated the files",
+];
+
+/// Acknowledgements are short.
+const LONGEST_FIXED: usize = 80;
+
+/// What `text` of an assistant weighs as evidence: a fixed acknowledgement nothing.
+pub fn weigh(role: Role, text: &str) -> u32 {
+    let fixed = role == Role::Assistant && text.len() <= LONGEST_FIXED && {
+        let said = text.to_lowercase();
+        FIXED.iter().any(|fixed| said.starts_with(fixed))
+    };
+    if fixed {
+        return 0;
+    }
+    u32::try_from(text.len()).unwrap_or(u32::MAX)
+}

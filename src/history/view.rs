@@ -1,0 +1,225 @@
+//! A request as a view of the chain that memory knows: which of its messages stands where, and the
+//! chain that results.
+//!
+//! The chain goes on as if the client had sent everything: the path as far as it was observed, then
+//! what the client sends from there on. So nothing above this room needs to know that a client
+//! drops, replaces or moves messages: links, counts and ranges mean what they always mean.
+
+use super::align::Run;
+use super::{History, Link, Message, Role, Turn};
+use crate::history::Cuts;
+
+/// Where the messages of one request stand on a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Messages that stand before the open run, in order.
+    runs: Vec<Run>,
+    /// From here on the request and the chain run on together.
+    client: usize,
+    path: usize,
+}
+
+/// One message of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Its link.
+    pub link: Link,
+    /// Who speaks.
+    pub role: Role,
+}
+
+impl View {
+    /// The view of a request whose `runs` stand on a path of which the first `observed` messages
+    /// need not be sent again, and how many messages of the path the chain holds.
+    ///
+    /// What the client no longer sends behind those is lost, unless it comes again: the chain goes
+    /// on without it.
+    pub fn of(runs: &[Run], observed: usize) -> Option<(Self, usize)> {
+        let last = runs.last()?;
+        let end = (last.client + last.len, last.path + last.len);
+        let path = observed.min(end.1);
+        let open = runs.iter().find(|run| run.path + run.len > path);
+        let (client, kept) = match open {
+            // Request and path go on together up to the end of the run.
+            Some(run) if run.path <= path => (run.client + (path - run.path), run.path + run.len),
+            Some(run) => (run.client, path),
+            None => (end.0, path),
+        };
+        let closed = runs.iter().filter(|run| run.path < path).map(|run| Run {
+            len: run.len.min(path - run.path),
+            ..*run
+        });
+        let view = Self {
+            runs: closed.collect(),
+            client,
+            path,
+        };
+        Some((view, kept))
+    }
+
+    /// A view that continues the chain at `path` with the request's messages from `client` on, and
+    /// holds nothing of what is before.
+    pub fn from(client: usize, path: usize) -> Self {
+        Self {
+            runs: Vec::new(),
+            client,
+            path,
+        }
+    }
+
+    /// From its stored form: runs, and where it runs on.
+    pub fn from_parts(runs: Vec<Run>, client: usize, path: usize) -> Option<Self> {
+        let mut at = (0, 0);
+        for run in &runs {
+            if run.client < at.0 || run.path < at.1 {
+                return None;
+            }
+            at = (
+                run.client.checked_add(run.len)?,
+                run.path.checked_add(run.len)?,
+            );
+        }
+        (client >= at.0 && path >= at.1).then_some(Self { runs, client, path })
+    }
+
+    /// The runs before the open one.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Where the open run begins: in the request, on the chain.
+    pub fn open(&self) -> (usize, usize) {
+        (self.client, self.path)
+    }
+
+    /// Whether request and chain are one.
+    pub fn is_whole(&self) -> bool {
+        self.client == self.path
+            && (self.client == 0
+                || matches!(&*self.runs, [run] if run.client == 0 && run.path == 0 && run.len == self.client))
+    }
+
+    /// Where the request's message `client` stands on the chain; `None` where memory does not know it.
+    pub fn place(&self, client: usize) -> Option<usize> {
+        if client >= self.client {
+            return Some(self.path + (client - self.client));
+        }
+        let run = self
+            .runs
+            .iter()
+            .rfind(|run| run.client <= client)
+            .filter(|run| client - run.client < run.len)?;
+        Some(run.path + (client - run.client))
+    }
+
+    /// The request's message that stands at `place` of the chain; `None` where it is not sent.
+    pub fn sent(&self, place: usize) -> Option<usize> {
+        if place >= self.path {
+            return Some(self.client + (place - self.path));
+        }
+        let run = self
+            .runs
+            .iter()
+            .rfind(|run| run.path <= place)
+            .filter(|run| place - run.path < run.len)?;
+        Some(run.client + (place - run.path))
+    }
+
+    /// How many of the request's messages stand before everything from `count` on: where the raw
+    /// tail begins when the first `count` of the chain are covered.
+    pub fn cut(&self, count: usize) -> usize {
+        if count >= self.path {
+            return self.client + (count - self.path);
+        }
+        self.runs
+            .iter()
+            .find(|run| run.path + run.len > count)
+            .map_or(self.client, |run| {
+                run.client + count.saturating_sub(run.path)
+            })
+    }
+
+    /// The request's messages before `cut` that memory does not know: they stay raw in front.
+    pub fn front(&self, cut: usize) -> Vec<usize> {
+        (0..cut.min(self.client))
+            .filter(|index| self.place(*index).is_none())
+            .collect()
+    }
+
+    /// The first place of the chain from which on the request holds everything.
+    pub fn sent_from(&self) -> usize {
+        let mut from = self.path;
+        for run in self.runs.iter().rev() {
+            if run.path + run.len < from {
+                break;
+            }
+            from = run.path;
+        }
+        from
+    }
+
+    /// Whether everything the client keeps raw in front can stand without what is covered: no call
+    /// without its results, no result without its call.
+    pub fn parts_no_round(&self, client: &[Message]) -> bool {
+        let raw = |index: usize| self.place(index).is_none();
+        let mut calls = std::collections::HashMap::new();
+        for (index, message) in client.iter().enumerate().take(self.client) {
+            if let Some(id) = &message.answers
+                && calls
+                    .get(id)
+                    .is_none_or(|call: &usize| raw(*call) != raw(index))
+            {
+                return false;
+            }
+            for id in &message.calls {
+                calls.insert(id, index);
+            }
+        }
+        true
+    }
+}
+
+impl History {
+    /// The chain that `client` is a view of. `path` are the messages of the chain as far as they are
+    /// known by their links; they reach at least to where the view opens.
+    pub fn seen_through(view: &View, path: &[Stand], client: &Self) -> Option<Self> {
+        let (from, open) = view.open();
+        let before = path.get(..open)?;
+        let mut turns: Vec<Turn> = Vec::with_capacity(path.len() + client.len());
+        for (index, stand) in before.iter().enumerate() {
+            let sent = view.sent(index).and_then(|index| client.turns().get(index));
+            turns.push(Turn {
+                // What is not sent is only known by its link. It is covered, and never sent.
+                message: sent
+                    .map_or_else(|| Message::unsent(stand.role), |turn| turn.message.clone()),
+                link: stand.link,
+            });
+        }
+        let mut link = match before.last() {
+            Some(stand) => stand.link,
+            None => client.root(),
+        };
+        for (offset, turn) in client.turns().get(from..)?.iter().enumerate() {
+            // As the path has it, where it does: a result that came back as a placeholder is still
+            // what it first said.
+            link = match path.get(open + offset) {
+                Some(stand) => stand.link,
+                None => link.next(&turn.message.fingerprint),
+            };
+            turns.push(Turn {
+                message: turn.message.clone(),
+                link,
+            });
+        }
+        Some(Self::of_turns(client.root(), turns))
+    }
+
+    fn of_turns(root: Link, turns: Vec<Turn>) -> Self {
+        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+        Self {
+            root,
+            cuts: Cuts::of(&messages),
+            turns,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Statements by which a request finds what is known of it: by its links, by the path it stands on,
+//! by an answer of the model in it; and what later requests are to find. As in [`super`].
+
+/// What is known of a request's chain (`$3`: links), and of the path it may stand on.
+///
+/// Snapshots on either (rows of kind 0), what the tip (`$4`) was sent with (1), how much of the chain
+/// itself is recorded (2), the longest beginning of it that is a view of another chain (3), that
+/// chain from its end to its beginning (4), the same of the path that was found by the anchors (`$5`:
+/// pairs of anchor and place) (5) or by an answer that the client put into its history (`$6`: pairs
+/// of mark and place) (6), what the tip was sent with if it is a view (`$7`: its length) (7), and
+/// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
+/// model (10). An answer that was followed in its own chain is an
+/// ordinary one: whoever quotes it elsewhere talks of something else.
+///
+/// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
+/// request that is known anywhere leads to the path; one that the chain itself holds leads nowhere.
+/// Bounded: a list of at most a hundred anchors, and paths of at most so many messages.
+pub(in crate::store) const FIND: &str = "
+WITH RECURSIVE
+depth (count) AS (
+    SELECT coalesce(max(n.count), 0) FROM json_each($3) AS p CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)),
+alias (count, base, runs, client, path) AS (
+    SELECT * FROM (
+        SELECT v.count, v.base, v.runs, v.client, v.path
+        FROM json_each($3) AS p CROSS JOIN views AS v
+        WHERE v.tenant = $1 AND v.resource = $2 AND v.tip = unhex(p.value)
+        ORDER BY v.count DESC LIMIT 1)),
+hit (place, link) AS (
+    SELECT * FROM (
+        SELECT p.value ->> 1 AS place,
+               (SELECT n.link FROM nodes AS n
+                WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0)
+                ORDER BY n.seen_ms DESC LIMIT 1) AS link
+        FROM json_each($5) AS p)
+    WHERE link IS NOT NULL ORDER BY place DESC LIMIT 1),
+answer (place, link) AS (
+    SELECT * FROM (
+        SELECT p.value ->> 1, a.tip FROM json_each($6) AS p CROSS JOIN answers AS a
+        WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 0)
+          AND NOT EXISTS (SELECT 1 FROM nodes AS n
+                          WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = a.tip)
+        ORDER BY p.key LIMIT 1)),
+up (kind, link) AS (
+    SELECT 4, base FROM alias
+    UNION ALL
+    SELECT 5, hit.link FROM hit CROSS JOIN depth WHERE hit.place >= depth.count
+    UNION ALL
+    SELECT 6, answer.link FROM answer
+    UNION ALL
+    SELECT up.kind, n.parent FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
+    LIMIT 20000)
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, NULL
+FROM json_each($3) AS p CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
+UNION ALL
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, NULL
+FROM up CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
+UNION ALL
+SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
+       r.placement, NULL
+FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
+UNION ALL
+SELECT 2, depth.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
+UNION ALL
+SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL
+FROM alias
+UNION ALL
+SELECT up.kind, n.count, n.link, n.weight, n.lineage, EXISTS (
+           SELECT 1 FROM parts AS t
+           WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link AND t.kind = 'chunk')
+       OR EXISTS (
+           SELECT 1 FROM jobs AS j
+           WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link AND j.kind = 'chunk'
+             AND j.state = 'open'),
+       n.content, n.ids, n.role, n.anchor, n.parent
+FROM up CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
+UNION ALL
+SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
+       r.placement, NULL
+FROM alias CROSS JOIN requests AS r
+WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = alias.base AND alias.count = $7
+UNION ALL
+SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
+UNION ALL
+SELECT 9, answer.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
+UNION ALL
+SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL
+FROM json_each($3) AS p CROSS JOIN requests AS c
+WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
+GROUP BY c.model";
+
+/// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
+/// stand on another chain (`$5`).
+pub(in crate::store) const NEW_VIEW: &str = "
+INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (tenant, resource, tip) DO NOTHING";
+
+/// An answer (`$3`: mark) to a chain (`$4`). The last one counts: the same words mean the present.
+pub(in crate::store) const NEW_ANSWER: &str = "
+INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = excluded.tip, lineage = excluded.lineage";
+
+/// The lineage's requests that were views of a chain.
+pub(in crate::store) const FORGET_VIEWS: &str =
+    "DELETE FROM views WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The answers to its requests.
+pub(in crate::store) const FORGET_ANSWERS: &str =
+    "DELETE FROM answers WHERE tenant = $1 AND resource = $2 AND lineage = $3";

@@ -1,0 +1,11 @@
+//! Clients that never continue what they sent: through the whole proxy, judged by what the provider
+//! got and what the Observer was shown.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../memory/rig.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
+mod rig;
+
+mod stage;
+mod table;

@@ -1,0 +1,195 @@
+//! A conversation whose every message can be told apart, the client that sends it in its own way, and
+//! what came of each request. The judge shares nothing with what it judges: it reads marks out of the
+//! bodies that the provider got.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use diarist::provider::{Part, Recorded};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+
+/// The text of message `number` of conversation `name`: its mark stands at its beginning, where an
+/// Observer that shortens what it is shown keeps it.
+pub fn text(name: &str, number: usize) -> String {
+    let words = [
+        "harbour", "copper", "lantern", "meadow", "violin", "glacier", "saddle", "orchard",
+    ];
+    let spoken: Vec<String> = (0..28)
+        .map(|at| {
+            format!(
+                "{}{}",
+                words[(number * 7 + at * 3) % words.len()],
+                (number * 31 + at) % 97
+            )
+        })
+        .collect();
+    format!("({name}#{number}) {}.", spoken.join(" "))
+}
+
+pub fn user(name: &str, number: usize) -> Value {
+    json!({"role": "user", "content": text(name, number)})
+}
+
+pub fn assistant(name: &str, number: usize) -> Value {
+    json!({"role": "assistant", "content": text(name, number)})
+}
+
+/// The first `count` messages of a conversation in turns.
+pub fn talk(name: &str, count: usize) -> Vec<Value> {
+    (0..count)
+        .map(|number| {
+            if number % 2 == 0 {
+                user(name, number)
+            } else {
+                assistant(name, number)
+            }
+        })
+        .collect()
+}
+
+/// The same where every answer calls a tool: user, call, result, answer.
+pub fn work(name: &str, count: usize) -> Vec<Value> {
+    (0..count)
+        .map(|number| match number % 4 {
+            0 => user(name, number),
+            1 => json!({"role": "assistant", "content": null, "tool_calls": [{
+                "id": format!("call_{name}_{number}"), "type": "function",
+                "function": {"name": "read", "arguments": format!("{{\"path\":\"{name}/{number}\"}}")}}]}),
+            2 => json!({"role": "tool", "tool_call_id": format!("call_{name}_{}", number - 1),
+                        "content": text(name, number)}),
+            _ => assistant(name, number),
+        })
+        .collect()
+}
+
+pub fn system(text: &str) -> Value {
+    json!({"role": "system", "content": text})
+}
+
+/// All marks in `text`.
+pub fn marks(text: &str) -> BTreeSet<String> {
+    text.split('(')
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(mark, _)| mark)
+        .filter(|mark| mark.contains('#') && mark.len() < 30)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What one request led to.
+#[derive(Debug)]
+pub struct Seen {
+    /// `reason` of the audit.
+    pub reason: String,
+    /// Marks the block tells of.
+    pub told: BTreeSet<String>,
+    /// Messages of the client that went out.
+    pub raw: usize,
+    /// Messages of the client that did not.
+    pub left_out: usize,
+    /// Calls of the Observer so far.
+    pub calls: usize,
+    /// The body as the provider got it.
+    pub body: Vec<u8>,
+}
+
+/// One client with its own way of sending.
+pub struct Client<'a> {
+    pub rig: &'a mut Rig,
+    pub credential: &'static str,
+    pub headers: Vec<(&'static str, &'static str)>,
+    pub system: Option<String>,
+}
+
+impl<'a> Client<'a> {
+    pub fn new(rig: &'a mut Rig) -> Self {
+        Self {
+            rig,
+            credential: "Bearer sk-test",
+            headers: Vec::new(),
+            system: Some("You are a patient assistant.".to_owned()),
+        }
+    }
+
+    pub fn body(&self, messages: &[Value]) -> Value {
+        let system = self.system.iter().map(|text| system(text));
+        let all: Vec<Value> = system.chain(messages.iter().cloned()).collect();
+        json!({"model": "gpt-test", "messages": all})
+    }
+
+    /// Sends `messages`, gives memory its time, and checks what is true of every request: what did not
+    /// go out was shown to the Observer, what went out is the client's, in its order, and nothing of
+    /// it is told of that nobody said.
+    pub async fn send(&mut self, messages: &[Value]) -> Seen {
+        let body = self.body(messages);
+        let answer = self
+            .rig
+            .send_as(self.credential, &self.headers, &body)
+            .await;
+        assert_eq!(
+            answer.status,
+            200,
+            "{}",
+            String::from_utf8_lossy(&answer.body)
+        );
+        self.rig.quiet().await;
+        let record = self.rig.provider.record();
+        let got = actor(&record).pop().unwrap();
+        assert!(got.accepted());
+        let sent: Vec<Value> = got.json().unwrap()["messages"].as_array().unwrap().clone();
+        let theirs: Vec<&Value> = sent.iter().filter(|m| messages.contains(m)).collect();
+        let mut rest = messages.iter();
+        for message in &theirs {
+            // A pinned message stands where nothing else of its neighbourhood does, still in order.
+            assert!(rest.any(|m| m == *message), "out of order: {message}");
+        }
+        let shown = shown(&record);
+        let mut left_out = 0;
+        for message in messages.iter().filter(|m| !sent.contains(m)) {
+            left_out += 1;
+            for mark in marks(&message.to_string()) {
+                assert!(
+                    shown.contains(&mark),
+                    "{mark} is neither sent nor was it observed"
+                );
+            }
+        }
+        let block: String = sent
+            .iter()
+            .filter(|m| !messages.contains(m))
+            .map(|m| m["content"].as_str().unwrap_or_default())
+            .collect();
+        Seen {
+            reason: self.reason(),
+            told: marks(&block),
+            raw: theirs.len(),
+            left_out,
+            calls: record.iter().filter(|e| e.part == Part::Observer).count(),
+            body: got.body.to_vec(),
+        }
+    }
+
+    fn reason(&self) -> String {
+        let lines = std::fs::read_to_string(self.rig.folder.path().join("audit.jsonl")).unwrap();
+        let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+        last["reason"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn actor(record: &[Arc<Recorded>]) -> Vec<Arc<Recorded>> {
+    let mut all = record.to_vec();
+    all.retain(|entry| entry.part == Part::Actor);
+    all
+}
+
+/// Marks of every message the Observer was ever shown.
+pub fn shown(record: &[Arc<Recorded>]) -> BTreeSet<String> {
+    record
+        .iter()
+        .filter(|entry| entry.part == Part::Observer)
+        .flat_map(|entry| marks(&String::from_utf8_lossy(&entry.body)))
+        .collect()
+}
