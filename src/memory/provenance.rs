@@ -115,7 +115,8 @@ fn line_starts(text: &str) -> impl Iterator<Item = usize> {
 }
 
 fn speaks(line: &str) -> bool {
-    !line.starts_with([' ', '\n']) && !line.starts_with("Date:")
+    // A pause is nobody's either.
+    !line.starts_with([' ', '\n', '[']) && !line.starts_with("Date:")
 }
 
 /// The lines of a part's text and the messages they come from; those of `span` where it is not known.

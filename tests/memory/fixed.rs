@@ -191,6 +191,32 @@ fn raw(body: &Value) -> Vec<Value> {
         .collect()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let zones: [&[&str]; 4] = [
+        &[],
+        &["Europe/Oslo"],
+        &["Middle/Earth"],
+        &["Europe/Oslo", "Europe/Rome"],
+    ];
+    for (turn, zones) in (1..).zip(zones) {
+        let named: Vec<_> = zones.iter().map(|it| ("x-diarist-timezone", *it)).collect();
+        rig.talk_as("Bearer sk-test", &named, &talk, turn..=turn)
+            .await;
+        let headers = &rig.last().headers;
+        assert!(
+            !format!("{headers:?}").contains("timezone"),
+            "it is for us alone"
+        );
+    }
+    let lines = rig.audited(zones.len()).await;
+    let ignored: Vec<&Value> = lines.iter().map(|line| &line["ignored"]).collect();
+    let bad = Value::from("bad_timezone");
+    assert_eq!(ignored, [&Value::Null, &Value::Null, &bad, &bad]);
+}
+
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_shows_from_the_next_activation_on() {
@@ -263,6 +289,15 @@ async fn a_reload_shows_from_the_next_activation_on() {
         placements.is_sorted() && placements.contains(&true),
         "{placements:?}"
     );
+    // Each snapshot says by what it was made.
+    for query in [
+        "SELECT count(*) FROM snapshots WHERE placement = 'system_message'
+           AND made_with ->> 'message_tokens' = 2000 AND made_with ->> 'preamble' = 2",
+        "SELECT count(*) FROM snapshots WHERE placement = 'append_to_system'
+           AND made_with ->> 'message_tokens' = 2400",
+    ] {
+        assert!(program.number(query).await > 0, "{query}");
+    }
     let asked = program.provider.record_of(Part::Observer);
     let told = asked.last().unwrap().json().unwrap()["messages"][0]["content"].to_string();
     assert!(

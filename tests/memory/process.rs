@@ -201,7 +201,7 @@ impl Program {
         options.busy_timeout(PATIENCE).connect().await.unwrap()
     }
 
-    async fn number(&self, query: &'static str) -> i64 {
+    pub async fn number(&self, query: &'static str) -> i64 {
         let mut database = self.database().await;
         sqlx::query_scalar(query)
             .fetch_one(&mut database)

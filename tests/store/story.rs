@@ -1,8 +1,9 @@
 //! One conversation from its first request to its first snapshot, over the trait. Any backend has
 //! to tell the same story.
 
+use diarist::history::Scope;
 use diarist::memory::advance::{Work, WorkState};
-use diarist::memory::{Cause, PartKind, SnapshotId, Trim};
+use diarist::memory::{Cause, PartId, PartKind, Rendering, SnapshotId, Trim};
 use diarist::store::{Carried, Offered, SqliteStore, Store, Used};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
@@ -282,4 +283,36 @@ async fn a_long_history_is_found_whole() {
     let known = store.known(&long.scope, &holed).await.expect("known");
     assert_eq!(known.nodes.len(), 2_000);
     assert!(known.branches);
+}
+
+#[tokio::test]
+async fn how_a_part_is_written_is_fixed_by_the_first_block_that_holds_it() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let owner = scope("alice");
+    let talk = Talk::new(&owner, "a", 6);
+    talk.recorded(&store).await;
+    let first = talk.observed(&store, 0, 2).await;
+    let second = talk.observed(&store, 2, 4).await;
+    let on = |preamble, day| Rendering {
+        preamble,
+        as_of: jiff::civil::date(2026, 3, day),
+    };
+    let freeze = async |scope: &Scope, parts: &[PartId], rendering| {
+        let parts = store.freeze(scope, parts, rendering).await.expect("frozen");
+        let frozen = parts.iter().map(|part| part.rendering);
+        frozen.collect::<Vec<_>>()
+    };
+    let unwritten = store.parts(&owner, &[first]).await.expect("read");
+    assert_eq!(unwritten[0].rendering, None);
+    assert_eq!(freeze(&owner, &[first], on(2, 4)).await, [Some(on(2, 4))]);
+    // A later block, a fork's, another process's: the first stays, and the order is the asker's.
+    assert_eq!(
+        freeze(&owner, &[second, first], on(3, 9)).await,
+        [Some(on(3, 9)), Some(on(2, 4))]
+    );
+    let stranger = scope("bob");
+    assert_eq!(freeze(&stranger, &[first, second], on(4, 20)).await, []);
+    let parts = store.parts(&owner, &[first]).await.expect("read");
+    assert_eq!(parts[0].rendering, Some(on(2, 4)));
 }

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
-use crate::history::{Attachment, Media};
+use crate::history::{Attachment, Link, Media, Scope};
 
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;
@@ -57,6 +57,21 @@ fn call(id: &str, name: &str, arguments: &str) -> Piece {
 fn result(id: &str, words: &str) -> Spoken {
     let id = Piece::Result { id: id.into() };
     spoken(Role::Tool, vec![id, Piece::Text(words.into())])
+}
+
+fn node(seen_ms: i64, live: bool) -> Node {
+    Node {
+        link: Link::root(&Scope::of(b"", None)),
+        count: 1,
+        role: Role::User,
+        tokens: 1,
+        closed: true,
+        turn_end: false,
+        born: 1,
+        confirmed: true,
+        seen_ms,
+        live,
+    }
 }
 
 fn entries(messages: &[(i64, bool, Spoken)]) -> Vec<Entry<'_>> {
@@ -475,4 +490,51 @@ proptest! {
         prop_assert!(lines.lines().all(|line| line.chars().count() < 220));
         prop_assert!(!lines.contains("<observations"));
     }
+}
+
+#[test]
+fn pauses_are_told_where_wanted_and_are_nobodys_words() {
+    let messages = [
+        (START, true, text(Role::User, "hello")),
+        (START, true, text(Role::Assistant, "hi")),
+        (START + 125 * MINUTE, true, text(Role::User, "back")),
+        (START + 134 * MINUTE, true, text(Role::User, "still here")),
+        (START + 200 * MINUTE, true, text(Role::Assistant, "slow")),
+    ];
+    let nodes: Vec<Node> = messages
+        .iter()
+        .map(|(seen_ms, live, _)| node(*seen_ms, *live))
+        .collect();
+    let entries: Vec<Entry<'_>> = messages
+        .iter()
+        .enumerate()
+        .map(|(index, (.., spoken))| {
+            let mut entry = Entry::of(&nodes[index], spoken);
+            entry.count = index + 1;
+            match index {
+                0 => entry,
+                _ => entry.after(&nodes[index - 1]),
+            }
+        })
+        .collect();
+    let (shown, places) = placed(&entries, &style());
+    assert_snapshot!(shown, @"
+    Date: Mar 4, 2026
+    User (14:05): hello
+    Assistant: hi
+    [2 hours 5 minutes later]
+    User (16:10): back
+    User (16:19): still here
+    Assistant (17:25): slow
+    ");
+    let sources = crate::memory::provenance::messages(&shown, &places);
+    assert_eq!(sources.len(), messages.len());
+    // Since an unknown time, nobody knows how long.
+    let backlog = node(START - 1_000 * MINUTE, false);
+    assert_eq!(
+        Entry::of(&nodes[0], &messages[0].2)
+            .after(&backlog)
+            .pause_ms,
+        0
+    );
 }
