@@ -39,7 +39,7 @@ fn the_demo_tells_the_whole_story() {
         text.contains("40 of the 40 facts the user had stated"),
         "{text}"
     );
-    assert!(text.contains("<observations>\nDate: "), "{text}");
+    assert!(text.contains("<observations>\n[as of "), "{text}");
 }
 
 #[test]
