@@ -9,6 +9,8 @@
 mod books;
 #[path = "properties/client.rs"]
 mod client;
+#[path = "properties/exchange.rs"]
+mod exchange;
 #[path = "properties/kept.rs"]
 mod kept;
 #[path = "properties/laws.rs"]

@@ -130,8 +130,9 @@ impl Recorder {
             ));
         };
         let mut track = match self.tracks.take(scope, history) {
-            Some(track) if track.knows(exchange.used.snapshot) => track,
-            // Not followed, or the request was sent with what was prepared beside this task.
+            Some(track) if track.knows(exchange.used.snapshot) && !track.forlorn() => track,
+            // Not followed, the request was sent with what was prepared beside this task, or the work
+            // it waits for may long be done elsewhere.
             _ => load(&self.shop, scope, history).await?,
         };
         let parent = track
@@ -175,6 +176,7 @@ impl Recorder {
         track.way = exchange.way.or(track.way);
         let recorded = self.shop.store.record(scope, &record).await?;
         track.joined(recorded, record.thread_key);
+        track.waits();
         // Whatever is confirmed may make room for what had to wait.
         track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
@@ -182,7 +184,8 @@ impl Recorder {
         recall.follow(scope, history, known, recorded, &record.traces);
         if !record.new_nodes.is_empty() {
             track.nodes.extend(record.new_nodes);
-            recall.complete(scope, tip, &track.snapshots);
+            let (recall, model) = (&self.shop.recall, &exchange.model);
+            recall.complete(scope, tip, model, record.used, &track.snapshots);
         }
         Ok(track)
     }

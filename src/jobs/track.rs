@@ -13,6 +13,10 @@ use crate::store::Known;
 /// Messages held over all tracks; about 100 bytes each.
 const NODES: usize = 400_000;
 
+/// Requests recorded while a job is under way and nobody says how it stands; then the store is asked.
+/// A worker of another process has nobody here to tell.
+const UNHEARD: usize = 3;
+
 /// One chain up to the tip of its last recorded request.
 #[derive(Debug)]
 pub(super) struct Track {
@@ -38,6 +42,8 @@ pub(super) struct Track {
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,
     pub(super) work: Vec<Work>,
+    /// Requests recorded since anything was heard of `work`.
+    unheard: usize,
 }
 
 impl Track {
@@ -57,6 +63,7 @@ impl Track {
             parts: known.parts,
             snapshots: known.snapshots,
             work: known.jobs,
+            unheard: 0,
         }
     }
 
@@ -106,6 +113,17 @@ impl Track {
         snapshot.is_none_or(|id| self.snapshots.iter().any(|known| known.id == id))
     }
 
+    /// Whether another process may have done what is waited for here.
+    pub(super) fn forlorn(&self) -> bool {
+        self.unheard >= UNHEARD
+    }
+
+    /// Another request was recorded.
+    pub(super) fn waits(&mut self) {
+        let open = |work: &Work| work.state != WorkState::Abandoned;
+        self.unheard += usize::from(self.work.iter().any(open));
+    }
+
     /// Whether `span` lies on this chain.
     pub(super) fn holds(&self, scope: &Scope, span: &Span) -> bool {
         let ends = |count: usize, link: &Link| {
@@ -121,6 +139,7 @@ impl Track {
 
     /// A part was written, or its job changed.
     pub(super) fn settle(&mut self, kind: PartKind, span: &Span, how: &Settled) {
+        self.unheard = 0;
         self.work
             .retain(|work| work.kind != kind || work.span != *span);
         match how {

@@ -54,6 +54,22 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Memory for every request that carries a credential, by the defaults in everything else.
+    pub fn new(recall: Arc<Recall>, jobs: Jobs, manners: Manners) -> Self {
+        Self {
+            enabled: true,
+            anonymous: false,
+            recall,
+            jobs,
+            manners,
+            read_only: false,
+            rules: Rules::default(),
+            overflow: Overflow::default(),
+            audit: None,
+            unfinished: Arc::default(),
+        }
+    }
+
     /// Waits until every answer that has ended is handed over and memory has nothing left to do.
     /// `false` where `within` was not enough. See [`Jobs::quiet`].
     pub async fn quiet(&self, within: Duration) -> bool {

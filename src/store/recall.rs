@@ -359,13 +359,22 @@ impl Recall {
         snapshot
     }
 
-    /// The recorder wrote `tip` for the first time and knows every snapshot of its chain.
-    pub fn complete(&self, scope: &Scope, tip: Link, snapshots: &[SnapshotMeta]) {
+    /// The recorder wrote `tip` for the first time, for `model` and as it was sent, and knows every
+    /// snapshot of its chain. From here on nobody asks the store for either.
+    pub fn complete(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        model: &str,
+        used: Used,
+        snapshots: &[SnapshotMeta],
+    ) {
         let mut known = self.known();
         known.charge(ENTRY);
         for meta in snapshots {
             known.learn(scope, meta);
         }
+        known.pins.recorded((scope.tenant, tip), model, used);
         known.seen.insert((scope.tenant, tip));
     }
 

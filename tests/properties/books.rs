@@ -7,13 +7,12 @@ use bytes::Bytes;
 use diarist::memory::{Policy, render};
 use diarist::provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
 
+use super::exchange::{Exchange, Shown, Used};
 use super::kept::{Prompts, size};
 use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
-use super::proxy::{Exchange, Shown};
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
 use super::talk::{Digest, PICTURE_TOKENS, Request, Run};
-use super::world::Used;
 
 /// An accepted request.
 #[derive(Debug)]
@@ -129,7 +128,10 @@ impl Laws {
         }
         let open = inv_open(request, exchange, &self.rules);
         self.note(open);
-        if exchange.accepted.is_some() {
+        if exchange.accepted.is_some() && exchange.doubtful {
+            let book = self.books.entry(request.owner.label()).or_default();
+            book.carry(request, &request.prefixes());
+        } else if exchange.accepted.is_some() {
             self.accepted(request, exchange, with);
         }
         for shown in &exchange.shown {

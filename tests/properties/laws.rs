@@ -6,9 +6,8 @@
 use diarist::history::Role;
 use diarist::provider::{Rules, judge};
 
+use super::exchange::{Exchange, newest_user, reminder};
 use super::kept::common;
-use super::planted::reminder;
-use super::proxy::{Exchange, newest_user};
 use super::reading::Reading;
 use super::talk::{Digest, Request, Run};
 

@@ -7,7 +7,7 @@ use diarist::memory::{Part, PartKind, Policy, Rendering, Snapshot, render};
 use diarist::wire::chat::Parsed;
 use diarist::wire::{Insert, Placement};
 
-use super::proxy::insert;
+use super::exchange::{insert, reminder};
 use super::world::Known;
 
 /// A mistake.
@@ -142,14 +142,6 @@ pub fn splice(
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// The reminder as a message.
-pub fn reminder() -> String {
-    format!(
-        r#"{{"role":"user","content":{}}}"#,
-        serde_json::Value::from(render::REMINDER)
-    )
 }
 
 /// What the decisions are told of a chain.

@@ -6,64 +6,19 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use diarist::history::{History, Link, Role, Scope};
+use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{Path, WorkState, overflow};
 use diarist::memory::select::{Before, select};
-use diarist::memory::{Node, Policy, Snapshot, render};
-use diarist::provider::{Accepted, Rules, judge};
-use diarist::tokens::TokenCounter;
+use diarist::memory::{Node, Policy};
+use diarist::provider::{Rules, judge};
 use diarist::wire::chat::{self, Parsed};
 use diarist::wire::{Insert, Placement};
 
+use super::exchange::{Exchange, Shown, Used};
 use super::planted::Bug;
 use super::scribe::Script;
 use super::talk::{Digest, Request};
-use super::world::{Used, World};
-
-/// Four bytes a token, as the provider of these tests counts too.
-#[derive(Debug)]
-pub struct Quarters;
-
-impl TokenCounter for Quarters {
-    fn count(&self, text: &str) -> u32 {
-        u32::try_from(text.len().div_ceil(4)).unwrap()
-    }
-
-    fn counted(&self) -> u64 {
-        0
-    }
-}
-
-/// What one request led to.
-#[derive(Debug, Default)]
-pub struct Exchange {
-    /// Every body that went upstream, in order, and what it was made with.
-    pub sent: Vec<(Bytes, Used)>,
-    /// The last one, if it was accepted.
-    pub accepted: Option<Accepted>,
-    /// What the Observer was shown because of it.
-    pub shown: Vec<Shown>,
-    /// Whether a placement was given up.
-    pub stepped_down: bool,
-    /// Whether the Observer still had something to do when the request was made, or may be shown no
-    /// more.
-    pub waiting: bool,
-    /// Whether it was under way in another process when its twin was: what the two have learned of
-    /// the upstream, and so where they place the block, may differ until one is recorded.
-    pub elsewhere: bool,
-    /// Whether the upstream refused as too long, whatever came of it.
-    pub too_long: bool,
-}
-
-/// A range that the Observer was shown.
-#[derive(Clone, Debug)]
-pub struct Shown {
-    pub owner: String,
-    /// Digests of the chain up to the end of the range.
-    pub chain: Vec<Digest>,
-    /// Where the range begins.
-    pub from: usize,
-}
+use super::world::World;
 
 /// What a request goes out as.
 #[derive(Clone, Debug)]
@@ -432,25 +387,4 @@ pub fn links(history: &History) -> Vec<Link> {
 fn joined(parsed: &Parsed, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
     let frames = parsed.splice(insert, ask_usage).frames(parsed.body());
     frames.concat().into()
-}
-
-/// The newest user message among `turns`.
-pub fn newest_user(request: &Request) -> Option<usize> {
-    request
-        .turns
-        .iter()
-        .rposition(|turn| turn.role() == Role::User)
-}
-
-/// A snapshot as it is inserted.
-pub fn insert(snapshot: &Snapshot, placement: Placement) -> Insert<'_> {
-    Insert {
-        cut: snapshot.meta.to_count,
-        pin: snapshot.meta.pin,
-        segments: &snapshot.segments,
-        placement,
-        reminder: render::REMINDER,
-        front: &[],
-        bridge: "so far",
-    }
 }

@@ -9,11 +9,12 @@ use diarist::memory::{
 use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
 
+use super::exchange::{Quarters, Shown, Used};
 use super::planted::{self, Bug};
-use super::proxy::{Proxy, Quarters, Shown, Track, links};
+use super::proxy::{Proxy, Track, links};
 use super::scribe::Script;
 use super::talk::{Request, digest_of};
-use super::world::{Job, NewSnapshot, Used};
+use super::world::{Job, NewSnapshot};
 
 /// The day of the first request.
 const FIRST_DAY: jiff::civil::Date = jiff::civil::date(2026, 3, 1);

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::books::Laws;
 use super::client::{Client, Habits, Move, Upstream, habits, moves};
+use super::exchange::Exchange;
 use super::planted::Bug;
-use super::proxy::{Exchange, Proxy};
+use super::proxy::Proxy;
 use super::scribe::Script;
 use super::talk::{Owner, Request};
 

@@ -4,7 +4,7 @@
 //! message means without asking the code under test.
 
 use std::fmt::Write as _;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use diarist::history::{Piece, Role, Spoken};
@@ -169,8 +169,8 @@ pub fn digest_of(spoken: &Spoken) -> Digest {
 /// One message of a client, written down.
 #[derive(Clone, Debug)]
 pub struct Msg {
-    pub said: Rc<Said>,
-    pub json: Rc<str>,
+    pub said: Arc<Said>,
+    pub json: Arc<str>,
     pub digest: Digest,
     /// Its tokens by the published accounting: words and calls, no ids, a picture as one in high
     /// detail.

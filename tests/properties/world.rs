@@ -9,12 +9,9 @@ use diarist::memory::{
     NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
     Span,
 };
-use diarist::wire::Placement;
 
+use super::exchange::Used;
 use super::talk::Digest;
-
-/// What a request was sent with.
-pub type Used = Option<(SnapshotId, Placement)>;
 
 /// What the store knows of one chain.
 #[derive(Debug, Default)]

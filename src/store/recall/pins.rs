@@ -45,6 +45,17 @@ impl Pins {
         pin.used.clone()
     }
 
+    /// The request was recorded with `used`, which counts where nobody settled it: a choice that a
+    /// failing store could not help with is not held against a repetition, until it is recorded.
+    pub(super) fn recorded(&mut self, key: Key, model: &str, used: Used) {
+        self.0.entry(key).or_insert_with(|| Pin {
+            used,
+            model: model.into(),
+            under_way: 0,
+            accepted: true,
+        });
+    }
+
     /// `was` was refused and `now` is to go out instead, unless somebody else has agreed on something.
     pub(super) fn agree(&mut self, key: Key, was: &Used, now: Used) -> Used {
         match self.0.get_mut(&key) {

@@ -1,0 +1,154 @@
+//! The whole of memory under whatever can happen to it: thousands of conversations from a seed, over the
+//! real store, recorder, workers and choice, driven step by step by one thread.
+//!
+//! Between any two steps a process may die, a lease may run out, another process may write. After every
+//! request and every write the invariants are checked; at the end every recorded request comes once
+//! more, in another order, also to a process that knows nothing.
+//!
+//! A failure names its seed: `DIARIST_SEED=1234 cargo test --test simulation` plays that one alone.
+//! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "simulation/after.rs"]
+mod after;
+#[path = "properties/books.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
+mod books;
+#[path = "properties/client.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
+mod client;
+#[path = "simulation/dice.rs"]
+mod dice;
+#[path = "properties/exchange.rs"]
+mod exchange;
+#[path = "simulation/gate.rs"]
+mod gate;
+#[path = "properties/kept.rs"]
+mod kept;
+#[path = "properties/laws.rs"]
+mod laws;
+#[path = "simulation/ledger.rs"]
+mod ledger;
+#[path = "simulation/model.rs"]
+mod model;
+#[path = "simulation/planted.rs"]
+mod planted;
+#[path = "simulation/process.rs"]
+mod process;
+#[path = "properties/reading.rs"]
+mod reading;
+#[path = "simulation/run.rs"]
+mod run;
+#[path = "properties/scribe.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
+mod scribe;
+#[path = "simulation/setup.rs"]
+mod setup;
+#[path = "properties/talk.rs"]
+mod talk;
+#[path = "simulation/watched.rs"]
+mod watched;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use laws::Law;
+use ledger::{Counts, Rule};
+use planted::Bug;
+use run::run;
+
+/// Runs in a plain test: half a minute on two cores.
+const SEEDS: u64 = 200;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no other way to be asked for more"
+)]
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn every_invariant_holds_after_every_step() {
+    let (first, count) = match asked("DIARIST_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, asked("DIARIST_SEEDS").unwrap_or(SEEDS)),
+    };
+    let next = AtomicU64::new(first);
+    let (failed, done) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let report = run(seed, None);
+                    if let Some(breach) = report.breaches.first() {
+                        let how = format!("seed {seed}: {:?}: {}", breach.rule, breach.how);
+                        failed.lock().unwrap().push(how);
+                    }
+                    done.lock().unwrap().push(report.counts);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap();
+    println!("{} runs: {:#?}", done.len(), Counts::sum(&done));
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// What a seed does follows from the seed alone: whoever looks into a failure meets it again.
+#[test]
+fn a_seed_plays_the_same_twice() {
+    for seed in 1_000..1_004 {
+        let (once, again) = (run(seed, None), run(seed, None));
+        assert_eq!(once.trace, again.trace, "seed {seed}");
+    }
+}
+
+/// Every planted bug and the rule that notices it.
+const NOTICED: &[(Bug, Rule)] = &[
+    (Bug::FenceIgnored, Rule::Lease),
+    (Bug::LeaseOfNothing, Rule::Lease),
+    (Bug::LeaseWithoutEnd, Rule::Stuck),
+    (Bug::JobKept, Rule::Once),
+    (Bug::RetryGivenUp, Rule::Contiguous),
+    (Bug::EligibleTooEarly, Rule::Eligible),
+    (Bug::EligibleByStaleRead, Rule::Eligible),
+    (Bug::RetryDecidedAnew, Rule::Sent(Law::Same)),
+    (Bug::PartOfAnotherChain, Rule::Contiguous),
+    (Bug::PartOfAnotherChain, Rule::Sent(Law::Cover)),
+    (Bug::GapAccepted, Rule::Contiguous),
+    (Bug::ToldTwice, Rule::Contiguous),
+    (Bug::HintsOfBefore, Rule::Hints),
+    (Bug::EmptyCommitted, Rule::Empty),
+    (Bug::ConfirmedAtOnce, Rule::Sent(Law::Confirmed)),
+    (Bug::OutcomeUnheard, Rule::Sent(Law::Bound)),
+];
+
+/// Seeds within which a planted bug must be noticed.
+const WITHIN: u64 = 60;
+
+#[test]
+fn planted_bugs_are_noticed() {
+    let mut missed = Vec::new();
+    for (bug, rule) in NOTICED {
+        let noticed = (0..WITHIN).find(|seed| {
+            let report = run(*seed, Some(*bug));
+            report.breaches.iter().any(|breach| breach.rule == *rule)
+        });
+        match noticed {
+            Some(seed) => println!("{bug:?}: noticed by {rule:?} with seed {seed}"),
+            None => missed.push((bug, rule)),
+        }
+    }
+    assert!(
+        missed.is_empty(),
+        "not noticed within {WITHIN} seeds: {missed:?}"
+    );
+}

@@ -1,0 +1,464 @@
+//! What happened to the store, and the laws about it: leases, commits, coverage, what was shown.
+//!
+//! Written down by [`super::watched::Watched`] as it happens, for all processes of a run together.
+//! Knows the conversations from their clients, and asks the code under test nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use bytes::Bytes;
+use diarist::history::{History, Link, Scope};
+use diarist::llm::Prompt;
+use diarist::memory::{NewPart, PartId, PartKind, Snapshot, SnapshotId, Span};
+use diarist::store::{Job, NewJob, NewSnapshot, Record, Release, Used};
+
+use super::exchange::Shown;
+use super::laws::{Broken, Law};
+use super::scribe::Mark;
+use super::talk::{Digest, Msg, Request, Run, Said};
+
+/// What was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// One of the laws about what goes out.
+    Sent(Law),
+    /// One job is held by one worker, and only by who holds it is it finished.
+    Lease,
+    /// What was committed is not asked for again, and not committed again (INV-DUR).
+    Once,
+    /// Coverage has no gap: parts follow each other from the first message on, all on one chain.
+    Contiguous,
+    /// A snapshot is for requests longer than any that went out without it.
+    Eligible,
+    /// The Observer is shown the words of its range.
+    Words,
+    /// Hints are those of the end of what is covered.
+    Hints,
+    /// A snapshot that was left is not come back to.
+    OnceActive,
+    /// Every job ends.
+    Stuck,
+    /// A committed part says something.
+    Empty,
+}
+
+/// A rule that was broken, and how.
+#[derive(Clone, Debug)]
+pub struct Breach {
+    pub rule: Rule,
+    pub how: String,
+}
+
+impl From<Broken> for Breach {
+    fn from(broken: Broken) -> Self {
+        Self {
+            rule: Rule::Sent(broken.law),
+            how: broken.how,
+        }
+    }
+}
+
+/// A message at its place in a chain, as its client meant it.
+#[derive(Clone, Debug)]
+struct Place {
+    parent: Option<Link>,
+    digest: Digest,
+    /// How its words begin; empty where it says nothing.
+    words: String,
+}
+
+/// A range of messages with what its client meant by them.
+#[derive(Clone)]
+pub struct Range {
+    pub owner: String,
+    pub kind: PartKind,
+    pub to_count: usize,
+    /// Digests of the whole chain up to the end of the range.
+    chain: Vec<Digest>,
+    from: usize,
+    words: Vec<String>,
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}..{} of {}",
+            self.kind.name(),
+            self.from,
+            self.to_count,
+            self.owner
+        )
+    }
+}
+
+impl Range {
+    /// What an observation of exactly this range says.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            reflection: self.kind == PartKind::Reflection,
+            run: Run::of(&self.chain[self.from..]),
+            owner: self.owner.clone(),
+        }
+    }
+
+    /// The whole chain up to the end of the range.
+    pub fn whole(&self) -> Run {
+        Run::of(&self.chain)
+    }
+}
+
+type Key = (Scope, PartKind, Link, Link);
+
+fn key(scope: &Scope, kind: PartKind, span: &Span) -> Key {
+    (scope.clone(), kind, span.from, span.to)
+}
+
+#[derive(Debug)]
+struct Lease {
+    fence: i64,
+    until_ms: i64,
+    holder: usize,
+}
+
+/// The books of one run.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    places: HashMap<Link, Place>,
+    owners: HashMap<Scope, String>,
+    parts: HashMap<PartId, (Scope, NewPart)>,
+    committed: HashMap<Key, PartId>,
+    leases: HashMap<i64, Lease>,
+    snapshots: HashMap<SnapshotId, (Scope, Snapshot)>,
+    /// Tips of recorded requests: their length, and what the first of them went out with.
+    recorded: HashMap<(Scope, Link), (usize, Used)>,
+    /// What each process is about to record.
+    recording: HashMap<usize, (Request, Vec<u8>)>,
+    /// What every recorded request went out as.
+    pub canon: HashMap<(String, Bytes), (Request, Vec<u8>)>,
+    pub shown: Vec<Shown>,
+    pub breaches: Vec<Breach>,
+    pub counts: Counts,
+}
+
+/// What a run was about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub requests: usize,
+    pub chunks: usize,
+    pub by_code: usize,
+    pub reflections: usize,
+    pub snapshots: usize,
+    pub lost_leases: usize,
+    pub crashes: usize,
+    pub interleaved: usize,
+    pub stale: usize,
+    pub hints: usize,
+    pub changed: usize,
+    pub again: usize,
+}
+
+impl Ledger {
+    pub fn breach(&mut self, rule: Rule, how: impl Into<String>) {
+        let how = how.into();
+        self.breaches.push(Breach { rule, how });
+    }
+
+    /// A client says this: what each link of its chain stands for.
+    pub fn learn(&mut self, scope: &Scope, history: &History, request: &Request) {
+        self.owners
+            .entry(scope.clone())
+            .or_insert_with(|| request.owner.label());
+        assert_eq!(history.len(), request.turns.len(), "messages were lost");
+        let mut parent = None;
+        for (turn, msg) in history.turns().iter().zip(&request.turns) {
+            self.places.entry(turn.link).or_insert_with(|| Place {
+                parent,
+                digest: msg.digest,
+                words: beginning(msg),
+            });
+            parent = Some(turn.link);
+        }
+    }
+
+    /// What `span` means to its client.
+    pub fn range(&self, scope: &Scope, kind: PartKind, span: &Span) -> Range {
+        let (mut chain, mut words) = (Vec::new(), Vec::new());
+        let mut at = Some(span.to);
+        while let Some(link) = at {
+            let place = &self.places[&link];
+            chain.push(place.digest);
+            words.push(place.words.clone());
+            at = place.parent;
+        }
+        chain.reverse();
+        words.reverse();
+        Range {
+            owner: self.owners.get(scope).cloned().unwrap_or_default(),
+            kind,
+            to_count: span.to_count,
+            from: span.from_count,
+            words: words.split_off(span.from_count.min(words.len())),
+            chain,
+        }
+    }
+
+    pub fn snapshot(&self, id: SnapshotId) -> Option<&Snapshot> {
+        self.snapshots.get(&id).map(|(_, snapshot)| snapshot)
+    }
+
+    /// The Observer was asked `prompt` about `range`.
+    pub fn asked(&mut self, range: &Range, prompt: &Prompt) {
+        let shown = prompt.user.rsplit_once("<history-").map_or("", |it| it.1);
+        if let Some(words) = range.words.iter().find(|words| !shown.contains(&***words)) {
+            let how = format!("{range:?}: {words:?} was not shown");
+            self.breach(Rule::Words, how);
+        }
+    }
+
+    pub fn offered(&mut self, scope: &Scope, job: &NewJob) {
+        if job.kind == PartKind::Chunk {
+            let range = self.range(scope, job.kind, &job.span);
+            self.shown.push(Shown {
+                owner: range.owner.clone(),
+                from: range.from,
+                chain: range.chain,
+            });
+        }
+    }
+
+    /// `process` is about to record `request`, which went out as `sent`.
+    pub fn recording(&mut self, process: usize, request: Request, sent: Vec<u8>) {
+        self.recording.insert(process, (request, sent));
+    }
+
+    /// It is recorded. The first of two that end in the same message says what both go out with.
+    pub fn recorded(&mut self, process: usize, scope: &Scope, record: &Record) {
+        let (_, first) = self
+            .recorded
+            .entry((scope.clone(), record.tip))
+            .or_insert_with(|| (record.count, record.used.clone()));
+        if let Some((request, sent)) = self.recording.remove(&process)
+            && *first == record.used
+        {
+            let key = (request.owner.label(), request.body.clone());
+            self.canon.entry(key).or_insert((request, sent));
+        }
+    }
+
+    /// What `request` went out as when it was recorded.
+    pub fn canon(&self, request: &Request) -> Option<&[u8]> {
+        let key = (request.owner.label(), request.body.clone());
+        self.canon.get(&key).map(|(_, sent)| &**sent)
+    }
+
+    pub fn claimed(&mut self, holder: usize, job: &Job, now_ms: i64, until_ms: i64) {
+        let (kind, span) = (job.work.kind, job.work.span);
+        if self.committed.contains_key(&key(&job.scope, kind, &span)) {
+            let range = self.range(&job.scope, kind, &span);
+            self.breach(
+                Rule::Once,
+                format!("{range:?} is written and claimed again"),
+            );
+        }
+        let before = key(&job.scope, PartKind::Chunk, &span).2;
+        let first = kind == PartKind::Reflection || span.from_count == 0;
+        let follows = first || self.committed.keys().any(|(_, _, _, to)| *to == before);
+        if !follows {
+            let how = "a chunk is claimed before the one it follows is written";
+            self.breach(Rule::Contiguous, how);
+        }
+        if let Some(held) = self.leases.get(&job.id) {
+            if held.until_ms > now_ms {
+                let how = format!(
+                    "job {} is held by {} and claimed again",
+                    job.id, held.holder
+                );
+                self.breach(Rule::Lease, how);
+            } else {
+                self.counts.lost_leases += 1;
+            }
+        }
+        self.leases.insert(
+            job.id,
+            Lease {
+                fence: job.fence,
+                until_ms,
+                holder,
+            },
+        );
+    }
+
+    pub fn renewed(&mut self, job: &Job, until_ms: i64, renewed: bool) {
+        match self.leases.get_mut(&job.id) {
+            Some(lease) if lease.fence == job.fence => {
+                if renewed {
+                    lease.until_ms = until_ms;
+                }
+            }
+            _ if renewed => self.breach(Rule::Lease, "a lost lease was renewed"),
+            _ => {}
+        }
+    }
+
+    pub fn released(&mut self, job: &Job, _how: Release) {
+        if self
+            .leases
+            .get(&job.id)
+            .is_some_and(|lease| lease.fence == job.fence)
+        {
+            self.leases.remove(&job.id);
+        }
+    }
+
+    pub fn committed(&mut self, job: &Job, part: &NewPart, id: PartId) {
+        let range = self.range(&job.scope, part.kind, &part.span);
+        match self.leases.remove(&job.id) {
+            Some(lease) if lease.fence == job.fence => {}
+            _ => self.breach(
+                Rule::Lease,
+                format!("{range:?} was committed without a lease"),
+            ),
+        }
+        self.wrote(&job.scope, part, id);
+    }
+
+    /// A part was stored, by a worker or by code that needs no model.
+    pub fn wrote(&mut self, scope: &Scope, part: &NewPart, id: PartId) {
+        let range = self.range(scope, part.kind, &part.span);
+        let key = key(scope, part.kind, &part.span);
+        if self.committed.insert(key, id).is_some() {
+            self.breach(Rule::Once, format!("{range:?} was committed twice"));
+        }
+        if part.text.trim().is_empty() {
+            self.breach(Rule::Empty, format!("{range:?} was committed without text"));
+        }
+        let own = part.model != "code";
+        match part.kind {
+            PartKind::Chunk => self.counts.chunks += 1,
+            PartKind::Reflection => self.counts.reflections += 1,
+        }
+        self.counts.by_code += usize::from(!own);
+        self.parts.insert(id, (scope.clone(), part.clone()));
+    }
+
+    /// A snapshot was committed for the chain that ends at `new.tip`.
+    pub fn prepared(&mut self, scope: &Scope, new: &NewSnapshot, snapshot: &Snapshot) {
+        let kept = (scope.clone(), snapshot.clone());
+        if self.snapshots.insert(snapshot.meta.id, kept).is_some() {
+            // One that sends the same was there already.
+            return;
+        }
+        self.counts.snapshots += 1;
+        let chain: HashSet<Link> = self.chain(new.to).into_iter().collect();
+        let mut at = 0;
+        for id in &snapshot.meta.parts {
+            let Some((owner, part)) = self.parts.get(id) else {
+                return self.breach(Rule::Contiguous, format!("{id:?} was never committed"));
+            };
+            if owner != scope || part.span.from_count != at || !chain.contains(&part.span.to) {
+                let how = format!("{id:?} does not follow message {at} of its chain");
+                return self.breach(Rule::Contiguous, how);
+            }
+            at = part.span.to_count;
+        }
+        if at != new.to_count {
+            let how = format!("parts end at {at}, not at {}", new.to_count);
+            self.breach(Rule::Contiguous, how);
+        }
+        let sent_without = self
+            .recorded
+            .iter()
+            .filter(|((owner, tip), _)| owner == scope && self.chain(*tip).contains(&new.tip))
+            .map(|(_, (count, _))| *count)
+            .max()
+            .unwrap_or(0);
+        if !new.at_once && snapshot.meta.eligible_from <= sent_without {
+            let how = format!(
+                "a request of {sent_without} messages went out without a snapshot eligible from {}",
+                snapshot.meta.eligible_from
+            );
+            self.breach(Rule::Eligible, how);
+        }
+    }
+
+    /// The links up to `tip`, the newest first.
+    fn chain(&self, tip: Link) -> Vec<Link> {
+        let mut chain = Vec::new();
+        let mut at = Some(tip);
+        while let Some(link) = at {
+            chain.push(link);
+            at = self.places.get(&link).and_then(|place| place.parent);
+        }
+        chain
+    }
+
+    /// A chunk or reflection that code wrote carries no mark: the one its range asks for is added.
+    pub fn marked(&self, scope: &Scope, part: &NewPart) -> NewPart {
+        if part.model != "code" {
+            return part.clone();
+        }
+        let range = self.range(scope, part.kind, &part.span);
+        let lines: Vec<&str> = part
+            .text
+            .lines()
+            .filter(|line| Mark::read(line).is_empty())
+            .collect();
+        let text = format!("{}\n* {}", lines.join("\n"), range.mark().write(0));
+        NewPart {
+            tokens: u32::try_from(text.len().div_ceil(4)).unwrap(),
+            text,
+            ..part.clone()
+        }
+    }
+
+    /// A part that is not `not`, and its text.
+    pub fn other_part(&self, not: PartId, dice: usize) -> Option<(PartId, String)> {
+        let mut others: Vec<_> = self.parts.iter().filter(|(id, _)| **id != not).collect();
+        others.sort_by_key(|(id, _)| **id);
+        let (id, (_, body)) = others.get(dice % others.len().max(1))?;
+        Some((**id, body.text.clone()))
+    }
+
+    pub fn task_of(&self, id: PartId) -> Option<String> {
+        self.parts.get(&id)?.1.current_task.clone()
+    }
+
+    pub fn fence(&self, job: &Job) -> Option<i64> {
+        self.leases.get(&job.id).map(|lease| lease.fence)
+    }
+}
+
+/// The first word of a message, which names it.
+fn beginning(msg: &Msg) -> String {
+    let text = match &*msg.said {
+        Said::System(_) => "",
+        Said::User { text, .. }
+        | Said::Answer(text)
+        | Said::Calls { text, .. }
+        | Said::Result { text, .. } => text,
+    };
+    text.split([' ', '\n', '.', ','])
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl Counts {
+    pub fn sum(all: &[Self]) -> Self {
+        all.iter().fold(Self::default(), |sum, one| Self {
+            requests: sum.requests + one.requests,
+            chunks: sum.chunks + one.chunks,
+            by_code: sum.by_code + one.by_code,
+            reflections: sum.reflections + one.reflections,
+            snapshots: sum.snapshots + one.snapshots,
+            lost_leases: sum.lost_leases + one.lost_leases,
+            crashes: sum.crashes + one.crashes,
+            interleaved: sum.interleaved + one.interleaved,
+            stale: sum.stale + one.stale,
+            hints: sum.hints + one.hints,
+            changed: sum.changed + one.changed,
+            again: sum.again + one.again,
+        })
+    }
+}

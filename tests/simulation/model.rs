@@ -1,0 +1,202 @@
+//! The Observer and the Reflector of a run: they answer as the run decided for the job at hand.
+
+use std::sync::{Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
+use diarist::memory::PartKind;
+use diarist::wire::usage::Usage;
+
+use super::dice::Dice;
+use super::ledger::Range;
+use super::scribe::Mark;
+
+/// What one call is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// An observation, with hints.
+    Hints,
+    /// An observation without them.
+    Plain,
+    /// The whole answer in a code fence, thoughts before it.
+    Wrapped,
+    /// Nothing.
+    Empty,
+    /// Words, but no observation.
+    Prose,
+    /// A loop.
+    Loop,
+    /// A reflection that is longer than what it condenses.
+    Longer,
+    /// No connection, 5xx, too late.
+    Gone,
+    /// 429.
+    Busy,
+    /// A content filter.
+    Filtered,
+    /// The prompt is too long for it.
+    TooLong,
+}
+
+/// How the models of a run are.
+#[derive(Clone, Copy, Debug)]
+pub struct Character {
+    /// Size of an observation, in hundredths of what it covers.
+    pub observed: u32,
+    /// Size of a reflection, in hundredths of what it condenses.
+    pub reflected: u32,
+    /// How many calls in a hundred go wrong.
+    pub trouble: usize,
+}
+
+/// The job under way and what its calls are answered with, the next one last.
+#[derive(Debug)]
+struct Task {
+    range: Range,
+    message_tokens: u32,
+    moods: Vec<Mood>,
+}
+
+/// One process's models.
+#[derive(Debug)]
+pub struct Scripted {
+    character: Character,
+    task: Mutex<Option<Task>>,
+    /// Prompts of chunks, to be compared with the words of their range.
+    pub seen: Mutex<Vec<(Range, Prompt)>>,
+}
+
+impl Scripted {
+    pub fn new(character: Character) -> Self {
+        Self {
+            character,
+            task: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Decides what the job about `range` will be answered.
+    pub fn prepare(&self, range: Range, message_tokens: u32, calm: bool, dice: &mut Dice) {
+        let kind = range.kind;
+        let trouble = if calm { 0 } else { self.character.trouble };
+        let moods = (0..8).map(|_| mood(trouble, kind, dice)).collect();
+        *self.task() = Some(Task {
+            range,
+            message_tokens,
+            moods,
+        });
+    }
+
+    fn task(&self) -> MutexGuard<'_, Option<Task>> {
+        self.task.lock().unwrap()
+    }
+}
+
+#[async_trait]
+impl Model for Scripted {
+    async fn call(
+        &self,
+        _endpoint: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        let mut task = self.task();
+        let task = task.as_mut().expect("a call without a job");
+        let mood = task.moods.pop().unwrap_or(Mood::Plain);
+        let range = &task.range;
+        let mark = match range.kind {
+            PartKind::Chunk => {
+                self.seen
+                    .lock()
+                    .unwrap()
+                    .push((range.clone(), prompt.clone()));
+                range.mark()
+            }
+            PartKind::Reflection => reflected(range, &prompt.user),
+        };
+        let share = match (range.kind, mood) {
+            (PartKind::Chunk, _) => task.message_tokens * self.character.observed / 100,
+            (PartKind::Reflection, Mood::Longer) => log_tokens(&prompt.user) + 50,
+            (PartKind::Reflection, _) => log_tokens(&prompt.user) * self.character.reflected / 100,
+        };
+        let said = mark.write(share);
+        let message = String::new();
+        let text = match mood {
+            Mood::Gone => {
+                return Err(CallError::Transient {
+                    retry_after: None,
+                    message,
+                });
+            }
+            Mood::Busy => {
+                return Err(CallError::RateLimited {
+                    retry_after: None,
+                    message,
+                });
+            }
+            Mood::Filtered => return Err(CallError::Refused { message }),
+            Mood::TooLong => return Err(CallError::TooLong { message }),
+            Mood::Empty => String::new(),
+            Mood::Prose => "I am sorry, but I can not help with that.".to_owned(),
+            Mood::Loop => "* and then the wind turned and nobody said a word\n".repeat(90),
+            Mood::Wrapped => {
+                format!("Let me think.\n```xml\n<observations>\n* {said}\n</observations>\n```\n")
+            }
+            Mood::Plain | Mood::Longer => format!("<observations>\n* {said}\n</observations>"),
+            Mood::Hints => format!(
+                "<observations>\n* {said}\n</observations>\n<current-task>\n{}\n</current-task>\n\
+                 <suggested-response>\nGo on after {}.\n</suggested-response>",
+                task_mark(range),
+                range.to_count
+            ),
+        };
+        Ok(Reply {
+            text,
+            usage: Usage::default(),
+            finish: Finish::Stop,
+            model: settings.model.clone(),
+        })
+    }
+}
+
+/// What the hints of a chunk say: where they were written.
+pub fn task_mark(range: &Range) -> String {
+    format!("[[T {} {}]]", range.to_count, range.whole().hash)
+}
+
+/// The log as the prompt shows it.
+fn log(user: &str) -> &str {
+    let fenced = user.split_once("<history-").map_or("", |(_, rest)| rest);
+    fenced.rsplit_once("</history-").map_or("", |(log, _)| log)
+}
+
+fn log_tokens(user: &str) -> u32 {
+    u32::try_from(log(user).len() / 4).unwrap()
+}
+
+/// The mark of a reflection follows from the marks in its sources, not from the range it claims.
+fn reflected(range: &Range, user: &str) -> Mark {
+    let run = Mark::read(log(user))
+        .iter()
+        .fold(super::talk::Run::default(), |run, mark| run.then(mark.run));
+    Mark {
+        reflection: true,
+        run,
+        owner: range.owner.clone(),
+    }
+}
+
+fn mood(trouble: usize, kind: PartKind, dice: &mut Dice) -> Mood {
+    use Mood::{Busy, Empty, Filtered, Gone, Hints, Longer, Loop, Plain, Prose, TooLong, Wrapped};
+    if dice.chance(trouble) {
+        let moods: &[Mood] = match kind {
+            PartKind::Chunk => &[
+                Empty, Empty, Prose, Loop, Gone, Gone, Busy, Filtered, TooLong,
+            ],
+            PartKind::Reflection => &[Empty, Prose, Loop, Longer, Longer, Gone, Busy, Filtered],
+        };
+        *dice.pick(moods)
+    } else {
+        *dice.pick(&[Hints, Hints, Plain, Wrapped])
+    }
+}

@@ -1,0 +1,74 @@
+//! Planted bugs: each is one plausible mistake of the store or of those who use it, and a test asserts
+//! that the simulation notices it, and by which rule.
+
+use diarist::store::NewSnapshot;
+
+use super::ledger::Ledger;
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bug {
+    /// A worker whose lease went to another commits all the same.
+    FenceIgnored,
+    /// A claimed job is free for the next worker at once.
+    LeaseOfNothing,
+    /// The jobs of a process that died stay its own.
+    LeaseWithoutEnd,
+    /// The job stays in the queue when its part is stored.
+    JobKept,
+    /// What is to be tried again is given up.
+    RetryGivenUp,
+    /// A snapshot may be used one message too early.
+    EligibleTooEarly,
+    /// A snapshot counts from the chain its maker knew, not from what is recorded.
+    EligibleByStaleRead,
+    /// What a request was sent with before is not asked for.
+    RetryDecidedAnew,
+    /// A part of another chain stands in the place of one's own.
+    PartOfAnotherChain,
+    /// A part in the middle is left out.
+    GapAccepted,
+    /// The last part is told twice.
+    ToldTwice,
+    /// The hints are those of the first part.
+    HintsOfBefore,
+    /// An answer without a word becomes a part.
+    EmptyCommitted,
+    /// Messages count as confirmed when they are first seen.
+    ConfirmedAtOnce,
+    /// Of the parts of a chain only the newest is found.
+    SourceStranded,
+    /// The recorder never hears how a job ended.
+    OutcomeUnheard,
+}
+
+/// Spoils a snapshot on its way to the store.
+pub fn spoil(bug: Option<Bug>, new: &mut NewSnapshot, ledger: &Ledger) {
+    let last = new.parts.len() - 1;
+    match bug {
+        Some(Bug::EligibleByStaleRead) => new.at_once = true,
+        Some(Bug::PartOfAnotherChain) => {
+            if let Some((other, text)) = ledger.other_part(new.parts[last], new.to_count) {
+                new.parts[last] = other;
+                new.segments[last + 1] = format!("{text}\n");
+            }
+        }
+        Some(Bug::GapAccepted) if last > 1 => {
+            new.parts.remove(1);
+            new.segments.remove(2);
+        }
+        Some(Bug::ToldTwice) => {
+            new.parts.push(new.parts[last]);
+            new.segments
+                .insert(last + 2, new.segments[last + 1].clone());
+        }
+        Some(Bug::HintsOfBefore) if last > 0 => {
+            if let Some(task) = ledger.task_of(new.parts[0]) {
+                new.segments.truncate(last + 2);
+                new.segments
+                    .push(format!("<current-task>\n{task}\n</current-task>\n"));
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,215 @@
+//! One process: request path, recorder and worker over its own connections to the store, taken one
+//! step at a time. Dropping it is a crash.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use diarist::jobs::{ByHand, Clock, Exchange, InForce, Jobs, Settings, Told, Written};
+use diarist::proxy::Memory;
+use diarist::proxy::manners::Manners;
+use diarist::store::recall::Recall;
+use diarist::store::{Job, SqliteStore, Store};
+use diarist::wire::Placement;
+
+use super::exchange::Quarters;
+use super::ledger::Ledger;
+use super::model::{Character, Scripted};
+use super::planted::Bug;
+use super::talk::Request;
+use super::watched::Watched;
+
+/// What all processes of a run share.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    pub file: std::path::PathBuf,
+    pub clock: Clock,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub settings: Settings,
+    pub placement: Placement,
+    pub character: Character,
+    pub bug: Option<Bug>,
+}
+
+/// An accepted request that is not recorded yet.
+#[derive(Debug)]
+pub struct Waiting {
+    pub exchange: Exchange,
+    pub request: Request,
+    pub sent: Vec<u8>,
+}
+
+/// A claimed job.
+#[derive(Debug)]
+pub struct Working {
+    pub job: Job,
+    /// The turn from which its model answers.
+    pub ready: usize,
+    pub written: Option<Written>,
+}
+
+/// One thing a process does.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Record,
+    Hear(usize),
+    Claim,
+    Renew(usize),
+    Ask(usize),
+    Settle(usize),
+}
+
+#[derive(Debug)]
+pub struct Process {
+    pub number: usize,
+    pub store: Arc<Watched>,
+    pub memory: Memory,
+    pub model: Arc<Scripted>,
+    hand: ByHand,
+    pub inbox: VecDeque<Waiting>,
+    pub working: Vec<Working>,
+    pub told: Vec<Told>,
+    /// What it sent each request as.
+    pub sent: HashMap<(String, Bytes), Vec<u8>>,
+    /// Whose requests it has seen.
+    pub served: HashSet<String>,
+    /// Its view of the store was out of date at some time: what it remembers may be as well.
+    pub misled: bool,
+}
+
+impl Process {
+    pub async fn start(number: usize, ground: &Ground) -> Self {
+        let real = open(&ground.file).await;
+        let store = Arc::new(Watched::new(
+            number,
+            (Arc::new(real), ground.file.clone()),
+            ground.clock.clone(),
+            Arc::clone(&ground.ledger),
+            ground.bug,
+        ));
+        let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
+        let model = Arc::new(Scripted::new(ground.character));
+        let hand = Jobs::by_hand(
+            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::clone(&recall),
+            Arc::new(Quarters),
+            Arc::clone(&model) as _,
+            InForce::new(ground.settings.clone()),
+            ground.clock.clone(),
+        );
+        let manners = Manners::new(Some(ground.placement), "localhost");
+        let memory = Memory::new(recall, hand.jobs(), manners);
+        Self {
+            number,
+            store,
+            memory,
+            model,
+            hand,
+            inbox: VecDeque::new(),
+            working: Vec::new(),
+            told: Vec::new(),
+            sent: HashMap::new(),
+            served: HashSet::new(),
+            misled: false,
+        }
+    }
+
+    /// Whether nothing it took on is left.
+    pub fn idle(&self) -> bool {
+        self.inbox.is_empty() && self.working.is_empty() && self.told.is_empty()
+    }
+
+    /// What it could do at `turn`.
+    pub fn possible(&self, turn: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if !self.inbox.is_empty() {
+            steps.extend([Step::Record; 3]);
+        }
+        steps.extend((0..self.told.len()).map(Step::Hear));
+        if self.working.len() < 3 {
+            steps.push(Step::Claim);
+        }
+        for (at, working) in self.working.iter().enumerate() {
+            match (&working.written, working.ready <= turn) {
+                (Some(_), _) => steps.push(Step::Settle(at)),
+                (None, true) => steps.push(Step::Ask(at)),
+                (None, false) => steps.push(Step::Renew(at)),
+            }
+        }
+        steps
+    }
+
+    /// Takes a step. `ready` is the turn from which the model answers a job that is claimed now.
+    /// `false` where the process died in the midst of it.
+    pub async fn take(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) -> bool {
+        let store = Arc::clone(&self.store);
+        store
+            .gate
+            .or_death(self.live(step, ready, ledger))
+            .await
+            .is_some()
+    }
+
+    async fn live(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) {
+        match step {
+            Step::Record => {
+                let Some(waiting) = self.inbox.pop_front() else {
+                    return;
+                };
+                ledger
+                    .lock()
+                    .unwrap()
+                    .recording(self.number, waiting.request, waiting.sent);
+                self.hand.record(waiting.exchange).await;
+            }
+            Step::Hear(at) => {
+                let told = self.told.remove(at);
+                self.hand.hear(told).await;
+            }
+            Step::Claim => {
+                if let Some(job) = self.hand.claim().await {
+                    self.working.push(Working {
+                        job,
+                        ready,
+                        written: None,
+                    });
+                }
+            }
+            Step::Renew(at) => {
+                if !self.hand.renew(&self.working[at].job).await {
+                    // As the worker does: its lease is lost, so it drops the call.
+                    self.working.remove(at);
+                }
+            }
+            Step::Ask(at) => {
+                let written = self.hand.ask(&self.working[at].job).await;
+                self.working[at].written = Some(written);
+                let seen = std::mem::take(&mut *self.model.seen.lock().unwrap());
+                for (range, prompt) in seen {
+                    ledger.lock().unwrap().asked(&range, &prompt);
+                }
+            }
+            Step::Settle(at) => {
+                let Working { job, written, .. } = self.working.remove(at);
+                if let Some(written) = written {
+                    let told = self.hand.settle(&job, written).await;
+                    self.told.push(told);
+                }
+            }
+        }
+    }
+
+    /// Whether what it decides may rest on a view of the store that is out of date, or on none.
+    pub fn doubts(&mut self) -> bool {
+        let now = self.store.doubtful.swap(false, Ordering::SeqCst);
+        now || self.misled
+    }
+}
+
+pub async fn open(file: &Path) -> SqliteStore {
+    SqliteStore::open(&format!("sqlite://{}", file.display()))
+        .await
+        .unwrap()
+}

@@ -1,0 +1,426 @@
+//! One run: clients talk, and between their requests whatever can happen does, as the dice say. Then
+//! everybody rests, and every recorded request comes once more.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use diarist::jobs::Clock;
+use diarist::provider::{Refusal, Rules, judge};
+use diarist::proxy::Rehearsal;
+use diarist::store::SqliteStore;
+use diarist::wire::Placement;
+use diarist::wire::chat;
+use diarist::wire::usage::{RefusalKind, refusal};
+use tokio::runtime::Runtime;
+
+use super::after;
+use super::books::Laws;
+use super::client::Client;
+use super::dice::Dice;
+use super::exchange::{Exchange, Used, insert};
+use super::gate::weave;
+use super::ledger::{Breach, Counts, Ledger};
+use super::planted::Bug;
+use super::process::{Ground, Process, Step, Waiting, open};
+use super::scribe::Script;
+use super::setup::Setup;
+use super::talk::Request;
+
+/// Midnight of a day in November 2026.
+const START_MS: i64 = 1_795_132_800_000;
+
+/// Steps that may be needed until nothing is left to do.
+pub const PATIENCE: usize = 100;
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Report {
+    pub breaches: Vec<Breach>,
+    pub counts: Counts,
+    /// A digest of every byte that was sent, in order.
+    pub trace: blake3::Hash,
+}
+
+pub struct World {
+    /// Ends the thread for which the clock stands still; before the runtime, which waits for it.
+    _over: std::sync::mpsc::Sender<()>,
+    pub runtime: Runtime,
+    pub ground: Ground,
+    pub dice: Dice,
+    pub processes: Vec<Process>,
+    /// Which process serves which client's owner.
+    pub home: Vec<(String, usize)>,
+    pub laws: Laws,
+    pub rules: Rules,
+    /// Requests so far.
+    pub turn: usize,
+    /// Nothing goes wrong any more.
+    pub calm: bool,
+    pub births: usize,
+    pub trace: blake3::Hasher,
+    /// What the requests of each chain were sent with, one after the other.
+    pub used: after::Used,
+    pub folder: tempfile::TempDir,
+}
+
+/// Plays the run of `seed`, with a bug planted or without.
+pub fn run(seed: u64, bug: Option<Bug>) -> Report {
+    let mut dice = Dice::new(seed);
+    let setup = Setup::roll(&mut dice);
+    let mut world = World::new(&setup, dice.fork(), bug);
+    let mut clients: Vec<Client> = setup
+        .clients
+        .iter()
+        .map(|(owner, habits)| Client::new(owner.clone(), habits.clone()))
+        .collect();
+    for (who, act) in &setup.moves {
+        clients[*who].perform(act, &mut world);
+        if !world.ledger().breaches.is_empty() || !world.laws.broken.is_empty() {
+            break;
+        }
+    }
+    if world.laws.broken.is_empty() && world.ledger().breaches.is_empty() {
+        world.settle_down(&mut clients);
+        world.send_all_again();
+    }
+    world.report()
+}
+
+impl World {
+    fn new(setup: &Setup, dice: Dice, bug: Option<Bug>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        // While a thread of its own is busy the paused clock stands still: no timeout of the store ever
+        // fires, however slow this machine is.
+        let (over, wait) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || wait.recv());
+        let folder = folder();
+        let ground = Ground {
+            file: folder.path().join("diarist.db"),
+            clock: Clock::by_hand(START_MS),
+            ledger: Arc::default(),
+            settings: setup.settings(),
+            placement: setup.placement,
+            character: setup.character,
+            bug,
+        };
+        let script = Script {
+            late: 0,
+            empty_every: 0,
+            observed: setup.character.observed,
+            reflected: setup.character.reflected,
+        };
+        let laws = Laws::new(ground.settings.policy, script, setup.rules());
+        let mut world = Self {
+            runtime,
+            ground,
+            dice,
+            processes: Vec::new(),
+            home: Vec::new(),
+            laws,
+            rules: setup.rules(),
+            turn: 0,
+            calm: false,
+            births: 0,
+            trace: blake3::Hasher::new(),
+            used: after::Used::new(),
+            folder,
+            _over: over,
+        };
+        for at in 0..setup.processes {
+            let process = world.born();
+            world.processes.insert(at, process);
+        }
+        for (owner, _) in &setup.clients {
+            let at = world.dice.below(setup.processes);
+            if world.home.iter().all(|(known, _)| *known != owner.label()) {
+                world.home.push((owner.label(), at));
+            }
+        }
+        world
+    }
+
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ground.ledger.lock().unwrap()
+    }
+
+    fn born(&mut self) -> Process {
+        self.births += 1;
+        let number = self.births;
+        self.runtime.block_on(Process::start(number, &self.ground))
+    }
+
+    /// The process at `at` is gone, and another stands in its place. Its clients may find another
+    /// way: to a process that knows nothing of them yet.
+    pub fn crash(&mut self, at: usize) {
+        self.ledger().counts.crashes += 1;
+        let new = self.born();
+        self.processes[at] = new;
+        for (owner, home) in &mut self.home {
+            let other = self.dice.below(self.processes.len());
+            if *home == at && self.dice.chance(40) && !self.processes[other].served.contains(owner)
+            {
+                *home = other;
+            }
+        }
+    }
+
+    pub fn home(&self, owner: &str) -> usize {
+        self.home
+            .iter()
+            .find(|(known, _)| known == owner)
+            .unwrap()
+            .1
+    }
+
+    /// Whatever can happen between two requests.
+    pub fn stir(&mut self) {
+        for _ in 0..self.dice.below(9) {
+            let at = self.dice.below(self.processes.len());
+            match self.dice.below(40) {
+                0 if !self.calm => {
+                    let long = self.dice.between(20, 150);
+                    self.pass(long);
+                }
+                1 if !self.calm => self.processes[at]
+                    .store
+                    .gate
+                    .die_after(i64::try_from(self.dice.below(6)).unwrap()),
+                2 if !self.calm && self.dice.chance(30) => self.crash(at),
+                3 if !self.calm && self.dice.chance(50) => self.mislead(at),
+                4 if !self.calm => {
+                    let every = *self.dice.pick(&[0, 0, 2, 3]);
+                    self.processes[at]
+                        .store
+                        .failing
+                        .store(every, Ordering::SeqCst);
+                }
+                5..=9 if self.processes.len() > 1 => self.weave(at),
+                _ => self.step(at),
+            }
+        }
+    }
+
+    pub fn pass(&mut self, seconds: usize) {
+        let time = Duration::from_secs(u64::try_from(seconds).unwrap());
+        self.ground.clock.pass(time);
+    }
+
+    /// What process `at` does next, if it has something to do.
+    fn choose(&mut self, at: usize) -> Option<(Step, usize)> {
+        let process = &self.processes[at];
+        let possible = process.possible(self.turn);
+        if possible.is_empty() {
+            return None;
+        }
+        let step = *self.dice.pick(&possible);
+        let process = &self.processes[at];
+        if let Step::Ask(at) = step {
+            let job = &process.working[at].job;
+            let range =
+                self.ground
+                    .ledger
+                    .lock()
+                    .unwrap()
+                    .range(&job.scope, job.work.kind, &job.work.span);
+            let tokens = job.work.message_tokens;
+            process
+                .model
+                .prepare(range, tokens, self.calm, &mut self.dice);
+        }
+        let late = match self.dice.below(10) {
+            _ if self.calm => 0,
+            0..=5 => 0,
+            6..=8 => self.dice.between(1, 5),
+            _ => self.dice.between(6, 40),
+        };
+        Some((step, self.turn + late))
+    }
+
+    pub fn step(&mut self, at: usize) {
+        let Some((step, ready)) = self.choose(at) else {
+            return;
+        };
+        if self.ground.bug == Some(Bug::OutcomeUnheard)
+            && let Step::Hear(told) = step
+        {
+            self.processes[at].told.remove(told);
+            return;
+        }
+        let ledger = Arc::clone(&self.ground.ledger);
+        let alive = self
+            .runtime
+            .block_on(self.processes[at].take(step, ready, &ledger));
+        if !alive {
+            self.crash(at);
+        }
+    }
+
+    /// Two processes take a step each, verb by verb.
+    fn weave(&mut self, at: usize) {
+        let other = (at + 1) % self.processes.len();
+        let (one, two) = (at.min(other), at.max(other));
+        let (Some(a), Some(b)) = (self.choose(one), self.choose(two)) else {
+            return;
+        };
+        self.ledger().counts.interleaved += 1;
+        let ledger = Arc::clone(&self.ground.ledger);
+        let (left, right) = self.processes.split_at_mut(two);
+        let (p, q) = (&mut left[one], &mut right[0]);
+        let (gate_p, gate_q) = (Arc::clone(&p.store), Arc::clone(&q.store));
+        let woven = weave(
+            (&gate_p.gate, p.take(a.0, a.1, &ledger)),
+            (&gate_q.gate, q.take(b.0, b.1, &ledger)),
+            &mut self.dice,
+        );
+        let (p_lives, q_lives) = self.runtime.block_on(woven);
+        if !p_lives {
+            self.crash(one);
+        }
+        if !q_lives {
+            self.crash(two);
+        }
+    }
+
+    /// Process `at` reads the store as it is now from here on, whatever is written; or no longer.
+    fn mislead(&mut self, at: usize) {
+        if self.processes[at].misled {
+            // What it learned meanwhile may be wrong: it is only trusted again when it is new.
+            return self.crash(at);
+        }
+        let old = self.old();
+        self.ledger().counts.stale += 1;
+        let process = &mut self.processes[at];
+        process.misled = true;
+        process.store.read_from(Some(Arc::new(old)));
+    }
+
+    /// The store as it is now, for ever.
+    fn old(&mut self) -> SqliteStore {
+        self.births += 1;
+        let copy = self.folder.path().join(format!("old-{}.db", self.births));
+        let from = |ending: &str| format!("{}{ending}", self.ground.file.display());
+        let to = |ending: &str| format!("{}{ending}", copy.display());
+        std::fs::copy(from(""), to("")).unwrap();
+        if std::fs::exists(from("-wal")).unwrap() {
+            std::fs::copy(from("-wal"), to("-wal")).unwrap();
+        }
+        self.runtime.block_on(open(&copy))
+    }
+
+    pub fn parts(request: &Request) -> http::request::Parts {
+        let mut builder = http::Request::post("/v1/chat/completions")
+            .header("authorization", format!("Bearer {}", request.owner.tenant));
+        if let Some(resource) = request.owner.resource {
+            builder = builder.header("x-diarist-resource", resource);
+        }
+        builder.body(()).unwrap().into_parts().0
+    }
+
+    /// The whole way of one request through its process; whether it was answered.
+    pub fn exchange(&mut self, request: &Request) -> bool {
+        let at = self.home(&request.owner.label());
+        self.processes[at].served.insert(request.owner.label());
+        let parts = Self::parts(request);
+        let process = &self.processes[at];
+        let begin = Rehearsal::begin(&process.memory, &parts, &request.body);
+        let begun = self.runtime.block_on(process.store.gate.or_death(begin));
+        let Some(first) = begun else {
+            self.crash(at);
+            return false;
+        };
+        let first = first.expect("every request of these clients may have memory");
+        self.ledger().learn(first.scope(), first.history(), request);
+        self.ledger().counts.requests += 1;
+        let mut exchange = Exchange {
+            waiting: !self.calm || first.why() == "observer_paused",
+            elsewhere: true,
+            ..Exchange::default()
+        };
+        exchange.sent.push((first.body(), used(&first)));
+        self.trace.update(&first.body());
+        if !self.calm && self.dice.chance(3) {
+            // The upstream is out of order: whatever the request was, it leaves no trace.
+            return false;
+        }
+        let mut last = first.clone();
+        let mut answer = judge(&first.body(), &self.rules);
+        // Every step takes more out, so there is a last one.
+        while let Err(refused) = &answer {
+            let kind = kind(refused);
+            exchange.too_long |= kind == Some(RefusalKind::TooLong);
+            let process = &self.processes[at];
+            let again = last.refused(&process.memory, kind.as_ref());
+            let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
+                self.crash(at);
+                return false;
+            };
+            let Some(again) = again else { break };
+            exchange.sent.push((again.body(), used(&again)));
+            self.trace.update(&again.body());
+            answer = judge(&again.body(), &self.rules);
+            if answer.is_ok() {
+                let memory = &self.processes[at].memory;
+                again.accepted_after(memory, &last, kind.as_ref());
+                exchange.stepped_down = !exchange.too_long;
+            }
+            last = again;
+        }
+        exchange.accepted = answer.ok();
+        exchange.doubtful = self.processes[at].doubts();
+        self.judge(request, &mut exchange);
+        let accepted = exchange.accepted.is_some();
+        if accepted {
+            self.same(
+                at,
+                request,
+                &last.body(),
+                exchange.doubtful,
+                "when it came again",
+            );
+            self.changes_once(request, &exchange);
+            if self.calm || !self.dice.chance(3) {
+                let at_ms = self.ground.clock.now_ms();
+                self.processes[at].inbox.push_back(Waiting {
+                    exchange: last.exchange(at_ms),
+                    request: request.clone(),
+                    sent: last.body().to_vec(),
+                });
+            }
+        }
+        accepted
+    }
+}
+
+/// What a request goes out with, in the words of the laws.
+pub fn used(rehearsal: &Rehearsal) -> Used {
+    let used = rehearsal.used();
+    Some((used.snapshot?, Placement::from_name(&used.placement)?))
+}
+
+/// What `request` would go out as with that snapshot, or with none.
+pub fn with(ledger: &Ledger, request: &Request, used: Used) -> Bytes {
+    let parsed = chat::parse(&request.body).unwrap();
+    let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
+    let insert = sent.map(|(snapshot, placement)| insert(snapshot, placement));
+    let splice = parsed.splice(insert.as_ref(), false);
+    splice.frames(parsed.body()).concat().into()
+}
+
+/// What the product makes of a refusal.
+fn kind(refused: &Refusal) -> Option<RefusalKind> {
+    refusal(refused.status, refused.body().to_string().as_bytes())
+}
+
+/// In memory where there is such a place: every commit is flushed.
+fn folder() -> tempfile::TempDir {
+    let memory = std::path::Path::new("/dev/shm");
+    tempfile::tempdir_in(memory)
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}

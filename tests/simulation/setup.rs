@@ -1,0 +1,176 @@
+//! What a run is made of: clients and what they do, the provider's rules, thresholds, models.
+
+use std::collections::BTreeMap;
+
+use diarist::jobs::Settings;
+use diarist::provider::Rules;
+use diarist::wire::Placement;
+use diarist::{app, config};
+use proptest::strategy::{Strategy, ValueTree as _};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::client::{Act, Habits, habits, moves};
+use super::dice::Dice;
+use super::model::Character;
+use super::talk::Owner;
+
+/// Two tenants, and a resource of one of them.
+const OWNERS: [Owner; 3] = [
+    Owner {
+        tenant: "alice",
+        resource: None,
+    },
+    Owner {
+        tenant: "bob",
+        resource: None,
+    },
+    Owner {
+        tenant: "bob",
+        resource: Some("home"),
+    },
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Default,
+    Alternate,
+    SingleSystem,
+    Strict,
+    Window(u32),
+}
+
+#[derive(Debug)]
+pub struct Setup {
+    pub clients: Vec<(Owner, Habits)>,
+    pub moves: Vec<(usize, Act)>,
+    pub processes: usize,
+    pub placement: Placement,
+    pub character: Character,
+    mode: Mode,
+    message_tokens: usize,
+    observation_tokens: usize,
+}
+
+impl Setup {
+    pub fn roll(dice: &mut Dice) -> Self {
+        let mut seed = [0; 32];
+        for part in seed.chunks_mut(8) {
+            part.copy_from_slice(&dice.next().to_le_bytes());
+        }
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+        let mut clients: Vec<(Owner, Habits)> = OWNERS
+            .iter()
+            .map(|owner| (owner.clone(), some(&habits(), &mut runner)))
+            .collect();
+        // More conversations of one owner: with the same words as the first, until they part.
+        for _ in 0..dice.below(3) {
+            let at = dice.below(OWNERS.len());
+            clients.push(clients[at].clone());
+        }
+        let talk = [some(&moves(), &mut runner), some(&moves(), &mut runner)];
+        let moves = talk
+            .into_iter()
+            .flatten()
+            .map(|it| {
+                let extra = clients.len() - OWNERS.len();
+                let who = if dice.chance(20 * extra) {
+                    OWNERS.len() + dice.below(extra)
+                } else {
+                    it.who
+                };
+                (who, it.act)
+            })
+            .collect();
+        let mode = match dice.below(12) {
+            0..=4 => Mode::Default,
+            5 => Mode::Alternate,
+            6..=7 => Mode::SingleSystem,
+            8 => Mode::Strict,
+            _ => Mode::Window(u32::try_from(dice.between(2_500, 4_500)).unwrap()),
+        };
+        Self {
+            clients,
+            moves,
+            processes: *dice.pick(&[1, 2, 2, 3]),
+            placement: *dice.pick(&[
+                Placement::SystemMessage,
+                Placement::SystemMessage,
+                Placement::AppendToSystem,
+                Placement::Segments,
+            ]),
+            character: Character {
+                observed: u32::try_from(dice.between(10, 40)).unwrap(),
+                reflected: u32::try_from(dice.between(20, 60)).unwrap(),
+                trouble: *dice.pick(&[0, 10, 30, 60]),
+            },
+            mode,
+            message_tokens: dice.between(700, 2_000),
+            observation_tokens: dice.between(250, 600),
+        }
+    }
+
+    pub fn rules(&self) -> Rules {
+        let rules = Rules::default();
+        match self.mode {
+            Mode::Default => rules,
+            Mode::Alternate => Rules {
+                alternate: true,
+                ..rules
+            },
+            Mode::SingleSystem => Rules {
+                single_system: true,
+                ..rules
+            },
+            Mode::Strict => Rules {
+                signature: true,
+                ..Rules::strict()
+            },
+            Mode::Window(tokens) => Rules {
+                window: Some(tokens),
+                ..rules
+            },
+        }
+    }
+
+    /// As an operator would write it down.
+    pub fn settings(&self) -> Settings {
+        let written = [
+            ("UPSTREAM__BASE_URL", "http://upstream.test/v1".to_owned()),
+            (
+                "MEMORY__OBSERVATION__BASE_URL",
+                "http://model.test/v1".to_owned(),
+            ),
+            ("MEMORY__OBSERVATION__API_KEY", "key".to_owned()),
+            ("MEMORY__OBSERVATION__MODEL", "observer".to_owned()),
+            (
+                "MEMORY__OBSERVATION__MESSAGE_TOKENS",
+                self.message_tokens.to_string(),
+            ),
+            (
+                "MEMORY__REFLECTION__BASE_URL",
+                "http://model.test/v1".to_owned(),
+            ),
+            ("MEMORY__REFLECTION__API_KEY", "key".to_owned()),
+            ("MEMORY__REFLECTION__MODEL", "reflector".to_owned()),
+            (
+                "MEMORY__REFLECTION__OBSERVATION_TOKENS",
+                self.observation_tokens.to_string(),
+            ),
+        ];
+        let mut env: BTreeMap<String, String> = written
+            .into_iter()
+            .map(|(key, value)| (format!("{}{key}", config::ENVIRONMENT_PREFIX), value))
+            .collect();
+        env.insert("HOME".to_owned(), "/nonexistent".to_owned());
+        let config = config::load(&config::Flags::default(), &env, None).unwrap();
+        let mut settings = app::memory_settings(&config);
+        // Our tokens are a quarter of the bytes, and the message around the block counts as well.
+        settings.policy.block_overhead += 16;
+        settings
+    }
+}
+
+fn some<S: Strategy>(strategy: &S, runner: &mut TestRunner) -> S::Value {
+    strategy.new_tree(runner).unwrap().current()
+}

@@ -1,0 +1,377 @@
+//! The store as one process of a run sees it: the real one, with a gate before every verb, its books
+//! kept, its reads out of date or failing where the run says so, and a switch for each planted bug.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use diarist::history::{Link, Scope};
+use diarist::jobs::Clock;
+use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
+use diarist::store::{
+    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record,
+    Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+};
+
+use super::gate::Gate;
+use super::ledger::Ledger;
+use super::planted::Bug;
+
+/// What a retry waits; the jitter of the real pause would make every run another one.
+const RETRY_MS: i64 = 20_000;
+
+/// A job as it lies in the queue.
+const KEPT: &str = "INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, \
+    to_count, state, due_ms, leased, fence, attempts, empty_answers, message_tokens, parts, model, \
+    tip, tip_count, payload) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'open', 0, 0, 0, 0, 0, 0, '[]', '', ?6, ?7, ?8)";
+
+type Answer<T> = Result<T, StoreError>;
+
+/// A verb that needs no more than the gate.
+macro_rules! through {
+    ($self:ident, $verb:ident($($argument:expr),*)) => {{
+        $self.gate.enter().await;
+        let answer = $self.store.$verb($($argument),*).await?;
+        $self.gate.leave().await;
+        Ok(answer)
+    }};
+}
+
+/// One process's view of the store.
+#[derive(Debug)]
+pub struct Watched {
+    pub process: usize,
+    store: Arc<SqliteStore>,
+    file: PathBuf,
+    /// An older state, which is read where there is one.
+    old: Mutex<Option<Arc<SqliteStore>>>,
+    /// Every so many reads of a request fail; 0 is none.
+    pub failing: AtomicUsize,
+    reads: AtomicUsize,
+    /// Whether a read failed or was out of date since somebody last asked.
+    pub doubtful: AtomicBool,
+    pub gate: Gate,
+    clock: Clock,
+    ledger: Arc<Mutex<Ledger>>,
+    bug: Option<Bug>,
+    chance: AtomicUsize,
+}
+
+impl Watched {
+    pub fn new(
+        process: usize,
+        (store, file): (Arc<SqliteStore>, PathBuf),
+        clock: Clock,
+        ledger: Arc<Mutex<Ledger>>,
+        bug: Option<Bug>,
+    ) -> Self {
+        Self {
+            process,
+            store,
+            file,
+            old: Mutex::default(),
+            failing: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
+            doubtful: AtomicBool::new(false),
+            gate: Gate::default(),
+            clock,
+            ledger,
+            bug,
+            chance: AtomicUsize::new(0),
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap()
+    }
+
+    /// Reads are answered from `old` until they are told otherwise.
+    pub fn read_from(&self, old: Option<Arc<SqliteStore>>) {
+        *self.old.lock().unwrap() = old;
+    }
+
+    /// Who answers a read.
+    fn reader(&self) -> Arc<SqliteStore> {
+        let old = self.old.lock().unwrap().clone();
+        if old.is_some() {
+            self.doubtful.store(true, Ordering::SeqCst);
+        }
+        old.unwrap_or_else(|| Arc::clone(&self.store))
+    }
+
+    /// Whether this read of a request fails.
+    fn fails(&self) -> Answer<()> {
+        let every = self.failing.load(Ordering::SeqCst);
+        let read = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
+        if every > 0 && read.is_multiple_of(every) {
+            self.doubtful.store(true, Ordering::SeqCst);
+            return Err(StoreError::Busy("as the run says".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Puts a job back that was done, as a store that forgot to delete it would hold it.
+    async fn keep(&self, job: &Job, part: &NewPart) {
+        use sqlx::Connection as _;
+        let file = format!("sqlite://{}", self.file.display());
+        let mut conn = sqlx::SqliteConnection::connect(&file).await.unwrap();
+        sqlx::query(KEPT)
+            .bind(job.scope.tenant.as_slice())
+            .bind(job.scope.resource_key())
+            .bind(part.kind.name())
+            .bind(part.span.from.as_bytes().as_slice())
+            .bind(i64::try_from(part.span.from_count).unwrap())
+            .bind(part.span.to.as_bytes().as_slice())
+            .bind(i64::try_from(part.span.to_count).unwrap())
+            .bind(&job.work.payload)
+            .execute(&mut conn)
+            .await
+            .unwrap();
+        conn.close().await.unwrap();
+    }
+
+    /// Whether a bug that would show too often strikes now.
+    fn strikes(&self) -> usize {
+        self.chance.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Store for Watched {
+    async fn trace(&self, scope: &Scope, chain: &[Link], probes: &Probes) -> Answer<Found> {
+        self.gate.enter().await;
+        self.fails()?;
+        let mut found = self.reader().trace(scope, chain, probes).await?;
+        if self.has(Bug::RetryDecidedAnew) {
+            found.used = None;
+        }
+        if self.has(Bug::EligibleTooEarly) {
+            for snapshot in &mut found.snapshots {
+                snapshot.eligible_from -= 1;
+            }
+        }
+        self.gate.leave().await;
+        Ok(found)
+    }
+
+    async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> Answer<Option<Snapshot>> {
+        self.gate.enter().await;
+        self.fails()?;
+        let mut found = self.reader().snapshot(scope, id).await?;
+        if let Some(found) = found.as_mut().filter(|_| self.has(Bug::EligibleTooEarly)) {
+            found.meta.eligible_from -= 1;
+        }
+        self.gate.leave().await;
+        Ok(found)
+    }
+
+    async fn known(&self, scope: &Scope, chain: &[Link]) -> Answer<Known> {
+        self.gate.enter().await;
+        let mut known = self.reader().known(scope, chain).await?;
+        if self.has(Bug::SourceStranded) {
+            known.parts.sort_by_key(|part| std::cmp::Reverse(part.id));
+            known.parts.truncate(1);
+        }
+        self.gate.leave().await;
+        Ok(known)
+    }
+
+    async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
+        self.gate.enter().await;
+        let mut record = record.clone();
+        if self.has(Bug::ConfirmedAtOnce) {
+            for node in &mut record.new_nodes {
+                node.confirmed = true;
+            }
+        }
+        let lineage = self.store.record(scope, &record).await?;
+        self.ledger().recorded(self.process, scope, &record);
+        self.gate.leave().await;
+        Ok(lineage)
+    }
+
+    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Answer<Vec<Part>> {
+        self.gate.enter().await;
+        let parts = self.reader().parts(scope, parts).await?;
+        self.gate.leave().await;
+        Ok(parts)
+    }
+
+    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
+        self.gate.enter().await;
+        let chunk = self.reader().chunk_ending(scope, to).await?;
+        self.gate.leave().await;
+        Ok(chunk)
+    }
+
+    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {
+        self.gate.enter().await;
+        let offered = self.store.offer(scope, job, at_ms).await?;
+        if offered == Offered::New {
+            self.ledger().offered(scope, job);
+        }
+        self.gate.leave().await;
+        Ok(offered)
+    }
+
+    async fn claim(&self, filter: &ClaimFilter, now_ms: i64, lease_ms: i64) -> Answer<Option<Job>> {
+        self.gate.enter().await;
+        let lease_ms = match self.bug {
+            Some(Bug::LeaseWithoutEnd) => lease_ms * 1_000_000,
+            Some(Bug::LeaseOfNothing) => 0,
+            _ => lease_ms,
+        };
+        let job = self.store.claim(filter, now_ms, lease_ms).await?;
+        if let Some(job) = &job {
+            let until_ms = now_ms + lease_ms.max(1);
+            self.ledger().claimed(self.process, job, now_ms, until_ms);
+        }
+        self.gate.leave().await;
+        Ok(job)
+    }
+
+    async fn commit_part(&self, job: &Job, part: &NewPart, at_ms: i64) -> Answer<Option<PartId>> {
+        self.gate.enter().await;
+        let mut job = job.clone();
+        let mut part = self.ledger().marked(&job.scope, part);
+        let held = job.clone();
+        if self.has(Bug::FenceIgnored) {
+            job.fence = self.ledger().fence(&job).unwrap_or(job.fence);
+        }
+        if self.has(Bug::EmptyCommitted) && self.strikes() % 5 == 4 {
+            part.text.clear();
+            part.tokens = 0;
+        }
+        let id = self.store.commit_part(&job, &part, at_ms).await?;
+        if let Some(id) = id {
+            self.ledger().committed(&held, &part, id);
+        }
+        if id.is_some() && self.has(Bug::JobKept) {
+            self.keep(&held, &part).await;
+        }
+        self.gate.leave().await;
+        Ok(id)
+    }
+
+    async fn commit_by_code(
+        &self,
+        scope: &Scope,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> Answer<Option<PartId>> {
+        self.gate.enter().await;
+        let part = self.ledger().marked(scope, part);
+        let id = self.store.commit_by_code(scope, &part, at_ms).await?;
+        if let Some(id) = id {
+            self.ledger().wrote(scope, &part, id);
+        }
+        self.gate.leave().await;
+        Ok(id)
+    }
+
+    async fn renew(&self, job: &Job, until_ms: i64) -> Answer<bool> {
+        self.gate.enter().await;
+        let renewed = self.store.renew(job, until_ms).await?;
+        self.ledger().renewed(job, until_ms, renewed);
+        self.gate.leave().await;
+        Ok(renewed)
+    }
+
+    async fn release(&self, job: &Job, how: Release) -> Answer<()> {
+        self.gate.enter().await;
+        let how = match how {
+            Release::RetryAt(_) if self.has(Bug::RetryGivenUp) => Release::Abandon,
+            Release::RetryAt(_) => {
+                let pause = RETRY_MS * i64::from(job.attempts);
+                Release::RetryAt(self.clock.now_ms() + pause)
+            }
+            how => how,
+        };
+        self.store.release(job, how).await?;
+        self.ledger().released(job, how);
+        self.gate.leave().await;
+        Ok(())
+    }
+
+    async fn commit_snapshot(&self, scope: &Scope, new: &NewSnapshot) -> Answer<Snapshot> {
+        self.gate.enter().await;
+        let mut spoiled = new.clone();
+        super::planted::spoil(self.bug, &mut spoiled, &self.ledger());
+        let mut snapshot = self.store.commit_snapshot(scope, &spoiled).await?;
+        if self.has(Bug::EligibleTooEarly) {
+            snapshot.meta.eligible_from -= 1;
+        }
+        self.ledger().prepared(scope, new, &snapshot);
+        self.gate.leave().await;
+        Ok(snapshot)
+    }
+
+    async fn steer(
+        &self,
+        scope: &Scope,
+        ends: &[Link],
+        way: Option<[u8; 32]>,
+        urgency: u32,
+    ) -> Answer<()> {
+        through!(self, steer(scope, ends, way, urgency))
+    }
+
+    async fn pay(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
+        through!(self, pay(scope, tip, cost, at_ms))
+    }
+
+    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
+        through!(self, note(scope, tip, events))
+    }
+
+    async fn title(&self, scope: &Scope, tip: Link) -> Answer<Option<String>> {
+        through!(self, title(scope, tip))
+    }
+
+    async fn entitle(&self, scope: &Scope, tip: Link, title: &str) -> Answer<()> {
+        through!(self, entitle(scope, tip, title))
+    }
+
+    async fn freeze(
+        &self,
+        scope: &Scope,
+        parts: &[PartId],
+        rendering: Rendering,
+    ) -> Answer<Vec<Part>> {
+        through!(self, freeze(scope, parts, rendering))
+    }
+
+    async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {
+        self.store.waiting(at_ms).await
+    }
+
+    async fn open_jobs(&self) -> Answer<u64> {
+        self.store.open_jobs().await
+    }
+
+    async fn threads(&self, limit: u32) -> Answer<Vec<ThreadRow>> {
+        self.store.threads(limit).await
+    }
+
+    async fn thread(&self, lineage: i64) -> Answer<Option<ThreadDetail>> {
+        self.store.thread(lineage).await
+    }
+
+    async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
+        self.store.forget(scope, lineage).await
+    }
+
+    async fn ping(&self) -> Answer<()> {
+        self.store.ping().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
