@@ -11,6 +11,7 @@ mod output;
 mod playing;
 mod prices;
 mod replay;
+mod reproduce;
 mod serve;
 mod sources;
 mod stage;
@@ -50,6 +51,8 @@ enum Command {
     Replay(replay::Args),
     /// List the conversations that are remembered, or show one
     Threads(threads::Args),
+    /// Make a model call of memory again that came to nothing, and say how its answer is read
+    Reproduce(reproduce::Args),
     /// Ask a running Diarist whether it is well; for container health checks
     Health(health::Args),
 }
@@ -86,6 +89,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Threads(args) => threads::run(&args),
+            Command::Reproduce(args) => reproduce::run(&args),
             Command::Health(args) => health::run(&args),
         }
     }

@@ -12,6 +12,7 @@
 
 mod ask;
 mod books;
+pub mod bundle;
 mod by_hand;
 mod clock;
 mod events;
@@ -67,6 +68,7 @@ pub(crate) struct Shop {
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
     pub(crate) spent: Arc<books::Spent>,
+    pub(crate) attempts: Arc<bundle::Attempts>,
     pub(crate) events: events::Events,
 }
 
@@ -92,6 +94,7 @@ impl Shop {
             settings,
             untold: Arc::default(),
             spent: Arc::default(),
+            attempts: Arc::default(),
             events: events::Events::default(),
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
+    let bundles = raw.memory.bundles.check_some(problems, |text| said(text));
     let redact = observer::redact(&raw.redact, problems);
     let rules = rules::rules(&raw.memory.rules, problems);
     let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
@@ -34,6 +35,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
         timezone: timezone?,
         temporal_markers: raw.memory.temporal_markers.value,
         daily_tokens: daily_tokens?,
+        bundles: bundles?.map(std::path::PathBuf::from),
         thresholds: thresholds?,
         read_only: raw.memory.read_only.value,
         rules: rules?,

@@ -191,6 +191,10 @@ settings! {
         /// Tokens that memory's own model calls, prompts and answers, may cost a tenant on a UTC day.
         /// Once they are spent its jobs wait for the next day; requests go on. Unset: no bound.
         daily_tokens: Option<u64> = Example("5000000"),
+        /// A folder for calls of the Observer and the Reflector that came to nothing, to look into with
+        /// `diarist reproduce`: prompt and answer with secrets taken out, never a credential. They hold
+        /// what your users said. The newest 50 stay. Unset: none is kept.
+        bundles: Option<String> = Example(r#""/var/lib/diarist/bundles""#),
         /// Whether raw messages may use what observations leave of message_tokens + observation_tokens:
         /// observations take their place the later, the fewer of them there are.
         share_token_budget: bool = Default("false"),

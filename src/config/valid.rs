@@ -113,6 +113,8 @@ pub struct Memory {
     pub temporal_markers: bool,
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
+    /// Where model calls that came to nothing are kept.
+    pub bundles: Option<PathBuf>,
     pub thresholds: Thresholds,
     /// Observations are sent and never made.
     pub read_only: bool,

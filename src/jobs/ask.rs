@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Phase, Shop, books};
+use super::{Phase, Shop, books, bundle};
 use crate::llm::{CallError, Endpoint, Models, Prompt, Reply};
 use crate::store::Job;
 
@@ -46,5 +46,6 @@ pub(super) async fn ask(
         _ => shop.breaker.succeeded(&key),
     }
     books::pay(shop, job, prompt, &answer).await;
+    bundle::asked(shop, job, endpoint, settings, prompt, &answer);
     answer
 }

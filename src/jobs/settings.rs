@@ -76,6 +76,8 @@ pub struct Settings {
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
     /// are not cut short.
     pub daily_tokens: Option<u64>,
+    /// The folder for model calls that came to nothing; `None` keeps none.
+    pub bundles: Option<std::path::PathBuf>,
 }
 
 /// The settings in force, shared by everybody who works by them.

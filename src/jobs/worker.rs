@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Settings, Shop, events, evidence, observer, reflector};
+use super::{Phase, Settings, Shop, bundle, events, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -36,6 +36,9 @@ const RETRIES: u32 = 8;
 
 /// How long a job rests that no retry is likely to help.
 const RARELY: Duration = Duration::from_mins(10);
+
+/// What stands in the place of a model's name where code wrote.
+const CODE: &str = "code";
 
 /// Pauses between tries to store what a model wrote.
 const COMMIT_AGAIN: [Duration; 4] = [
@@ -162,6 +165,17 @@ enum How {
 }
 
 impl How {
+    /// Why a call is worth keeping: nobody could use what was said, or nothing was.
+    fn verdict(&self) -> Option<String> {
+        match self {
+            Self::Call(Ok(part)) if part.model == CODE => {
+                Some("no answer could be used, and code wrote in its place".to_owned())
+            }
+            Self::Call(Err(_)) => self.trouble(),
+            _ => None,
+        }
+    }
+
     /// What is told of a try that comes to nothing: the provider's message or ours, no more. `None`
     /// where no model was asked.
     fn trouble(&self) -> Option<String> {
@@ -214,6 +228,7 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
 pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcome {
     let now_ms = shop.clock.now_ms();
     let trouble = answered.how.trouble();
+    let verdict = answered.how.verdict();
     let settled = match answered.how {
         How::Call(Ok(part)) => commit(shop, job, part).await,
         How::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
@@ -250,6 +265,7 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
             release(shop, job, Release::RetryAt(now_ms + millis(wait))).await
         }
     };
+    bundle::ended(shop, job, verdict.as_deref()).await;
     match (&settled, trouble) {
         (Settled::Written(part), _) => events::ended(shop, job, part, answered.since_ms),
         (_, Some(trouble)) => events::failed(shop, job, &trouble, answered.since_ms),

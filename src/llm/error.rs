@@ -70,6 +70,20 @@ impl CallError {
         self.is_retryable() || matches!(self, Self::Unauthorised { .. })
     }
 
+    /// Its class in one word.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Transient { .. } => "transient",
+            Self::Late { .. } => "late",
+            Self::Refused { .. } => "refused",
+            Self::TooLong { .. } => "too_long",
+            Self::Unauthorised { .. } => "unauthorised",
+            Self::Fatal { .. } => "fatal",
+        }
+    }
+
     /// What the provider said, or what we say where it said nothing.
     #[must_use]
     pub fn message(&self) -> &str {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded};
+use diarist::provider::{
+    Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded,
+};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -318,4 +320,78 @@ async fn a_job_that_was_taken_away_is_offered_again() {
     gate.add_permits(10_000);
     rig.talk(&talk, 5..=ACTIVE + 1).await;
     assert!(rig.number("SELECT count(*) FROM parts").await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_came_to_nothing_can_be_made_again() {
+    const SECRET: &str = "sk-proj-Abcdefghijklmnopqrstuvwxyz0123456789ABCD";
+    let bundles = tempfile::tempdir().unwrap();
+    let folder = bundles.path().join("bundles");
+    let rig = rig(&[("MEMORY__BUNDLES", folder.to_str().unwrap())]).await;
+    let refused = r#"{"error": {"message": "this model is out to lunch"}}"#;
+    let failing = Behaviour {
+        fail: Some(Failure {
+            status: 400,
+            retry_after: None,
+            body: Some(("application/json", refused.to_owned())),
+        }),
+        ..Behaviour::default()
+    };
+    rig.provider.next(Part::Observer, 1, &failing);
+    let mut talk = Talk::new("ada");
+    talk.name = format!("{SECRET} ada");
+    for turn in 1..=4 {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    rig.told("data-om-buffering-failed").await;
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    for secret in [SECRET, "sk-test", "Bearer"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    assert!(
+        text.contains("weighed and kept") && text.contains("out to lunch"),
+        "{text}"
+    );
+
+    let (path, base_url) = (file.path(), rig.provider.base_url());
+    let reproduce = move |args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+            .args(["reproduce", path.to_str().unwrap()])
+            .args(args)
+            .env_clear()
+            .env("HOME", "/home/ada")
+            .env("KEY", "sk-again")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (
+            said + &String::from_utf8(output.stderr).unwrap(),
+            output.status.success(),
+        )
+    };
+    let again = tokio::task::spawn_blocking(move || {
+        let asked = reproduce(&["--base-url", &base_url, "--api-key-env", "KEY"]);
+        (asked, reproduce(&["--recorded"]), reproduce(&[]))
+    });
+    let (asked, recorded, borrowed) = again.await.unwrap();
+    assert!(asked.1, "{}", asked.0);
+    assert!(
+        asked.0.contains("Then: fatal: this model is out to lunch"),
+        "{}",
+        asked.0
+    );
+    assert!(asked.0.contains("It is read as"), "{}", asked.0);
+    let calls = rig.calls(Part::Observer);
+    assert_eq!(calls.last().unwrap().credential.reveal(), "Bearer sk-again");
+    assert!(
+        recorded.1 && recorded.0.contains("No answer was recorded"),
+        "{}",
+        recorded.0
+    );
+    assert!(
+        !borrowed.1 && borrowed.0.contains("--base-url"),
+        "{}",
+        borrowed.0
+    );
 }

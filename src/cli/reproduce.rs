@@ -1,0 +1,145 @@
+//! `diarist reproduce`: makes a model call again that came to nothing, and says how its answer is read.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use super::output::print;
+use super::sources::Sources;
+use super::terminal::harmless;
+use crate::config::{Config, Phase};
+use crate::jobs::bundle::{self, Answer, Bundle};
+use crate::llm::{CallError, Endpoint, Llm, Reply};
+use crate::memory::observe::{Outcome, read};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The bundle, from the folder that memory.bundles names
+    file: PathBuf,
+    /// Only read the recorded answer again: calls nobody
+    #[arg(long)]
+    recorded: bool,
+    /// Where to ask, instead of the phase's own endpoint
+    #[arg(long, value_name = "URL", requires = "api_key_env")]
+    base_url: Option<url::Url>,
+    /// The environment variable that holds the key for --base-url
+    #[arg(long, value_name = "NAME", requires = "base_url")]
+    api_key_env: Option<String>,
+    /// Another model than the one that was asked
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    sources: Sources,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let bundle =
+        bundle::read(&args.file).map_err(|error| anyhow!("{}: {error}", args.file.display()))?;
+    print(&head(&bundle))?;
+    if args.recorded {
+        let text = match &bundle.answer {
+            Answer::Said { text, .. } => reading(&bundle, text),
+            Answer::Failed { .. } => "No answer was recorded that could be read.\n".to_owned(),
+        };
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let endpoint = endpoint(args, &bundle)?;
+    let mut settings = bundle.settings();
+    if let Some(model) = &args.model {
+        settings.model.clone_from(model);
+    }
+    let llm = Llm::new().context("the model client cannot be set up")?;
+    let answer = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?
+        .block_on(llm.call(&endpoint, &settings, &bundle.prompt()));
+    print(&told(&bundle, &endpoint, &answer))?;
+    Ok(match answer {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+fn head(bundle: &Bundle) -> String {
+    let who = match bundle.kind.as_str() {
+        "reflection" => "Reflector",
+        _ => "Observer",
+    };
+    format!(
+        "{who} call of {} by Diarist {}, try {}: {} at {}\nThen: {}\n",
+        bundle.at,
+        harmless(&bundle.diarist),
+        bundle.attempts,
+        harmless(&bundle.asked.model),
+        harmless(&bundle.origin),
+        harmless(&match &bundle.answer {
+            Answer::Failed { class, message } => format!("{class}: {message}"),
+            Answer::Said { finish, .. } => format!("{} (it ended by {finish})", bundle.verdict),
+        }),
+    )
+}
+
+fn told(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, CallError>) -> String {
+    let at = endpoint.origin();
+    match answer {
+        Err(error) => format!("Now, at {at}: {}\n", harmless(&error.to_string())),
+        Ok(reply) => {
+            let count = |tokens: Option<u64>| tokens.map_or("?".to_owned(), |n| n.to_string());
+            format!(
+                "Now, at {at}: {} answered ({} tokens sent, {} written)\n{}",
+                harmless(&reply.model),
+                count(reply.usage.prompt),
+                count(reply.usage.completion),
+                reading(bundle, &reply.text)
+            )
+        }
+    }
+}
+
+/// How this version reads an answer; one reader serves both phases.
+fn reading(bundle: &Bundle, answer: &str) -> String {
+    match read(answer, &bundle.prompt.user) {
+        Outcome::Observed { text, .. } => format!(
+            "It is read as {} lines of observations:\n\n{}\n",
+            text.lines().count(),
+            harmless(&text)
+        ),
+        Outcome::Empty => format!("Nothing in it can be used:\n\n{}\n", harmless(answer)),
+        Outcome::Degenerate => format!(
+            "It repeats itself without an end:\n\n{}\n",
+            harmless(answer)
+        ),
+    }
+}
+
+/// The place named here, else the one that is configured for the phase.
+fn endpoint(args: &Args, bundle: &Bundle) -> anyhow::Result<Endpoint> {
+    if let (Some(base_url), Some(name)) = (&args.base_url, &args.api_key_env) {
+        let key = std::env::var(name).with_context(|| format!("{name} holds no key"))?;
+        return Ok(Endpoint::Configured {
+            base_url: base_url.clone(),
+            api_key: key.into(),
+        });
+    }
+    let config = args.sources.load()?;
+    let Some(own) = &phase(&config, bundle).endpoint else {
+        bail!(
+            "this phase borrows each conversation's own credential, which is in no bundle: give \
+             --base-url and --api-key-env, or --recorded to read the recorded answer"
+        );
+    };
+    Ok(Endpoint::Configured {
+        base_url: own.base_url.clone(),
+        api_key: own.api_key.clone(),
+    })
+}
+
+fn phase<'a>(config: &'a Config, bundle: &Bundle) -> &'a Phase {
+    match bundle.kind.as_str() {
+        "reflection" => &config.memory.reflection.phase,
+        _ => &config.memory.observation.phase,
+    }
+}

@@ -1,0 +1,276 @@
+//! Reproduction bundles: a model call of memory that came to nothing, in a file, so that somebody else
+//! can make it again (`diarist reproduce`).
+//!
+//! Written only where the operator named a folder. Secrets of every known shape are taken out of all
+//! text first; credentials and header values are never in it. Readable by the owner alone, one file a
+//! job, the newest few. Told by `ask` what was asked, by `worker` how the job ended.
+
+mod files;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Shop;
+use crate::llm::{CallError, CallSettings, Endpoint, Finish, Prompt, Reply};
+use crate::memory::PartKind;
+use crate::memory::redact::{Kind, Redactor};
+use crate::store::Job;
+
+/// What this version writes; another one may not be understood.
+pub const FORMAT: u32 = 1;
+
+/// A call as it is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bundle {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The version of Diarist that made the call.
+    pub diarist: String,
+    /// When it was kept, RFC 3339.
+    pub at: String,
+    /// `chunk` for the Observer, `reflection` for the Reflector.
+    pub kind: String,
+    /// How often the job was tried, this time included.
+    pub attempts: u32,
+    /// Scheme, host and port that were asked.
+    pub origin: String,
+    /// How it was asked.
+    pub asked: Asked,
+    /// What was asked, redacted.
+    pub prompt: Words,
+    /// What came of it.
+    pub answer: Answer,
+    /// Why the job came to nothing, in words.
+    pub verdict: String,
+}
+
+/// The parameters of a call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    pub model: String,
+    pub temperature: Option<f64>,
+    pub max_output_tokens: Option<u32>,
+    pub parameters: Map<String, Value>,
+    pub options: Map<String, Value>,
+    pub deadline_ms: u64,
+}
+
+/// A prompt's words.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Words {
+    pub system: String,
+    pub user: String,
+    /// Names of pictures and files; they themselves are left out.
+    pub attachments: Vec<String>,
+}
+
+/// An answer, or the provider's message in its place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Said {
+        text: String,
+        model: String,
+        finish: String,
+        prompt_tokens: Option<u64>,
+        completion_tokens: Option<u64>,
+    },
+    Failed {
+        class: String,
+        message: String,
+    },
+}
+
+impl Bundle {
+    /// How the call is made again.
+    #[must_use]
+    pub fn settings(&self) -> CallSettings {
+        CallSettings {
+            model: self.asked.model.clone(),
+            temperature: self.asked.temperature,
+            max_output_tokens: self.asked.max_output_tokens,
+            parameters: self.asked.parameters.clone(),
+            options: self.asked.options.clone(),
+            deadline: Duration::from_millis(self.asked.deadline_ms),
+        }
+    }
+
+    /// What is asked again. Attachments are not in a bundle.
+    #[must_use]
+    pub fn prompt(&self) -> Prompt {
+        Prompt {
+            system: self.prompt.system.clone(),
+            user: self.prompt.user.clone(),
+            attachments: Vec::new(),
+        }
+    }
+}
+
+/// The last call of each running job, while bundles are wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(Mutex<HashMap<i64, Attempt>>);
+
+#[derive(Debug)]
+struct Attempt {
+    origin: String,
+    settings: CallSettings,
+    prompt: Prompt,
+    answer: Result<Reply, CallError>,
+}
+
+impl Attempts {
+    fn with<T>(&self, look: impl FnOnce(&mut HashMap<i64, Attempt>) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A call was made for `job`.
+pub(super) fn asked(
+    shop: &Shop,
+    job: &Job,
+    endpoint: &Endpoint,
+    settings: CallSettings,
+    prompt: &Prompt,
+    answer: &Result<Reply, CallError>,
+) {
+    if shop.settings.now().bundles.is_none() {
+        return;
+    }
+    let attempt = Attempt {
+        origin: endpoint.origin(),
+        settings,
+        prompt: prompt.clone(),
+        answer: answer.clone(),
+    };
+    shop.attempts.with(|held| held.insert(job.id, attempt));
+}
+
+/// `job` has ended: with a part that is worth nothing to look at, or because of `verdict`.
+pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
+    let attempt = shop.attempts.with(|held| held.remove(&job.id));
+    let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
+        return;
+    };
+    let settings = shop.settings.now();
+    let Some(folder) = settings.bundles.clone() else {
+        return;
+    };
+    let at = jiff::Timestamp::from_millisecond(shop.clock.now_ms());
+    let at = at.map_or_else(|_| String::new(), |at| at.to_string());
+    let own = settings.observer.redactor.clone();
+    let (kind, id, attempts) = (job.work.kind, job.id, job.attempts);
+    let verdict = verdict.to_owned();
+    let written = tokio::task::spawn_blocking(move || {
+        let bundle = bundle(&attempt, kind, attempts, at, verdict, &own);
+        files::write(&folder, kind.name(), id, &bundle)
+    });
+    match written.await {
+        Ok(Ok(path)) => {
+            tracing::info!(path = %path.display(), "kept a model call that came to nothing")
+        }
+        Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
+        // The thread died; there is nothing more to say of a file that is only for people.
+        Err(_) => {}
+    }
+}
+
+fn bundle(
+    attempt: &Attempt,
+    kind: PartKind,
+    attempts: u32,
+    at: String,
+    verdict: String,
+    own: &Redactor,
+) -> Bundle {
+    // Whatever the operator lets the models read: this may be handed to strangers.
+    let every = Redactor::new(Kind::ALL.to_vec(), Vec::new());
+    let clean = |text: &str| every.clean(&own.clean(text));
+    let settings = &attempt.settings;
+    let table = |table: &Map<String, Value>| -> Map<String, Value> {
+        let entries = table.iter();
+        entries
+            .map(|(key, value)| (key.clone(), cleaned(value, &clean)))
+            .collect()
+    };
+    Bundle {
+        format: FORMAT,
+        diarist: env!("CARGO_PKG_VERSION").to_owned(),
+        at,
+        kind: kind.name().to_owned(),
+        attempts,
+        origin: attempt.origin.clone(),
+        asked: Asked {
+            model: settings.model.clone(),
+            temperature: settings.temperature,
+            max_output_tokens: settings.max_output_tokens,
+            parameters: table(&settings.parameters),
+            options: table(&settings.options),
+            deadline_ms: u64::try_from(settings.deadline.as_millis()).unwrap_or(u64::MAX),
+        },
+        prompt: Words {
+            system: clean(&attempt.prompt.system),
+            user: clean(&attempt.prompt.user),
+            attachments: attempt
+                .prompt
+                .attachments
+                .iter()
+                .map(|attached| clean(&attached.name))
+                .collect(),
+        },
+        answer: match &attempt.answer {
+            Ok(reply) => Answer::Said {
+                text: clean(&reply.text),
+                model: reply.model.clone(),
+                finish: match reply.finish {
+                    Finish::Stop => "stop",
+                    Finish::Length => "length",
+                    Finish::Other => "other",
+                }
+                .to_owned(),
+                prompt_tokens: reply.usage.prompt,
+                completion_tokens: reply.usage.completion,
+            },
+            Err(error) => Answer::Failed {
+                class: error.class().to_owned(),
+                message: clean(error.message()),
+            },
+        },
+        verdict: clean(&verdict),
+    }
+}
+
+fn cleaned(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(text)),
+        Value::Array(values) => values.iter().map(|value| cleaned(value, clean)).collect(),
+        Value::Object(table) => {
+            let entries = table.iter();
+            entries
+                .map(|(key, value)| (key.clone(), cleaned(value, clean)))
+                .collect()
+        }
+        plain => plain.clone(),
+    }
+}
+
+/// Reads a bundle.
+///
+/// # Errors
+/// In words, where it is none, or one of another format.
+pub fn read(path: &std::path::Path) -> Result<Bundle, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let bundle: Bundle =
+        serde_json::from_str(&text).map_err(|error| format!("it is no bundle: {error}"))?;
+    if bundle.format != FORMAT {
+        let found = bundle.format;
+        return Err(format!(
+            "it is of format {found}; this version knows {FORMAT}"
+        ));
+    }
+    Ok(bundle)
+}

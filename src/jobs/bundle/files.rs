@@ -1,0 +1,144 @@
+//! Bundles as files: for the owner's eyes, a bounded number of a bounded size.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::Bundle;
+
+/// Bundles in a folder at most; the oldest goes first.
+const KEPT: usize = 50;
+
+/// Largest bundle, in bytes: any prompt a model can read.
+const LARGEST: usize = 8 * 1024 * 1024;
+
+const PREFIX: &str = "diarist-call-";
+
+/// Writes the bundle of a job, in the place of an earlier one of it.
+pub(super) fn write(folder: &Path, kind: &str, job: i64, bundle: &Bundle) -> io::Result<PathBuf> {
+    let text = serde_json::to_vec_pretty(bundle)?;
+    if text.len() > LARGEST {
+        return Err(io::Error::other(format!(
+            "it holds {} bytes, more than {LARGEST}",
+            text.len()
+        )));
+    }
+    make(folder)?;
+    let path = folder.join(format!("{PREFIX}{kind}-{job}.json"));
+    // Under another name first: whoever looks never finds half of one.
+    let making = folder.join(format!("{PREFIX}{kind}-{job}.part"));
+    // What a crash left behind may have other rights.
+    let _absent = fs::remove_file(&making);
+    let mut file = private(&making)?;
+    file.write_all(&text)?;
+    drop(file);
+    fs::rename(&making, &path)?;
+    prune(folder)?;
+    Ok(path)
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt as _;
+        builder.mode(0o700);
+    }
+    builder.create(folder)
+}
+
+fn private(path: &Path) -> io::Result<fs::File> {
+    let mut options = OpenOptions::new();
+    // Never through a link that somebody put there.
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    options.open(path)
+}
+
+fn prune(folder: &Path) -> io::Result<()> {
+    let mut bundles: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            // Nothing else in the folder is ours to delete.
+            name.starts_with(PREFIX) && name.ends_with(".json")
+        })
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    bundles.sort_unstable();
+    let surplus = bundles.len().saturating_sub(KEPT);
+    for (_, path) in bundles.drain(..surplus) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Answer, Asked, FORMAT, Words};
+    use super::*;
+
+    fn bundle(text: &str) -> Bundle {
+        Bundle {
+            format: FORMAT,
+            diarist: "0".to_owned(),
+            at: String::new(),
+            kind: "chunk".to_owned(),
+            attempts: 1,
+            origin: "http://h".to_owned(),
+            asked: Asked {
+                model: "m".to_owned(),
+                temperature: None,
+                max_output_tokens: None,
+                parameters: serde_json::Map::new(),
+                options: serde_json::Map::new(),
+                deadline_ms: 1,
+            },
+            prompt: Words {
+                system: String::new(),
+                user: text.to_owned(),
+                attachments: Vec::new(),
+            },
+            answer: Answer::Failed {
+                class: "fatal".to_owned(),
+                message: "no".to_owned(),
+            },
+            verdict: "no".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_bundle_is_the_owners_alone_and_the_newest_stay() {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("deeper/bundles");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("notes.txt"), "mine").unwrap();
+        let mut last = PathBuf::new();
+        for job in 0..i64::try_from(KEPT).unwrap() + 10 {
+            last = write(&folder, "chunk", job, &bundle("words")).unwrap();
+        }
+        let again = write(&folder, "chunk", 59, &bundle("other words")).unwrap();
+        assert_eq!(last, again, "one a job");
+        let left = fs::read_dir(&folder).unwrap().count();
+        assert_eq!(left, KEPT + 1, "and what is not ours");
+        assert_eq!(
+            super::super::read(&last).unwrap().prompt.user,
+            "other words"
+        );
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&last).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        let endless = bundle(&"x".repeat(LARGEST));
+        assert!(write(&folder, "chunk", 1_000, &endless).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Which model is asked, and with what: tables, tiers, settings, options.
+
+use std::collections::BTreeMap;
+
+use diarist::config::{self, Models};
+
+use super::{Given, assert_problems};
+
+#[test]
+fn a_model_may_depend_on_the_size_of_the_prompt() {
+    let tiers = |pairs: &[(u32, &str)]| {
+        let tiers = pairs
+            .iter()
+            .map(|(up_to, name)| (*up_to, (*name).to_owned()));
+        Some(Models::Tiers(tiers.collect()))
+    };
+    let memory = Given::file(
+        "[memory.observation.model]\n\"200_000\" = \"Mid.1/x\"\n20000 = \"small\"\n1000000 = \"large\"",
+    )
+    .valid()
+    .memory;
+    let expected = tiers(&[
+        (20_000, "small"),
+        (200_000, "Mid.1/x"),
+        (1_000_000, "large"),
+    ]);
+    assert_eq!(memory.observation.phase.model, expected, "in any order");
+    assert_eq!(memory.reflection.phase.model, expected, "lent as a name is");
+
+    let memory = Given::file("memory.model = { 5 = \"a\" }")
+        .env("DIARIST__MEMORY__MODEL", r#"{"9": "b", "7": "c"}"#)
+        .valid()
+        .memory;
+    let from_environment = tiers(&[(7, "c"), (9, "b")]);
+    assert_eq!(memory.reflection.phase.model, from_environment);
+
+    assert_problems(
+        &Given::file("memory.model = { 0 = \"a\", many = \"b\", 5 = 7, 6 = \" \" }"),
+        &[
+            "memory.model: \"0\" is not a number of tokens",
+            "memory.model: the model for prompts up to 5 tokens is not a name",
+            "memory.model: the model for prompts up to 6 tokens is not a name",
+            "memory.model: \"many\" is not a number of tokens",
+        ],
+    );
+    assert_problems(
+        &Given::file("memory.model = {}"),
+        &["memory.model: the table names no model"],
+    );
+    assert_problems(
+        &Given::file("memory.model = { \"1_0\" = \"a\", 10 = \"b\" }"),
+        &["memory.model: the table names no model, or two for one bound"],
+    );
+}
+
+#[test]
+fn what_a_model_is_asked_with() {
+    let phase = Given::file(
+        "[memory.observation]\nmodel_settings = { temperature = 1, top_p = 0.9, max_output_tokens = 500 }\n\
+         [memory.observation.provider_options]\nthinking = { type = \"disabled\", Budget = 0 }",
+    )
+    .valid()
+    .memory
+    .observation
+    .phase;
+    assert!((phase.temperature - 1.0).abs() < 1e-9);
+    assert_eq!(phase.max_output_tokens, Some(500));
+    assert_eq!(
+        serde_json::Value::Object(phase.parameters),
+        serde_json::json!({"top_p": 0.9})
+    );
+    assert_eq!(
+        serde_json::Value::Object(phase.options),
+        serde_json::json!({"thinking": {"Budget": 0, "type": "disabled"}})
+    );
+    assert_problems(
+        &Given::file(
+            "[memory.observation]\ntemperature = 0.5\nmax_output_tokens = 7\n\
+             model_settings = { temperature = 1, max_output_tokens = 5 }\n\
+             [memory.reflection]\nmodel_settings = { top_p = 3, budget = 1, seed = 1.5 }\n\
+             provider_options = { messages = [], stream = true, n = 1 }",
+        ),
+        &[
+            "memory.observation.model_settings: memory.observation.temperature is set as well",
+            "memory.observation.model_settings: memory.observation.max_output_tokens is set as well",
+            "memory.reflection.provider_options: \"messages\" is Diarist's to write",
+            "memory.reflection.provider_options: \"stream\" is Diarist's to write",
+            "memory.reflection.model_settings: \"budget\" is no setting that models share",
+            "memory.reflection.model_settings: seed = 1.5 cannot be",
+            "memory.reflection.model_settings: top_p = 3 cannot be",
+        ],
+    );
+}
+
+#[test]
+fn a_table_in_force_is_printed_as_it_could_be_written() {
+    let given = Given::file("memory.reflection.provider_options = { a = { b = [1, \"x\"] } }");
+    let env = BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]);
+    let file = given.file.as_ref().map(tempfile::NamedTempFile::path);
+    let printed = config::effective(&given.flags, &env, file).unwrap();
+    let line = r#"provider_options = { "a" = { "b" = [1, "x"] } }"#;
+    assert!(printed.contains(line), "{printed}");
+    let again = Given::file(&printed)
+        .valid()
+        .memory
+        .reflection
+        .phase
+        .options;
+    assert_eq!(again, given.valid().memory.reflection.phase.options);
+}
