@@ -26,7 +26,7 @@ use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Policy, render};
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
-use crate::proxy::{Limits, Memory, Overflow, Proxy};
+use crate::proxy::{Limits, Memory, Overflow, Proxy, Turns};
 use crate::server::{BindError, Drained, Server, Settings};
 use crate::store::recall::Recall;
 use crate::store::{Reopening, Store};
@@ -110,6 +110,7 @@ impl App {
             read_only: config.memory.read_only,
             rules: rules(config),
             overflow: overflow(config),
+            rescuing: Turns::default(),
             audit: audit.clone(),
             unfinished: Arc::default(),
         };

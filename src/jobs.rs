@@ -24,6 +24,7 @@ mod payload;
 mod prepare;
 mod recorder;
 mod reflector;
+mod rescue;
 mod routes;
 mod settings;
 mod shorten;
@@ -62,6 +63,7 @@ pub(crate) struct Shop {
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) windows: Arc<observer::Windows>,
     pub(crate) drafts: Arc<observer::Drafts>,
+    pub(crate) rescues: Arc<rescue::Rescues>,
     /// What is in force now. Whoever does one thing takes it once: a reload in between must not
     /// mix two configurations in one job.
     pub(crate) settings: InForce,
@@ -91,6 +93,7 @@ impl Shop {
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
             windows: Arc::default(),
             drafts: Arc::default(),
+            rescues: Arc::default(),
             settings,
             untold: Arc::default(),
             spent: Arc::default(),
@@ -246,6 +249,25 @@ impl Jobs {
             let _ = tell.send(applied);
         });
         told.await.unwrap_or(Ok(None))
+    }
+}
+
+impl Jobs {
+    /// Has `exchange`, which was refused as too long when it was sent with `sent`, observed up to its
+    /// message `to_count`, and waits for that: the only time a client waits for a model. What it may
+    /// go out with instead is stored when it is recorded, and not before. `None` where nothing came
+    /// of it `within` the time.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn rescue(
+        &self,
+        exchange: &Exchange,
+        sent: Option<crate::memory::SnapshotId>,
+        to_count: usize,
+        within: Duration,
+    ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
+        rescue::rescue(&self.shop, exchange, sent, to_count, within).await
     }
 }
 

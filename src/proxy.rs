@@ -39,6 +39,7 @@ use tokio::sync::Semaphore;
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
 pub use self::memory::{Memory, Overflow};
+pub use self::overflow::Turns;
 pub use self::rehearse::Rehearsal;
 use self::watch::Watch;
 use crate::tasks::Tasks;

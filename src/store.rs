@@ -352,6 +352,29 @@ pub struct NewSnapshot {
     pub at_ms: i64,
 }
 
+/// What was observed for a request while its client waited, and is not stored yet.
+#[derive(Clone, Debug)]
+pub struct Adoption {
+    /// The chunks, in order.
+    pub parts: Vec<NewPart>,
+    /// How parts are written that were not frozen before.
+    pub rendering: Rendering,
+    /// What the request went out with. Its parts are stored ones and, behind them, those of `parts`,
+    /// numbered from -1 downwards.
+    pub snapshot: NewSnapshot,
+}
+
+/// The same, stored.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    /// The lineage of the request.
+    pub lineage: i64,
+    /// The ids of the chunks, in order.
+    pub parts: Vec<PartId>,
+    /// The snapshot.
+    pub snapshot: Snapshot,
+}
+
 /// A thread or lineage for people.
 #[derive(Clone, Debug)]
 pub struct ThreadRow {
@@ -432,6 +455,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// (or one that was forgotten) and another process recorded these messages first, its lineage
     /// is joined. [`StoreError::Forgotten`] where the messages before the new ones are not recorded.
     async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
+
+    /// [`Store::record`] for a request that was observed while its client waited: what was written for
+    /// it is stored with it, in one transaction, and is what it was sent with.
+    async fn adopt(
+        &self,
+        scope: &Scope,
+        record: &Record,
+        adoption: &Adoption,
+    ) -> Result<Adopted, StoreError>;
 
     /// The texts of `parts`, in the order given; missing ones are left out.
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Result<Vec<Part>, StoreError>;

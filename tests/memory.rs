@@ -39,6 +39,8 @@ mod observing;
 mod overflow;
 #[path = "memory/pieces.rs"]
 mod pieces;
+#[path = "memory/placement.rs"]
+mod placement;
 #[path = "memory/process.rs"]
 mod process;
 #[path = "memory/refusals.rs"]

@@ -9,7 +9,7 @@ use super::track::Track;
 use super::{Settings, Shop, events};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
-use crate::memory::{Node, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render};
+use crate::memory::{Node, Part, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 use crate::wire::Placement;
@@ -193,7 +193,21 @@ async fn draft(
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
     }
-    let wanted = shop.settings.now().hints;
+    Ok(Some(write(
+        shop, plan, &parts, rendering, occasion, settings,
+    )))
+}
+
+/// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says.
+pub(super) fn write(
+    shop: &Shop,
+    plan: Plan,
+    parts: &[Part],
+    rendering: Rendering,
+    occasion: &Occasion<'_>,
+    settings: &Settings,
+) -> NewSnapshot {
+    let wanted = settings.hints;
     let hints = parts
         .last()
         .filter(|last| last.body.span.to == plan.to)
@@ -217,7 +231,7 @@ async fn draft(
             rendering: part.rendering.unwrap_or(rendering),
         })
         .collect();
-    let snapshot = NewSnapshot {
+    NewSnapshot {
         to: plan.to,
         to_count: plan.to_count,
         pin: plan.pin,
@@ -233,9 +247,8 @@ async fn draft(
         tip: occasion.tip,
         tip_count: occasion.tip_count,
         at_once: occasion.at_once,
-        at_ms,
-    };
-    Ok(Some(snapshot))
+        at_ms: shop.clock.now_ms(),
+    }
 }
 
 /// By which settings a snapshot is made, for whoever asks later why it is as it is.

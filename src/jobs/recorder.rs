@@ -22,8 +22,8 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, standing,
 };
-use crate::memory::{Node, PartKind, Span, record};
-use crate::store::{NewJob, Offered, Record, StoreError};
+use crate::memory::{Node, PartKind, PartMeta, Span, record};
+use crate::store::{Adopted, Adoption, NewJob, Offered, Record, StoreError, Used};
 use crate::telemetry;
 
 /// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
@@ -174,7 +174,10 @@ impl Recorder {
         track.answered_ms = Some(exchange.answered_ms);
         track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
-        let recorded = self.shop.store.record(scope, &record).await?;
+        let recorded = match self.shop.rescues.of(exchange.used.snapshot) {
+            None => self.shop.store.record(scope, &record).await?,
+            Some(adoption) => self.adopt(&mut track, &record, &adoption).await?,
+        };
         track.joined(recorded, record.thread_key);
         track.waits();
         // Whatever is confirmed may make room for what had to wait.
@@ -188,6 +191,48 @@ impl Recorder {
             recall.complete(scope, tip, model, record.used, &track.snapshots);
         }
         Ok(track)
+    }
+
+    /// Writes down what was observed while the client waited, together with the request; from now on it
+    /// is what every other snapshot is.
+    async fn adopt(
+        &self,
+        track: &mut Track,
+        record: &Record,
+        adoption: &Adoption,
+    ) -> Result<i64, StoreError> {
+        let Adopted {
+            lineage,
+            parts,
+            snapshot,
+        } = self
+            .shop
+            .store
+            .adopt(&track.scope, record, adoption)
+            .await?;
+        for (id, part) in parts.into_iter().zip(&adoption.parts) {
+            track.settle(
+                part.kind,
+                &part.span,
+                &Settled::Written(PartMeta {
+                    id,
+                    kind: part.kind,
+                    span: part.span,
+                    tokens: part.tokens,
+                    message_tokens: part.message_tokens,
+                    asked: part.asked,
+                }),
+            );
+        }
+        track.snapshots.push(snapshot.meta.clone());
+        let used = Used {
+            snapshot: Some(snapshot.meta.id),
+            ..record.used.clone()
+        };
+        let recall = &self.shop.recall;
+        recall.insert(&track.scope, snapshot);
+        recall.agree(&track.scope, record.tip, &record.used, used);
+        Ok(lineage)
     }
 
     /// What waits for this conversation goes the way of its newest request, and is as urgent as that

@@ -6,6 +6,7 @@
 //! the same ranges and the unique key of a job makes the work happen once.
 
 mod early;
+pub mod rescue;
 mod shorten;
 mod size;
 mod standing;

@@ -31,6 +31,8 @@ pub(super) enum Rung {
     Refused,
     /// The request was refused as too long; everything observed was applied and it went out again.
     Observed,
+    /// It did not fit its model; a model was asked to observe more of it, and waited for.
+    Awaited,
     /// It did not fit its model; its oldest raw rounds were left out, with a note.
     Trimmed,
 }
@@ -43,6 +45,7 @@ impl Rung {
             Self::Original => "original",
             Self::Refused => "refused",
             Self::Observed => "observed",
+            Self::Awaited => "awaited",
             Self::Trimmed => "trimmed",
         }
     }

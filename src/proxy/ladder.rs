@@ -15,7 +15,7 @@ use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::overflow::Steps;
-use super::{Proxy, ProxyBody, ProxyError, body, forward};
+use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::store::Used;
 use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
 
@@ -82,7 +82,7 @@ pub(super) async fn again(
                 choice: choice.clone(),
                 excess: None,
             };
-            Steps::begin(memory, asked).next(&refused).await
+            Steps::begin(memory, asked, &|| None).next(&refused).await
         }
         Some(_) if choice.is_changed() => {
             Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
@@ -122,7 +122,8 @@ async fn shorten(
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
     let whole = refused.choice.clone();
-    let mut steps = Steps::begin(memory, asked);
+    let way = || lend::way_of(proxy, parts);
+    let mut steps = Steps::begin(memory, asked, &way);
     while let Some(again) = steps.next(&refused).await {
         let again = agree(memory, asked, &refused.choice, again).await;
         line.chosen(&again);

@@ -41,11 +41,8 @@ pub(super) fn after_head(
     let routes = memory.jobs.routes();
     let mut way = None;
     if response.status().is_success()
-        && let Some(target) = parts.uri.path_and_query()
-        && let Ok(uri) = proxy.upstream.uri_for(target)
-        && let Ok(url) = url::Url::parse(&uri.to_string())
+        && let Some(route) = way_of(proxy, parts)
     {
-        let route = BorrowedRoute::new(&url, &parts.headers);
         way = Some(route.hash());
         routes.lend(tenant, Arc::new(route));
     }
@@ -53,6 +50,13 @@ pub(super) fn after_head(
         routes.rest(&tenant, pause);
     }
     way
+}
+
+/// The way of a request to the upstream.
+pub(super) fn way_of(proxy: &Proxy, parts: &Parts) -> Option<BorrowedRoute> {
+    let uri = proxy.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
+    let url = url::Url::parse(&uri.to_string()).ok()?;
+    Some(BorrowedRoute::new(&url, &parts.headers))
 }
 
 fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::identify::Identity;
 use super::manners::Manners;
 use super::mode::Rules;
+use super::overflow::Turns;
 use crate::audit::Audit;
 use crate::history::History;
 use crate::jobs::{Exchange, Jobs};
@@ -47,6 +48,8 @@ pub struct Memory {
     pub rules: Rules,
     /// What is done for a request that does not fit its model, beyond what is free.
     pub overflow: Overflow,
+    /// Requests that are being observed while their clients wait.
+    pub rescuing: Turns,
     /// Where the audit lines go, if anywhere.
     pub audit: Option<Audit>,
     /// Answers under way.

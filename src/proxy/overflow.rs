@@ -4,13 +4,17 @@
 //! request longer, it goes. Beyond that the operator decides ([`Overflow`]). Nothing here sends
 //! anything: [`super::ladder`] asks for the next step for as long as the last one was refused.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::choose::{Block, Choice, Rung, place};
 use super::ladder::Refused;
 use super::memory::{Asked, Memory, Overflow};
+use crate::history::{Link, Scope};
+use crate::llm::BorrowedRoute;
 use crate::memory::{Snapshot, Trim, measure, render, trim};
+use crate::store::Used;
 use crate::wire::Placement;
 use crate::wire::chat::Parsed;
 use crate::wire::usage::Excess;
@@ -26,6 +30,9 @@ const TRIMS: usize = 3;
 /// turns that follow, each of which would otherwise be refused and cost the prompt cache again.
 const FILLED: (u64, u64) = (4, 5);
 
+/// Of that, so much is left raw where the rest is observed: the observations need room as well.
+const OBSERVED: (u64, u64) = (2, 3);
+
 /// Where the refusal does not say how much was too much.
 const HALF: (u64, u64) = (1, 2);
 
@@ -33,18 +40,27 @@ const HALF: (u64, u64) = (1, 2);
 pub(super) struct Steps<'a> {
     memory: &'a Memory,
     asked: &'a Asked,
+    way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
     applied: bool,
     shrunk: bool,
+    observed: bool,
     trims: usize,
 }
 
 impl<'a> Steps<'a> {
-    pub(super) fn begin(memory: &'a Memory, asked: &'a Asked) -> Self {
+    /// `way` is how the request went to the upstream.
+    pub(super) fn begin(
+        memory: &'a Memory,
+        asked: &'a Asked,
+        way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
+    ) -> Self {
         Self {
             memory,
             asked,
+            way,
             applied: false,
             shrunk: false,
+            observed: false,
             trims: 0,
         }
     }
@@ -60,7 +76,13 @@ impl<'a> Steps<'a> {
             return Some(self.choice(None, &refused.choice, Rung::Refused));
         }
         match self.memory.overflow {
-            Overflow::Pass | Overflow::Observe(_) => None,
+            Overflow::Pass => None,
+            // What is only read may leave no trace, and what was observed for it would be lost.
+            Overflow::Observe(within) if self.asked.writes && !self.observed => {
+                self.observed = true;
+                self.awaited(refused, within).await
+            }
+            Overflow::Observe(_) => None,
             Overflow::Trim if self.trims < TRIMS => {
                 self.trims += 1;
                 self.trimmed(refused).await
@@ -75,19 +97,8 @@ impl<'a> Steps<'a> {
 
     /// What an equal request went out with after the same refusal, else everything observed.
     async fn alike_or_applied(&self, refused: &Choice) -> Option<Choice> {
-        let (memory, asked) = (self.memory, self.asked);
-        let settled = memory
-            .recall
-            .settled(&asked.identity.scope, asked.history.tip()?);
-        if let Some(settled) = settled.filter(|settled| settled != refused.used())
-            && let Some(alike) = Choice::alike(memory, asked, &settled, refused).await
-            && alike.covered() > refused.covered()
-        {
-            let rung = match &alike.block {
-                Some(block) if block.trim.is_some() => Rung::Trimmed,
-                _ => Rung::Observed,
-            };
-            return Some(self.choice(alike.block, refused, rung));
+        if let Some(alike) = self.alike(refused).await {
+            return Some(alike);
         }
         // Where no block may stand, nothing is applied.
         self.placement(refused, None)?;
@@ -100,6 +111,63 @@ impl<'a> Steps<'a> {
         };
         (block.covered() > refused.covered())
             .then(|| self.choice(Some(block), refused, Rung::Observed))
+    }
+
+    /// What an equal request went out with after it was refused as this one was.
+    async fn alike(&self, refused: &Choice) -> Option<Choice> {
+        let (memory, asked) = (self.memory, self.asked);
+        let tip = asked.history.tip()?;
+        let settled = memory.recall.settled(&asked.identity.scope, tip)?;
+        if settled == *refused.used() {
+            return None;
+        }
+        let alike = Choice::alike(memory, asked, &settled, refused).await?;
+        let rung = match &alike.block {
+            Some(block) if block.trim.is_some() => Rung::Trimmed,
+            _ => Rung::Observed,
+        };
+        (alike.covered() > refused.covered()).then(|| self.choice(alike.block, refused, rung))
+    }
+
+    /// What is left observed while the client waits, as much of it as has to be.
+    async fn awaited(&self, refused: &Refused, within: Duration) -> Option<Choice> {
+        let (memory, asked) = (self.memory, self.asked);
+        let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
+        // Of equal requests one has its history observed; the others wait for what comes of it.
+        let turn = memory.rescuing.of(scope, tip);
+        let _turn = turn.lock().await;
+        if let Some(alike) = self.alike(&refused.choice).await {
+            return Some(alike);
+        }
+        self.placement(&refused.choice, None)?;
+        let to_count = self.cut(refused, OBSERVED).await?.to_count;
+        let way = (self.way)().map(Arc::new);
+        let hash = way.as_ref().map(|way| way.hash());
+        if let Some(way) = way.filter(|_| memory.jobs.borrows()) {
+            memory.jobs.routes().lend(scope.tenant, way);
+        }
+        let now = jiff::Timestamp::now().as_millisecond();
+        let exchange = asked.clone().exchange(Used::default(), hash, now);
+        let sent = refused.choice.used().snapshot;
+        let snapshot = memory
+            .jobs
+            .rescue(&exchange, sent, to_count, within)
+            .await
+            .inspect_err(|error| tracing::warn!(error = %error, "nothing could be observed"))
+            .ok()??;
+        let block = Block {
+            placement: self.placement(&refused.choice, Some(&snapshot))?,
+            snapshot: Some(snapshot),
+            trim: None,
+        };
+        if block.covered() <= refused.choice.covered() {
+            return None;
+        }
+        let choice = self.choice(Some(block), &refused.choice, Rung::Awaited);
+        let (was, now) = (refused.choice.used(), choice.used().clone());
+        // Before the turn ends, so that the next one finds it.
+        memory.recall.agree(scope, tip, was, now);
+        Some(choice)
     }
 
     /// Where the block stands: where it stood, else where that of `snapshot` would.
@@ -137,7 +205,7 @@ impl<'a> Steps<'a> {
             return None;
         }
         let placement = self.placement(&refused.choice, None)?;
-        let trim = self.cut(refused).await?;
+        let trim = self.cut(refused, (1, 1)).await?;
         let block = Block {
             snapshot: refused.choice.snapshot().cloned(),
             trim: Some(trim),
@@ -146,8 +214,8 @@ impl<'a> Steps<'a> {
         Some(self.choice(Some(block), &refused.choice, Rung::Trimmed))
     }
 
-    /// Where the history is cut so that what is left fits.
-    async fn cut(&self, refused: &Refused) -> Option<Trim> {
+    /// Where the history is cut so that what is left fits into this share of what would.
+    async fn cut(&self, refused: &Refused, share: (u64, u64)) -> Option<Trim> {
         let asked = self.asked;
         let (parsed, history) = (Arc::clone(&asked.parsed), Arc::clone(&asked.history));
         let (covered, bytes) = (refused.choice.covered(), refused.choice.bytes);
@@ -169,7 +237,8 @@ impl<'a> Steps<'a> {
             } else {
                 u64::from(render::preamble_tokens(1))
             };
-            let budget = allowed(sent, excess).saturating_sub(rest + note);
+            let allowed = allowed(sent, excess) * share.0 / share.1;
+            let budget = allowed.saturating_sub(rest + note);
             trim::cut(&history, &weights, covered, budget)
         });
         weighed.await.ok().flatten()
@@ -195,4 +264,23 @@ fn weigh(parsed: &Parsed, model: &str) -> Vec<u32> {
         said.map_or(0, |said| measure::estimate(&said, model))
     };
     (0..parsed.messages().len()).map(weigh).collect()
+}
+
+/// Requests by owner and tip, each with the turn that its equals take one after the other.
+#[derive(Debug, Default)]
+pub struct Turns(Mutex<HashMap<([u8; 32], Link), Weak<Turn>>>);
+
+type Turn = tokio::sync::Mutex<()>;
+
+impl Turns {
+    fn of(&self, scope: &Scope, tip: Link) -> Arc<Turn> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = turns.entry((scope.tenant, tip)).or_default();
+        turn.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *turn = Arc::downgrade(&new);
+            new
+        })
+    }
 }

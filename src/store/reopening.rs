@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes,
-    Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
+    OpenError, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
+    Waiting,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
@@ -184,6 +185,10 @@ impl Store for Reopening {
 
     async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
         forward!(self, record(scope, record))
+    }
+
+    async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {
+        forward!(self, adopt(scope, record, adoption))
     }
 
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Answer<Vec<Part>> {

@@ -257,6 +257,10 @@ RETURNING id";
 pub(super) const DROP_JOB: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";
+/// The chunk of a range (`$3`: from, `$4`: to).
+pub(super) const CHUNK_OF_SPAN: &str = "
+SELECT id FROM parts
+WHERE tenant = $1 AND resource = $2 AND to_link = $4 AND from_link = $3 AND kind = 'chunk'";
 
 /// Gives a job back until `$5`; `$6` counts an empty answer.
 pub(super) const RETRY: &str = "

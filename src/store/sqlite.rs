@@ -6,6 +6,7 @@
 //! begun with the write lock, so they never fail halfway for want of it. This file decides how
 //! statements are run; `read`, `record`, `queue`, `snapshots` and `people` say which.
 
+mod adopt;
 mod books;
 mod error;
 mod open;
@@ -36,8 +37,8 @@ use crate::tasks::Tasks;
 pub use error::OpenError;
 
 use super::{
-    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record,
-    Release, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
+    Probes, Record, Release, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -269,6 +270,14 @@ impl Store for SqliteStore {
         let (scope, record) = (scope.clone(), record.clone());
         self.write("store record", move |conn| {
             Box::pin(record::record(conn, scope, record))
+        })
+        .await
+    }
+
+    async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {
+        let (scope, record, adoption) = (scope.clone(), record.clone(), adoption.clone());
+        self.write("store adopt", move |conn| {
+            Box::pin(adopt::adopt(conn, scope, record, adoption))
         })
         .await
     }

@@ -125,12 +125,11 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
         let answer = rig.talk(&talk, turn..=turn).await;
         let body = rig.last().body.clone();
         noted = memchr::memmem::find(&body, NOTE.as_bytes()).is_some();
-        let wanted = if noted {
-            "active; rung=trimmed"
-        } else {
-            "active"
-        };
-        assert_eq!(answer.memory(), wanted, "turn {turn}");
+        assert_eq!(
+            noted,
+            answer.memory() == "active; rung=trimmed",
+            "turn {turn}"
+        );
         if !noted {
             break;
         }
@@ -259,4 +258,171 @@ async fn system_messages_among_the_rounds_stay_word_for_word() {
     );
     let note = messages(&rig.last().body)[1]["content"].to_string();
     assert!(note.contains("From now on answer in rhyme-77."), "{note}");
+}
+
+/// Observes only when it has to, and then while the client waits.
+async fn observing() -> Rig {
+    let settings = [
+        ("MEMORY__OVERFLOW", "observe"),
+        ("MEMORY__OVERFLOW_TIMEOUT", "20s"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| {
+        rules.alternate = true;
+        rules.system_first = true;
+    });
+    rig
+}
+
+fn observers(rig: &Rig) -> usize {
+    rig.provider.record_of(Part::Observer).len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_is_observed_while_the_client_waits_once() {
+    let mut rig = observing().await;
+    let talk = Talk::new("ada");
+    let window = 8_000;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    // Nothing of it was ever recorded, and a stream is asked for.
+    let answer = rig.send(&talk.streamed(24)).await;
+    assert_eq!(
+        (answer.status, answer.memory()),
+        (200, "active; rung=awaited")
+    );
+    assert!(answer.text().contains("[DONE]"));
+    assert_eq!(rig.got().len(), 2, "refused, observed, sent again");
+    let asked = observers(&rig);
+    assert!((1..=4).contains(&asked), "{asked}");
+    let sent = rig.last();
+    assert!(sent.accepted() && sent.measured.unwrap().prompt_tokens < window);
+    let (parts, client) = (messages(&sent.body), talk.messages(24));
+    assert_eq!(parts[0], client[0]);
+    let block = parts[1]["content"].as_str().unwrap();
+    assert!(block.starts_with("<diarist-log") && !block.contains(NOTE));
+    assert!(block.contains("canary77"), "what was said is in the log");
+    let kept = raw_tail(&parts, &client);
+    assert!(kept > 2 && kept == parts.len() - 2, "the newest stay, raw");
+
+    // It is memory like any other: repeated alike, by a process that was not there, and gone on from.
+    rig.quiet().await;
+    rig.restart().await;
+    rig.send(&talk.streamed(24)).await;
+    assert_eq!(rig.last().body, sent.body);
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(25)).await;
+    assert_eq!((answer.status, answer.memory()), (200, "active"));
+    assert_eq!(rig.got().len(), before + 1);
+    let head = messages(&rig.last().body);
+    assert_eq!(head[..parts.len() - 1], parts[..parts.len() - 1]);
+    rig.quiet().await;
+    assert_eq!(observers(&rig), asked, "no model was asked again");
+    let lines = rig.audited(3).await;
+    assert_eq!(
+        (&lines[0]["rung"], &lines[0]["cause"]),
+        (&json!("awaited"), &json!("overflow"))
+    );
+    assert_eq!(
+        rig.number("SELECT count(*) FROM snapshots WHERE id < 1")
+            .await,
+        0
+    );
+    assert_eq!(
+        rig.number("SELECT count(*) FROM requests WHERE snapshot < 1")
+            .await,
+        0
+    );
+}
+
+/// What is buffered is applied first; where it is enough, nobody waits for a model.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_observed_already_is_applied_before_anybody_waits() {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+        ("MEMORY__OVERFLOW", "observe"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=12).await;
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    let (asked, before) = (observers(&rig), rig.got().len());
+    let answer = rig.send(&talk.body(13)).await;
+    assert_eq!(answer.memory(), "active; rung=observed");
+    assert_eq!((observers(&rig), rig.got().len()), (asked, before + 2));
+    rig.quiet().await;
+    // Where it is not, the rest is observed, and it is sent once more: three times in all.
+    let (asked, before) = (observers(&rig), rig.got().len());
+    rig.provider.rules(|rules| rules.window = Some(2_600));
+    let mut longer = talk.body(16);
+    longer["model"] = json!("gpt-other");
+    let answer = rig.send(&longer).await;
+    assert_eq!(
+        (answer.status, answer.memory()),
+        (200, "active; rung=awaited"),
+        "{}",
+        answer.text()
+    );
+    assert!(observers(&rig) > asked);
+    assert!(rig.got().len() <= before + 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves_no_trace() {
+    let settings = [
+        ("MEMORY__OVERFLOW", "observe"),
+        ("MEMORY__OVERFLOW_TIMEOUT", "300ms"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    let talk = Talk::new("ada");
+    for observer in [silent, Behaviour::failing(500)] {
+        rig.provider.behave(Part::Observer, observer);
+        let before = rig.got().len();
+        let answer = rig.send(&talk.body(24)).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+        assert_eq!(rig.got().len(), before + 1);
+    }
+    rig.quiet().await;
+    for rows in [
+        "SELECT count(*) FROM nodes",
+        "SELECT count(*) FROM parts",
+        "SELECT count(*) FROM snapshots",
+        "SELECT count(*) FROM jobs",
+    ] {
+        assert_eq!(rig.number(rows).await, 0, "{rows}");
+    }
+    // What is only read waits for nobody either.
+    rig.provider.behave(Part::Observer, Behaviour::default());
+    let asked = observers(&rig);
+    let read = [("x-diarist-memory", "read")];
+    let answer = rig.send_as("Bearer sk-test", &read, &talk.body(24)).await;
+    assert_eq!((answer.status, observers(&rig)), (400, asked));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
+    let rig = observing().await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let talk = Talk::new("ada");
+    let body = talk.body(24);
+    let answers = futures_util::future::join_all((0..6).map(|_| rig.send(&body))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    let waited = answers
+        .iter()
+        .filter(|answer| answer.memory().contains("awaited"));
+    assert_eq!(waited.count(), 1, "the others go out as that one");
+    let got = rig.got();
+    let accepted: std::collections::BTreeSet<_> = got
+        .iter()
+        .filter(|entry| entry.accepted())
+        .map(|entry| entry.body.clone())
+        .collect();
+    assert_eq!(accepted.len(), 1);
 }

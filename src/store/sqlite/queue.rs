@@ -176,7 +176,8 @@ pub(super) async fn commit_by_code(
     new_part(conn, &scope, part, at_ms).await
 }
 
-async fn new_part(
+/// Stores a part; `None` where its span has one.
+pub(super) async fn new_part(
     conn: &mut SqliteConnection,
     scope: &Scope,
     part: NewPart,

@@ -16,10 +16,21 @@ pub(super) async fn record(
     scope: Scope,
     record: Record,
 ) -> Answer<i64> {
-    if !stands(conn, &scope, &record).await? {
+    let lineage = history(conn, &scope, &record).await?;
+    request(conn, &scope, lineage, &record).await?;
+    Ok(lineage)
+}
+
+/// The messages of the request, and what it confirms; its lineage.
+pub(super) async fn history(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    record: &Record,
+) -> Answer<i64> {
+    if !stands(conn, scope, record).await? {
         return Err(StoreError::Forgotten);
     }
-    let lineage = lineage(conn, &scope, &record).await?;
+    let lineage = lineage(conn, scope, record).await?;
     if !record.new_nodes.is_empty() {
         query(sql::NEW_NODES)
             .bind(scope.tenant.as_slice())
@@ -33,8 +44,18 @@ pub(super) async fn record(
             .execute(&mut *conn)
             .await?;
     }
-    confirm(conn, &scope, &record).await?;
-    credit(conn, &scope, lineage, &record).await?;
+    confirm(conn, scope, record).await?;
+    credit(conn, scope, lineage, record).await?;
+    Ok(lineage)
+}
+
+/// The request itself.
+pub(super) async fn request(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    record: &Record,
+) -> Answer<()> {
     query(sql::RECORD_REQUEST)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -61,8 +82,7 @@ pub(super) async fn record(
         .bind(way(record.way.as_ref()))
         .execute(&mut *conn)
         .await?;
-    traces(conn, &scope, lineage, &record).await?;
-    Ok(lineage)
+    traces(conn, scope, lineage, record).await
 }
 
 /// What later requests find this one by that do not continue its chain.

@@ -1,0 +1,207 @@
+//! A request that does not fit its model is observed while its client waits: the one exception to
+//! INV-FREE, chosen by the operator.
+//!
+//! Nothing is stored before the upstream has accepted what comes of it (INV-OWN): until then the new
+//! chunks and their snapshot live here, under a number that no store gives. The recorder takes them
+//! over with the exchange ([`Rescues::of`]). Called by [`super::Jobs::rescue`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+
+use super::payload::{self, Telling};
+use super::prepare::{Occasion, load, write};
+use super::weigh::weigh;
+use super::worker::{self, Answered};
+use super::{Exchange, Shop};
+use crate::memory::advance::{Path, overflow, rescue::unobserved};
+use crate::memory::{
+    NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
+    Span, dates, render,
+};
+use crate::store::{Adoption, Job, NewJob, StoreError};
+
+/// Model calls for one request at the same time.
+const AT_ONCE: usize = 4;
+
+/// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.
+const HELD: usize = 256;
+
+/// What was observed and is not stored yet, by the number its snapshot has until then.
+#[derive(Debug, Default)]
+pub(crate) struct Rescues {
+    held: Mutex<BTreeMap<i64, Arc<Adoption>>>,
+    last: AtomicI64,
+}
+
+impl Rescues {
+    fn hold(&self, adoption: Adoption) -> SnapshotId {
+        // Stored snapshots count upwards from 1.
+        let id = self.last.fetch_sub(1, Ordering::Relaxed) - 1;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.insert(id, Arc::new(adoption));
+        if held.len() > HELD {
+            held.pop_last();
+        }
+        SnapshotId(id)
+    }
+
+    /// What has to be stored before a request can be recorded that was sent with `snapshot`.
+    pub(super) fn of(&self, snapshot: Option<SnapshotId>) -> Option<Arc<Adoption>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(&snapshot?.0).cloned()
+    }
+}
+
+/// Observes `exchange`, which was refused when it was sent with the snapshot `sent`, up to its message
+/// `to_count`, for no longer than `within`. What is written by then counts, if it makes the request
+/// smaller.
+pub(super) async fn rescue(
+    shop: &Shop,
+    exchange: &Exchange,
+    sent: Option<SnapshotId>,
+    to_count: usize,
+    within: Duration,
+) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let deadline = tokio::time::Instant::now() + within;
+    let (scope, history) = (&exchange.scope, &exchange.history);
+    let mut track = load(shop, scope, history).await?;
+    let known = track.nodes.len();
+    let new = weigh(shop, exchange, known, None).await?;
+    track.nodes.extend(new);
+    track.snapshots.retain(|known| Some(known.id) == sent);
+    let settings = shop.settings.now();
+    let ranges = unobserved(&track.path(), to_count, settings.policy.message_tokens);
+    let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+    let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
+    let telling = Telling {
+        zone: zone.clone(),
+        pauses: settings.temporal_markers,
+    };
+    let calls = ranges.into_iter().map(|(span, message_tokens)| {
+        let (nodes, telling) = (Arc::clone(&nodes), telling.clone());
+        async move { observed(shop, exchange, nodes, telling, span, message_tokens).await }
+    });
+    let mut calls = std::pin::pin!(futures_util::stream::iter(calls).buffered(AT_ONCE));
+    let mut parts: Vec<NewPart> = Vec::new();
+    // In order: what lies behind a range that failed would leave a gap.
+    while let Ok(Some(Some(part))) = tokio::time::timeout_at(deadline, calls.next()).await {
+        parts.push(part);
+    }
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    track
+        .parts
+        .extend(parts.iter().zip(1..).map(|(part, number)| PartMeta {
+            id: PartId(-number),
+            kind: part.kind,
+            span: part.span,
+            tokens: part.tokens,
+            message_tokens: part.message_tokens,
+            asked: part.asked,
+        }));
+    let path = Path {
+        work: &[],
+        ..track.path()
+    };
+    let Some(plan) = overflow(&path, &settings.policy) else {
+        return Ok(None);
+    };
+    let rendering = Rendering {
+        preamble: render::PREAMBLE_VERSION,
+        as_of: dates::date(shop.clock.now_ms(), zone),
+    };
+    let stored: Vec<PartId> = plan.parts.iter().copied().filter(|id| id.0 > 0).collect();
+    let mut written = shop.store.parts(scope, &stored).await?;
+    if written.len() != stored.len() {
+        return Ok(None);
+    }
+    let new = plan.parts[stored.len()..].iter().filter_map(|id| {
+        let part = parts.get(usize::try_from(-id.0 - 1).ok()?)?;
+        Some(Part {
+            id: *id,
+            rendering: None,
+            body: part.clone(),
+        })
+    });
+    written.extend(new);
+    let Some(tip) = history.tip() else {
+        return Ok(None);
+    };
+    let occasion = Occasion {
+        tip,
+        tip_count: history.len(),
+        at_once: true,
+        zone,
+    };
+    let snapshot = write(shop, plan, &written, rendering, &occasion, &settings);
+    let meta = SnapshotMeta {
+        id: SnapshotId(0),
+        to: snapshot.to,
+        to_count: snapshot.to_count,
+        eligible_from: snapshot.tip_count,
+        pin: snapshot.pin,
+        parts: snapshot.parts.clone(),
+        tokens: snapshot.tokens,
+        cause: snapshot.cause,
+        placement: snapshot.placement.clone(),
+    };
+    let segments = snapshot.segments.clone();
+    let id = shop.rescues.hold(Adoption {
+        parts,
+        rendering,
+        snapshot,
+    });
+    let meta = SnapshotMeta { id, ..meta };
+    Ok(Some(shop.recall.hold(scope, Snapshot { meta, segments })))
+}
+
+/// The chunk of one range; `None` where no model wrote it.
+async fn observed(
+    shop: &Shop,
+    exchange: &Exchange,
+    nodes: Arc<[Node]>,
+    telling: Telling,
+    span: Span,
+    message_tokens: u32,
+) -> Option<NewPart> {
+    let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
+    let options = Arc::clone(&shop.settings.now().observer);
+    let payload = tokio::task::spawn_blocking(move || {
+        payload::of(&parsed, &nodes, &span, &options, &telling, &*counter)
+    });
+    let payload = payload.await.ok()??.to_json();
+    let job = Job {
+        // Pieces of it are kept under its number should a call fail: none of the queue's.
+        id: -i64::try_from(span.to_count).ok()?,
+        scope: exchange.scope.clone(),
+        work: NewJob {
+            kind: PartKind::Chunk,
+            span,
+            message_tokens,
+            payload,
+            parts: Vec::new(),
+            model: exchange.model.clone(),
+            tip: exchange.history.tip()?,
+            tip_count: exchange.history.len(),
+            way: exchange.way,
+            urgency: u32::MAX,
+        },
+        attempts: 1,
+        // Nobody has the time to ask again for an empty answer.
+        empty_answers: 1,
+        fence: 0,
+    };
+    match worker::ask(shop, &job).await {
+        Answered::Call(Ok(part)) => Some(part),
+        Answered::Call(Err(failure)) => {
+            tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
+            None
+        }
+        Answered::NoWay | Answered::Lost | Answered::Stopped => None,
+    }
+}

@@ -1,0 +1,229 @@
+//! Where the block stands: in every placement, against every strict provider, and what is kept of the
+//! prompt cache's prefix.
+
+use diarist::provider::{Options, Part, Recorded, Rules, signature_for};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+use crate::rig::Rig;
+use crate::tools::Talk;
+
+const TURNS: usize = 16;
+
+async fn rig(placement: &str) -> Rig {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "4000"),
+        ("UPSTREAM__PLACEMENT", placement),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+/// Where the block stands: (message, content part), and whether it stands there alone.
+fn block(body: &Value) -> Option<(usize, Option<usize>, bool)> {
+    let opening = "<diarist-log";
+    let messages = body["messages"].as_array()?;
+    messages.iter().enumerate().find_map(|(at, message)| {
+        if let Some(text) = message["content"].as_str() {
+            let place = text.find(opening)?;
+            return Some((at, None, place == 0));
+        }
+        let parts = message["content"].as_array()?;
+        let part = parts.iter().position(|part| {
+            part["text"]
+                .as_str()
+                .is_some_and(|text| text.contains(opening))
+        })?;
+        Some((at, Some(part), parts.len() > 1))
+    })
+}
+
+fn placed(body: &Value) -> &'static str {
+    match block(body) {
+        None => "nowhere",
+        Some((0, ..)) => "append_to_system",
+        Some((_, Some(_), _)) => "segments",
+        Some(_) => "system_message",
+    }
+}
+
+type Demand = fn(&mut Rules);
+
+/// Every strict mode, alone.
+const MODES: [(&str, Demand); 5] = [
+    ("none", |_| {}),
+    ("alternate", |rules| rules.alternate = true),
+    ("single_system", |rules| rules.single_system = true),
+    ("system_first", |rules| rules.system_first = true),
+    ("signature", |rules| rules.signature = true),
+];
+
+/// The steps of a placement that is refused: each tried once, the original each time.
+fn steps(placement: &str, mode: &str) -> (Vec<&'static str>, &'static str) {
+    match (placement, mode) {
+        ("segments", "single_system") => (vec!["segments", "system_message"], "append_to_system"),
+        ("system_message" | "auto", "single_system") => {
+            (vec!["system_message"], "append_to_system")
+        }
+        ("segments", _) => (vec![], "segments"),
+        ("append_to_system", _) => (vec![], "append_to_system"),
+        ("off", _) => (vec![], "nowhere"),
+        _ => (vec![], "system_message"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_placement_before_every_strict_provider() {
+    for placement in [
+        "auto",
+        "system_message",
+        "append_to_system",
+        "segments",
+        "off",
+    ] {
+        let rig = rig(placement).await;
+        for (mode, demand) in MODES {
+            rig.provider.rules(|rules| {
+                *rules = Rules::default();
+                demand(rules);
+            });
+            // A model of its own: what was learned of another says nothing.
+            let talk = Talk {
+                model: Box::leak(format!("gpt-{mode}").into_boxed_str()),
+                ..Talk::new(&format!("{placement}-{mode}"))
+            };
+            let from = rig.got().len();
+            for turn in 1..=TURNS {
+                let mut body = talk.body(turn);
+                body["response_format"] = json!({"type": "json_object"});
+                body["messages"][0]["content"] = json!("Answer in JSON.");
+                let answer = rig.send(&body).await;
+                assert_eq!(answer.status, 200, "{placement} {mode}: {}", answer.text());
+                let said = &answer.json()["choices"][0]["message"]["content"];
+                assert!(said.as_str().is_some_and(|said| !said.is_empty()));
+                rig.quiet().await;
+            }
+            let got = rig.got().split_off(from);
+            let (tried, left) = steps(placement, mode);
+            let refused: Vec<_> = got
+                .iter()
+                .filter(|entry| !entry.accepted())
+                .map(|entry| placed(&entry.json().unwrap()))
+                .collect();
+            assert_eq!(refused, tried, "{placement} {mode}");
+            // After each refusal the client's own bytes, and then the next placement.
+            for at in got
+                .iter()
+                .enumerate()
+                .filter(|(_, e)| !e.accepted())
+                .map(|(at, _)| at)
+            {
+                assert_eq!(placed(&got[at + 1].json().unwrap()), "nowhere");
+                assert!(got[at + 1].accepted());
+            }
+            let last = got.last().unwrap().json().unwrap();
+            assert_eq!(placed(&last), left, "{placement} {mode}");
+            keeps_the_prefix(&got, &format!("{placement} {mode}"));
+        }
+    }
+}
+
+/// INV-PREFIX, on the bytes: of two requests one after the other in the same placement, the later one
+/// begins with all of the earlier that the client keeps, unless the block has changed; then it still
+/// begins with all up to the end of the old observations.
+fn keeps_the_prefix(got: &[Arc<Recorded>], what: &str) {
+    let accepted: Vec<_> = got.iter().filter(|entry| entry.accepted()).collect();
+    let (mut kept, mut appended) = (0, 0);
+    for pair in accepted.windows(2) {
+        let [earlier, later] = [&pair[0].body, &pair[1].body];
+        let bodies = [pair[0].json().unwrap(), pair[1].json().unwrap()];
+        if placed(&bodies[0]) != placed(&bodies[1]) {
+            continue;
+        }
+        let common = earlier
+            .iter()
+            .zip(later.iter())
+            .take_while(|(a, b)| a == b)
+            .count();
+        let [old, new] = bodies.map(|body| text(&body));
+        if old == new {
+            // All messages of the earlier one; behind them the client's own end of its array.
+            let end =
+                earlier.len() - r#"],"model":"","response_format":{"type":"json_object"}}"#.len();
+            assert!(common + 64 >= end, "{what}: {common} of {end}");
+            kept += 1;
+        } else {
+            let unchanged = old
+                .chars()
+                .zip(new.chars())
+                .take_while(|(a, b)| a == b)
+                .count();
+            let observations = old.find("<current-task>").unwrap_or(old.len());
+            assert!(
+                unchanged >= observations,
+                "{what}: {unchanged} of {observations}"
+            );
+            appended += 1;
+        }
+    }
+    assert!(kept > 0, "{what}");
+    let _ = appended;
+}
+
+fn text(body: &Value) -> String {
+    let Some((at, ..)) = block(body) else {
+        return String::new();
+    };
+    match &body["messages"][at]["content"] {
+        Value::String(text) => text.clone(),
+        parts => parts
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+    }
+}
+
+/// Signed tool calls of the current turn come back as they were issued, wherever the block stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
+    for placement in ["system_message", "append_to_system", "segments"] {
+        let rig = rig(placement).await;
+        rig.provider.rules(|rules| {
+            *rules = Rules::strict();
+            rules.single_system = placement == "append_to_system";
+            rules.signature = true;
+        });
+        let mut messages = vec![
+            json!({"role": "system", "content": "Use the tools."}),
+            json!({"role": "user", "content": "Read all of them."}),
+        ];
+        let mut active = false;
+        for round in 0..20 {
+            let id = format!("call_{round}");
+            messages.push(
+                json!({"role": "assistant", "content": null, "tool_calls": [{
+                "id": id, "type": "function",
+                "function": {"name": "read", "arguments": format!("{{\"file\":{round}}}")},
+                "extra_content": {"google": {"thought_signature": signature_for(&id)}}}]}),
+            );
+            let said = format!("File {round}. {}", "one line of it ".repeat(60));
+            messages.push(json!({"role": "tool", "tool_call_id": id, "content": said}));
+            let answer = rig
+                .send(&json!({"model": "gpt-test", "messages": messages}))
+                .await;
+            assert_eq!(answer.status, 200, "{placement}: {}", answer.text());
+            active |= answer.memory() == "active";
+            rig.quiet().await;
+        }
+        assert!(active, "{placement}");
+        assert!(
+            rig.provider
+                .record_of(Part::Actor)
+                .iter()
+                .all(|entry| entry.accepted())
+        );
+        assert_eq!(placed(&rig.last().json().unwrap()), placement);
+    }
+}
