@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use super::payload::{self, Telling};
 use super::prepare::{Occasion, load, write};
 use super::weigh::weigh;
-use super::worker::{self, Answered};
+use super::worker;
 use super::{Exchange, Shop};
 use crate::memory::advance::{Path, overflow, rescue::unobserved};
 use crate::memory::{
@@ -170,9 +170,17 @@ async fn observed(
     message_tokens: u32,
 ) -> Option<NewPart> {
     let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
+    let places = span.from_count..span.to_count;
+    let sent: Vec<Option<usize>> = places
+        .map(|place| {
+            exchange
+                .sent(place)
+                .filter(|_| !exchange.is_degraded(place))
+        })
+        .collect();
     let options = Arc::clone(&shop.settings.now().observer);
     let payload = tokio::task::spawn_blocking(move || {
-        payload::of(&parsed, &nodes, &span, &options, &telling, &*counter)
+        payload::of(&parsed, &nodes, &span, &sent, &options, &telling, &*counter)
     });
     let payload = payload.await.ok()??.to_json();
     let job = Job {
@@ -196,12 +204,11 @@ async fn observed(
         empty_answers: 1,
         fence: 0,
     };
-    match worker::ask(shop, &job).await {
-        Answered::Call(Ok(part)) => Some(part),
-        Answered::Call(Err(failure)) => {
+    match worker::observe_beside(shop, &job).await? {
+        Ok(part) => Some(part),
+        Err(failure) => {
             tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
             None
         }
-        Answered::NoWay | Answered::Lost | Answered::Stopped => None,
     }
 }

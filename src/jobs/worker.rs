@@ -192,6 +192,27 @@ impl How {
     }
 }
 
+/// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
+pub(super) async fn observe_beside(shop: &Shop, job: &Job) -> Option<Result<NewPart, Failure>> {
+    let settings = shop.settings.now();
+    let phase = phase(&settings, PartKind::Chunk);
+    let endpoint = endpoint(shop, phase, job)?;
+    Some(observe(shop, phase, &endpoint, job).await)
+}
+
+async fn observe(
+    shop: &Shop,
+    phase: &Phase,
+    endpoint: &Endpoint,
+    job: &Job,
+) -> Result<NewPart, Failure> {
+    let part = observer::observe(shop, phase, endpoint, job).await?;
+    Ok(NewPart {
+        evidence: evidence::of_chunk(job, &part).await,
+        ..part
+    })
+}
+
 /// Asks the model of `job`.
 pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     let since_ms = shop.clock.now_ms();
@@ -203,13 +224,7 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     };
     events::started(shop, &settings, job, since_ms);
     let result = match job.work.kind {
-        PartKind::Chunk => match observer::observe(shop, phase, &endpoint, job).await {
-            Ok(part) => Ok(NewPart {
-                evidence: evidence::of_chunk(job, &part).await,
-                ..part
-            }),
-            failed => failed,
-        },
+        PartKind::Chunk => observe(shop, phase, &endpoint, job).await,
         PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job).await,
     };
     let outcome = match &result {

@@ -90,7 +90,7 @@ impl Block {
         let from = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
         let spoken: Vec<(usize, Spoken)> = (from..trim.to_count)
             .filter(|index| asked.history.turns()[*index].message.role == Role::System)
-            .filter_map(|index| Some((index + 1, asked.parsed.spoken(index)?)))
+            .filter_map(|index| Some((index + 1, asked.parsed.spoken(asked.sent(index)?)?)))
             .collect();
         let entries: Vec<Entry<'_>> = spoken
             .iter()

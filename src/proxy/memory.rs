@@ -68,6 +68,7 @@ impl Memory {
             read_only: false,
             rules: Rules::default(),
             overflow: Overflow::default(),
+            rescuing: Turns::default(),
             audit: None,
             unfinished: Arc::default(),
         }
@@ -123,6 +124,14 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
+    pub(super) fn sent(&self, place: usize) -> Option<usize> {
+        match &self.seen {
+            None => Some(place),
+            Some(seen) => seen.view.sent(place),
+        }
+    }
+
     /// Whether it leaves open if its stream reports usage.
     pub(super) fn may_ask_usage(&self) -> bool {
         self.parsed.stream() && self.parsed.usage_asked().is_none()

@@ -222,16 +222,18 @@ impl<'a> Steps<'a> {
         let pin = refused.choice.block.as_ref().and_then(Block::pin);
         let begun = refused.choice.block.is_some();
         let (excess, model) = (refused.excess, asked.model.clone());
+        // Which message of the request stands at each place of the chain.
+        let sent: Vec<Option<usize>> = (0..history.len()).map(|at| asked.sent(at)).collect();
         // Every message is read again: not on a thread that serves others.
         let weighed = tokio::task::spawn_blocking(move || {
-            let weights = weigh(&parsed, &model);
+            let weights = weigh(&parsed, &sent, &model);
             let raw = (covered..weights.len()).chain(pin);
             let raw_bytes: usize = raw
                 .clone()
-                .map(|index| parsed.messages()[index].span.len())
+                .filter_map(|place| Some(parsed.messages().get(sent[place]?)?.span.len()))
                 .sum();
             let rest = u64::from(measure::estimate_bytes(bytes.saturating_sub(raw_bytes)));
-            let sent = rest + raw.map(|index| u64::from(weights[index])).sum::<u64>();
+            let sent = rest + raw.map(|place| u64::from(weights[place])).sum::<u64>();
             let note = if begun {
                 0
             } else {
@@ -258,12 +260,13 @@ fn allowed(sent: u64, excess: Option<Excess>) -> u64 {
     }
 }
 
-fn weigh(parsed: &Parsed, model: &str) -> Vec<u32> {
-    let weigh = |index| {
-        let said = parsed.spoken(index);
+/// What each place of the chain weighs in the request; nothing where it is not sent.
+fn weigh(parsed: &Parsed, sent: &[Option<usize>], model: &str) -> Vec<u32> {
+    let weigh = |index: &Option<usize>| {
+        let said = index.and_then(|index| parsed.spoken(index));
         said.map_or(0, |said| measure::estimate(&said, model))
     };
-    (0..parsed.messages().len()).map(weigh).collect()
+    sent.iter().map(weigh).collect()
 }
 
 /// Requests by owner and tip, each with the turn that its equals take one after the other.

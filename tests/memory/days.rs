@@ -116,6 +116,7 @@ impl World {
             read_only: false,
             rules: diarist::proxy::mode::Rules::default(),
             overflow: diarist::proxy::Overflow::default(),
+            rescuing: diarist::proxy::Turns::default(),
             recall,
             jobs: hand.jobs(),
             manners: Manners::new(Some(Placement::SystemMessage), "localhost"),
