@@ -174,8 +174,11 @@ impl Recorder {
         track.answered_ms = Some(exchange.answered_ms);
         track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
-        let recorded = match self.shop.rescues.of(exchange.used.snapshot) {
-            None => self.shop.store.record(scope, &record).await?,
+        let (recorded, used) = match self.shop.rescues.of(exchange.used.snapshot) {
+            None => {
+                let recorded = self.shop.store.record(scope, &record).await?;
+                (recorded, record.used.clone())
+            }
             Some(adoption) => self.adopt(&mut track, &record, &adoption).await?,
         };
         track.joined(recorded, record.thread_key);
@@ -188,7 +191,7 @@ impl Recorder {
         if !record.new_nodes.is_empty() {
             track.nodes.extend(record.new_nodes);
             let (recall, model) = (&self.shop.recall, &exchange.model);
-            recall.complete(scope, tip, model, record.used, &track.snapshots);
+            recall.complete(scope, tip, model, used, &track.snapshots);
         }
         Ok(track)
     }
@@ -200,7 +203,7 @@ impl Recorder {
         track: &mut Track,
         record: &Record,
         adoption: &Adoption,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<(i64, Used), StoreError> {
         let Adopted {
             lineage,
             parts,
@@ -231,8 +234,8 @@ impl Recorder {
         };
         let recall = &self.shop.recall;
         recall.insert(&track.scope, snapshot);
-        recall.agree(&track.scope, record.tip, &record.used, used);
-        Ok(lineage)
+        recall.agree(&track.scope, record.tip, &record.used, used.clone());
+        Ok((lineage, used))
     }
 
     /// What waits for this conversation goes the way of its newest request, and is as urgent as that
