@@ -10,8 +10,8 @@ use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
 use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
 use diarist::store::{
-    ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record,
-    Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
+    Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
 };
 
 use super::gate::Gate;
@@ -194,6 +194,14 @@ impl Store for Watched {
         self.ledger().recorded(self.process, scope, &record);
         self.gate.leave().await;
         Ok(lineage)
+    }
+
+    /// Nobody waits for a model in a simulation: the step is gated and nothing else.
+    async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {
+        self.gate.enter().await;
+        let adopted = self.store.adopt(scope, record, adoption).await?;
+        self.gate.leave().await;
+        Ok(adopted)
     }
 
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Answer<Vec<Part>> {
