@@ -190,11 +190,10 @@ impl Sides<'_> {
         for at in 0..run.len {
             let known = &self.path.items[run.path + at];
             let sent = &self.client.items[run.client + at];
-            let ids = self.same_ids(known, sent)
-                || (known.ids.is_some()
-                    && known.ids == sent.ids
-                    && self.path.only_ids(known).is_some()
-                    && self.client.only_ids(sent).is_some());
+            let ids = known.has_own_ids()
+                && known.ids == sent.ids
+                && self.path.only_ids(known).is_some()
+                && self.client.only_ids(sent).is_some();
             let said = known.ids.is_none() && sent.ids.is_none() && known.weight >= TELLING;
             let answer = said && known.role == Role::Assistant;
             counting += usize::from(ids || said);

@@ -38,6 +38,16 @@ impl Mark {
         Self::of("text", root, &[said.as_bytes()])
     }
 
+    /// The same with its first bit saying `yes` or no.
+    fn flagged(mut self, yes: bool) -> Self {
+        self.0[0] = (self.0[0] & !1) | u8::from(yes);
+        self
+    }
+
+    fn flag(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+
     /// As stored.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
@@ -86,22 +96,36 @@ impl Item {
         } else {
             "calls"
         };
+        let drawn = ids.iter().all(|id| is_drawn(id));
         Self {
             role: message.role,
             content: Mark::of("content", root, &[message.fingerprint.as_bytes()]),
-            ids: (!ids.is_empty()).then(|| Mark::of(kind, root, &ids)),
+            ids: (!ids.is_empty()).then(|| Mark::of(kind, root, &ids).flagged(drawn)),
             weight: message.weight,
         }
     }
 
+    /// Whether it bears ids that no other conversation has.
+    pub(super) fn has_own_ids(&self) -> bool {
+        self.ids.is_some_and(Mark::flag)
+    }
+
     /// Whether the model said it, or was told it in answer to a call of its own.
     pub(super) fn is_telling(&self) -> bool {
-        self.ids.is_some() || (self.role == Role::Assistant && self.weight >= TELLING)
+        self.has_own_ids() || (self.role == Role::Assistant && self.weight >= TELLING)
     }
 
     fn key(&self) -> &Mark {
         self.ids.as_ref().unwrap_or(&self.content)
     }
+}
+
+/// Whether an id of a call was drawn at random. Servers that number their calls (`call_0`,
+/// `functions.read:3`) give every conversation the same ids; the shortest drawn ones have nine
+/// characters.
+fn is_drawn(id: &[u8]) -> bool {
+    let last = id.rsplit(|byte| !byte.is_ascii_alphanumeric()).next();
+    last.is_some_and(|last| last.len() >= 6)
 }
 
 /// What `item` behind `before` is looked up by; `None` where neither tells anything. A tool result

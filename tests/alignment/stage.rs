@@ -55,9 +55,9 @@ pub fn work(name: &str, count: usize) -> Vec<Value> {
         .map(|number| match number % 4 {
             0 => user(name, number),
             1 => json!({"role": "assistant", "content": null, "tool_calls": [{
-                "id": format!("call_{name}_{number}"), "type": "function",
+                "id": format!("call_{name}Zq8t{number}"), "type": "function",
                 "function": {"name": "read", "arguments": format!("{{\"path\":\"{name}/{number}\"}}")}}]}),
-            2 => json!({"role": "tool", "tool_call_id": format!("call_{name}_{}", number - 1),
+            2 => json!({"role": "tool", "tool_call_id": format!("call_{name}Zq8t{}", number - 1),
                         "content": text(name, number)}),
             _ => assistant(name, number),
         })
@@ -79,6 +79,27 @@ pub fn marks(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// A body, which no failure prints.
+pub struct Body(pub String);
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// Thresholds that a short conversation reaches, and room for all that is observed of it.
+pub async fn roomy() -> Rig {
+    Rig::with(
+        diarist::provider::Options::default(),
+        &[
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
+        ],
+    )
+    .await
+}
+
 /// What one request led to.
 #[derive(Debug)]
 pub struct Seen {
@@ -93,7 +114,7 @@ pub struct Seen {
     /// Calls of the Observer so far.
     pub calls: usize,
     /// The body as the provider got it.
-    pub body: Vec<u8>,
+    pub body: Body,
 }
 
 /// One client with its own way of sending.
@@ -168,7 +189,7 @@ impl<'a> Client<'a> {
             raw: theirs.len(),
             left_out,
             calls: record.iter().filter(|e| e.part == Part::Observer).count(),
-            body: got.body.to_vec(),
+            body: Body(String::from_utf8_lossy(&got.body).into_owned()),
         }
     }
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::stage::{Client, Seen, assistant, marks, talk, text, user, work};
+use crate::stage::{Client, Seen, assistant, marks, roomy, talk, text, user, work};
 
 /// Messages until memory is in use; a message weighs some 110 tokens, so that nine make a chunk.
 const LONG: usize = 61;
@@ -49,7 +49,7 @@ fn aligned(seen: &[Seen]) -> usize {
 
 /// What a client that changes nothing costs.
 async fn plain_calls(all: &[Value]) -> usize {
-    let mut rig = Rig::small().await;
+    let mut rig = roomy().await;
     let seen = play(&mut rig, all, false, <[Value]>::to_vec).await;
     seen.last().unwrap().calls
 }
@@ -59,7 +59,7 @@ async fn plain_calls(all: &[Value]) -> usize {
 async fn a_sliding_window_keeps_what_it_dropped() {
     let all = talk("slide", LONG);
     for restart in [false, true] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let window = |sent: &[Value]| sent[sent.len().saturating_sub(12)..].to_vec();
         let seen = play(&mut rig, &all, restart, window).await;
         let last = seen.last().unwrap();
@@ -77,7 +77,7 @@ async fn a_sliding_window_keeps_what_it_dropped() {
 async fn a_window_behind_a_first_message_that_stays_or_turns_into_a_notice() {
     let all = talk("keep", LONG);
     for notice in [false, true] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let window = |sent: &[Value]| {
             if sent.len() <= 13 {
                 return sent.to_vec();
@@ -94,7 +94,7 @@ async fn a_window_behind_a_first_message_that_stays_or_turns_into_a_notice() {
         let last = seen.last().unwrap();
         assert!(last.told.contains("keep#10"), "{:?}", last.told);
         assert!(aligned(&seen) >= 12, "{}", aligned(&seen));
-        let body: Value = serde_json::from_slice(&last.body).unwrap();
+        let body: Value = serde_json::from_str(&last.body.0).unwrap();
         let raw_notice = body.to_string().contains("[Earlier messages were removed");
         assert_eq!(raw_notice, notice, "what memory does not know stays raw");
         assert!(last.calls <= plain_calls(&all).await + 2);
@@ -106,7 +106,7 @@ async fn a_window_behind_a_first_message_that_stays_or_turns_into_a_notice() {
 async fn a_clock_in_the_first_message_costs_nothing_and_loses_nothing() {
     let all = talk("clock", LONG);
     for restart in [false, true] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let clock = |sent: &[Value]| {
             let mut sent = sent.to_vec();
             let words = format!("It is {} o'clock. {}", sent.len(), text("clock", 0));
@@ -118,7 +118,7 @@ async fn a_clock_in_the_first_message_costs_nothing_and_loses_nothing() {
         assert!(last.left_out > 20, "{last:?}");
         assert!(last.calls <= plain_calls(&all).await + 1);
         assert!(last.told.contains("clock#2"), "{:?}", last.told);
-        let first: Value = serde_json::from_slice(&last.body).unwrap();
+        let first: Value = serde_json::from_str(&last.body.0).unwrap();
         assert_eq!(
             first["messages"][1]["content"]
                 .as_str()
@@ -134,7 +134,7 @@ async fn a_clock_in_the_first_message_costs_nothing_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reminder_at_the_end_and_another_system_prompt_each_turn() {
     let all = talk("remind", LONG);
-    let mut rig = Rig::small().await;
+    let mut rig = roomy().await;
     let mut seen = Vec::new();
     for turn in (1..=all.len()).step_by(2) {
         let mut sent = all[..turn].to_vec();
@@ -162,7 +162,7 @@ async fn a_reminder_at_the_end_and_another_system_prompt_each_turn() {
 async fn pruned_tool_results_stay_remembered() {
     let all = work("prune", LONG);
     for restart in [false, true] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let pruned = |sent: &[Value]| {
             let old = sent.len().saturating_sub(10) / 8 * 8;
             let mut sent = sent.to_vec();
@@ -185,7 +185,7 @@ async fn pruned_tool_results_stay_remembered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_in_the_middle_of_what_is_observed_stays_raw() {
     let all = talk("edit", LONG);
-    let mut rig = Rig::small().await;
+    let mut rig = roomy().await;
     play(&mut rig, &all, false, <[Value]>::to_vec).await;
     let mut edited = talk("edit", LONG + 2);
     edited[4] = user("other", 4);
@@ -195,10 +195,10 @@ async fn an_edit_in_the_middle_of_what_is_observed_stays_raw() {
         seen.told.contains("edit#0") && seen.told.contains("edit#20"),
         "{seen:?}"
     );
-    assert!(String::from_utf8_lossy(&seen.body).contains("(other#4)"));
+    assert!(seen.body.0.contains("(other#4)"));
 
     // Edited where everything behind it goes: what is before applies.
-    let mut rig = Rig::small().await;
+    let mut rig = roomy().await;
     let before = play(&mut rig, &all, false, <[Value]>::to_vec)
         .await
         .pop()
@@ -223,7 +223,7 @@ async fn an_edit_in_the_middle_of_what_is_observed_stays_raw() {
 async fn a_client_that_compacts_keeps_its_log() {
     let all = talk("compact", LONG);
     for (tail, restart) in [(0, false), (0, true), (6, false), (6, true)] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let before = play(&mut rig, &all, false, <[Value]>::to_vec)
             .await
             .pop()
@@ -265,10 +265,7 @@ async fn a_client_that_compacts_keeps_its_log() {
                 assert_eq!(seen.reason, why);
             }
             assert!(seen.told.is_superset(&before.told), "{:?}", seen.told);
-            assert!(
-                String::from_utf8_lossy(&seen.body).contains("Summary so far"),
-                "stays raw"
-            );
+            assert!(seen.body.0.contains("Summary so far"), "stays raw");
             sent.push(assistant("compact", next + 1));
             next += 2;
         }
@@ -278,7 +275,7 @@ async fn a_client_that_compacts_keeps_its_log() {
 /// Nothing of the old topic under the same session id, nor of another user under the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_topic_under_an_old_name_gets_nothing() {
-    let mut rig = Rig::small().await;
+    let mut rig = roomy().await;
     let headers = vec![("x-session-id", "always-the-same")];
     let greeting = [
         json!({"role": "user", "content": "Hello there, I am new to this and would like some help today."}),
@@ -319,7 +316,7 @@ async fn a_new_topic_under_an_old_name_gets_nothing() {
 async fn pairs_that_float_stay_raw_where_they_are() {
     let done = talk("float", LONG);
     for restart in [false, true] {
-        let mut rig = Rig::small().await;
+        let mut rig = roomy().await;
         let shape = |sent: &[Value]| {
             let turn = sent.len();
             let (asked, before) = sent.split_last().unwrap();
@@ -343,10 +340,10 @@ async fn pairs_that_float_stay_raw_where_they_are() {
         let last = seen.last().unwrap();
         assert!(last.left_out > 15, "{last:?}");
         assert!(last.told.contains("float#0"), "{:?}", last.told);
-        let body = String::from_utf8_lossy(&last.body).into_owned();
+        let body = &last.body.0;
         assert!(body.contains("added these files to the chat*: edit 61"));
         assert!(last.calls <= plain_calls(&done).await + 2, "{}", last.calls);
-        assert!(marks(&body).contains("float#60"));
+        assert!(marks(body).contains("float#60"));
         // Another session with the same files and the same first words is another conversation.
         let fresh = shape(&done[..1]);
         let mut other = vec![json!({"role": "user", "content": "Here is another example."})];

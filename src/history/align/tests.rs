@@ -1,1 +1,304 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::history::{Encoder, Link, Message, Scope};
+
+fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) -> Message {
+    let mut encoder = Encoder::new();
+    encoder.text("role", role.name());
+    encoder.text("content", text);
+    Message {
+        fingerprint: encoder.finish(),
+        role,
+        calls: calls.iter().map(|id| id.as_str().into()).collect(),
+        answers: answers.map(|id| id.as_str().into()),
+        weight: crate::history::weigh(role, text),
+        span: 0..0,
+    }
+}
+
+fn item(message: &Message) -> Item {
+    Item::of(&Link::root(&Scope::of(b"key", None)), message)
+}
+
+fn user(text: &str) -> Item {
+    item(&message(Role::User, text, &[], None))
+}
+
+fn answer(text: &str) -> Item {
+    item(&message(Role::Assistant, text, &[], None))
+}
+
+fn call(id: &str) -> Item {
+    item(&message(Role::Assistant, "", &[id.to_owned()], None))
+}
+
+fn result(id: &str, text: &str) -> Item {
+    item(&message(Role::Tool, text, &[], Some(id.to_owned())))
+}
+
+fn long(number: usize) -> String {
+    format!(
+        "The answer with the number {number} is one that nobody else would ever give to anybody, is it not."
+    )
+}
+
+fn run(client: usize, path: usize, len: usize) -> Run {
+    Run { client, path, len }
+}
+
+#[test]
+fn a_window_stands_where_it_was_cut_from() {
+    let path = [
+        user("one"),
+        answer(&long(1)),
+        user("two"),
+        answer(&long(2)),
+        user("three"),
+    ];
+    let client = [
+        user("two"),
+        answer(&long(2)),
+        user("three"),
+        answer(&long(3)),
+        user("four"),
+    ];
+    // Only one of the three tells anything: not enough.
+    assert_eq!(align(&path, &client), None);
+    let asked = |number| user(&format!("Question {number} of the afternoon, please."));
+    let path = [
+        asked(1),
+        answer(&long(1)),
+        asked(2),
+        answer(&long(2)),
+        asked(3),
+    ];
+    let client = [
+        asked(2),
+        answer(&long(2)),
+        asked(3),
+        answer(&long(3)),
+        asked(4),
+    ];
+    assert_eq!(align(&path, &client), Some(vec![run(0, 2, 3)]));
+}
+
+#[test]
+fn two_suffice_where_the_model_said_much_or_called_a_tool() {
+    let question = user("What shall we say about the harbour?");
+    let path = [user("a"), question, answer(&long(1))];
+    assert_eq!(
+        align(&path, &[question, answer(&long(1)), user("b")]),
+        Some(vec![run(0, 1, 2)])
+    );
+    let brief = answer("It is closed on Sundays.");
+    let path = [user("a"), question, brief];
+    assert_eq!(align(&path, &[question, brief, user("b")]), None);
+    let path = [
+        user("a"),
+        call("call_Xq81bTz"),
+        result("call_Xq81bTz", "files"),
+    ];
+    assert_eq!(
+        align(
+            &path,
+            &[
+                call("call_Xq81bTz"),
+                result("call_Xq81bTz", "files"),
+                user("b")
+            ]
+        ),
+        Some(vec![run(0, 1, 2)])
+    );
+}
+
+#[test]
+fn what_programs_write_in_the_models_name_proves_nothing() {
+    let files = user(&format!(
+        "I have *added these files to the chat*: {}",
+        "x".repeat(500)
+    ));
+    let fixed = answer("Ok, any changes I propose will be to those files.");
+    let asked = user("Please make the tests pass again.");
+    let path = [user("a"), answer(&long(1)), files, fixed, asked];
+    assert_eq!(align(&path, &[files, fixed, asked]), None);
+}
+
+#[test]
+fn a_result_that_came_back_as_a_placeholder_is_the_same_result() {
+    let path = [
+        user("look"),
+        call("call_Xq81bTz"),
+        result(
+            "call_Xq81bTz",
+            "a long listing of files that fills the page",
+        ),
+        call("call_Yr92cUa"),
+        result(
+            "call_Yr92cUa",
+            "the text of one of them, at some length as well",
+        ),
+    ];
+    let mut client = path.to_vec();
+    client[2] = result("call_Xq81bTz", "[cleared]");
+    client.push(answer("done"));
+    assert_eq!(align(&path, &client), Some(vec![run(0, 0, 5)]));
+    // One that says more than it did is another one.
+    client[2] = result("call_Xq81bTz", &"something else altogether ".repeat(9));
+    assert_eq!(
+        align(&path, &client),
+        Some(vec![run(0, 0, 2), run(3, 3, 2)])
+    );
+}
+
+#[test]
+fn ids_that_a_server_numbers_anew_prove_nothing() {
+    let listing = result("call_0", "ok");
+    let path = [
+        user("a"),
+        call("call_0"),
+        listing,
+        user("b"),
+        call("call_0"),
+        listing,
+    ];
+    let client = [user("other"), call("call_0"), listing];
+    assert_eq!(align(&path, &client), None);
+}
+
+#[test]
+fn what_the_path_says_twice_is_no_place() {
+    let (asked, told) = (user("Is the harbour open on this day?"), answer(&long(1)));
+    let path = [user("a"), asked, told, user("b"), asked, told];
+    assert_eq!(align(&path, &[asked, told, user("new")]), None);
+}
+
+/// One thing a client does to what it sends.
+#[derive(Clone, Debug)]
+enum Change {
+    DropOldest(usize),
+    DropFrom(usize, usize),
+    Replace(usize),
+    Insert(usize),
+    Clear(usize),
+    Say(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0..40_usize).prop_map(Change::DropOldest),
+        (0..40_usize, 1..20_usize).prop_map(|(at, len)| Change::DropFrom(at, len)),
+        (0..40_usize).prop_map(Change::Replace),
+        (0..40_usize).prop_map(Change::Insert),
+        (0..40_usize).prop_map(Change::Clear),
+        (0..4_usize).prop_map(Change::Say),
+    ]
+}
+
+/// A conversation with many short messages that repeat; `kinds` says what each is.
+fn conversation(name: &str, kinds: &[u8]) -> Vec<Item> {
+    const SHORT: [&str; 4] = ["yes", "go on", "ok", "and then?"];
+    kinds
+        .iter()
+        .enumerate()
+        .flat_map(|(at, kind)| match kind {
+            0 => vec![user(SHORT[at % 4]), answer("Ok.")],
+            1 => vec![user(SHORT[at % 3]), answer(&format!("{name} {}", long(at)))],
+            2 => vec![
+                user(&format!("{name} asks for the thing number {at} now")),
+                answer(SHORT[at % 2]),
+            ],
+            3 => {
+                let id = format!("call_{name}q8Zt{at}");
+                vec![
+                    call(&id),
+                    result(&id, &format!("{name} read {at}: {}", "x".repeat(40))),
+                ]
+            }
+            // A server that numbers its calls anew, and a tool that always says the same.
+            _ => vec![call("call_0"), result("call_0", "fine")],
+        })
+        .collect()
+}
+
+proptest! {
+    /// Whatever a client does: what is said to stand on the path stands there, in order, and nothing
+    /// that comes after the last place does. The oracle knows where each message came from.
+    #[test]
+    fn no_message_is_taken_for_another(
+        kinds in proptest::collection::vec(0..5_u8, 1..25),
+        changes in proptest::collection::vec(change(), 0..6),
+    ) {
+        let path = conversation("it", &kinds);
+        let mut client: Vec<(Item, Option<usize>)> =
+            path.iter().enumerate().map(|(at, item)| (*item, Some(at))).collect();
+        for (number, change) in changes.iter().enumerate() {
+            let at = |place: usize| place % client.len().max(1);
+            match change {
+                Change::DropOldest(count) => { client.drain(..(*count).min(client.len())); }
+                Change::DropFrom(place, len) => {
+                    let from = at(*place);
+                    let to = (from + len).min(client.len());
+                    client.drain(from.min(to)..to);
+                }
+                Change::Replace(place) if !client.is_empty() => {
+                    let place = at(*place);
+                    client[place] = (user(&format!("what replaces {place} by change {number}")), None);
+                }
+                Change::Insert(place) => {
+                    let place = at(*place);
+                    client.insert(place, (user(&format!("what comes in at {place}, {number}")), None));
+                }
+                Change::Clear(place) if !client.is_empty() => {
+                    let place = at(*place);
+                    if client[place].0.role == Role::Tool {
+                        let ids = client[place].0.ids;
+                        let cleared = result("any", "[x]");
+                        client[place].0 = Item { ids, ..cleared };
+                    }
+                }
+                Change::Say(what) => {
+                    let new = conversation("new", &[(*what).try_into().unwrap()]);
+                    client.extend(new.into_iter().map(|item| (item, None)));
+                }
+                Change::Replace(_) | Change::Clear(_) => {}
+            }
+        }
+        let sent: Vec<Item> = client.iter().map(|(item, _)| *item).collect();
+        let Some(runs) = align(&path, &sent) else { return Ok(()) };
+        let mut at = (0, 0);
+        for run in &runs {
+            prop_assert!(run.len > 0 && run.client >= at.0 && run.path >= at.1, "{runs:?}");
+            at = (run.client + run.len, run.path + run.len);
+            for step in 0..run.len {
+                let (place, (item, origin)) = (run.path + step, &client[run.client + step]);
+                // What repeats itself word for word may stand for its like; nothing else may.
+                let alike = path[place].content == item.content;
+                prop_assert!(*origin == Some(place) || alike, "{origin:?} at {place}: {runs:?}");
+                let once = path.iter().filter(|known| known.content == item.content).count() == 1;
+                if once && origin.is_some() {
+                    prop_assert_eq!(*origin, Some(place));
+                }
+            }
+        }
+        // Everything that came before the end of the path and tells something is not taken for new.
+        for (item, origin) in &client[at.0..] {
+            if let Some(origin) = origin {
+                let repeats = path.iter().filter(|known| known.content == item.content).count() > 1;
+                prop_assert!(*origin >= at.1 || repeats, "{origin} behind {at:?}: {runs:?}");
+            }
+        }
+    }
+
+    /// Another conversation of the same application, with the same short words, the same tools and the
+    /// same ids: nothing.
+    #[test]
+    fn another_conversation_stands_nowhere(
+        one in proptest::collection::vec(0..5_u8, 1..25),
+        other in proptest::collection::vec(0..5_u8, 1..25),
+    ) {
+        let path = conversation("one", &one);
+        let client = conversation("other", &other);
+        prop_assert_eq!(align(&path, &client), None);
+    }
+}
