@@ -361,6 +361,13 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
     let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
     jobs::Settings {
         policy: policy(&config.memory.thresholds),
+        overrides: Vec::new(),
+        upstream: config
+            .upstream
+            .base_url
+            .host_str()
+            .unwrap_or_default()
+            .to_owned(),
         placement: placement(config),
         zone: config.memory.timezone.clone(),
         temporal_markers: config.memory.temporal_markers,

@@ -28,6 +28,7 @@ mod rescue;
 mod routes;
 mod settings;
 mod shorten;
+mod standby;
 mod traces;
 mod track;
 mod weigh;
@@ -72,6 +73,8 @@ pub(crate) struct Shop {
     pub(crate) spent: Arc<books::Spent>,
     pub(crate) attempts: Arc<bundle::Attempts>,
     pub(crate) events: events::Events,
+    /// What is sent to whom another model is asked.
+    pub(crate) standby: Arc<standby::Standby>,
 }
 
 impl Shop {
@@ -99,9 +102,13 @@ impl Shop {
             spent: Arc::default(),
             attempts: Arc::default(),
             events: events::Events::default(),
+            standby: Arc::default(),
         }
     }
 }
+
+/// What a request waits for the one write that activates what is observed for another model.
+const MODEL_CHANGE: Duration = Duration::from_millis(20);
 
 /// The running room.
 #[derive(Clone)]
@@ -222,6 +229,34 @@ impl Jobs {
     /// The ways to the upstream this process holds.
     pub fn routes(&self) -> &Routes {
         &self.shop.routes
+    }
+
+    /// What may be sent now that `history` asks another model by `model` than its conversation did
+    /// before, whose prompt cache holds nothing of it. Told by what this process remembers, committed by
+    /// one write, and not waited for longer than 20 ms: the request goes on without it then.
+    pub async fn on_model_change(
+        &self,
+        scope: &crate::history::Scope,
+        history: &crate::history::History,
+        model: &str,
+    ) -> Option<crate::memory::SnapshotMeta> {
+        let ready = self.shop.standby.find(scope, history, model)?;
+        let (shop, scope) = (self.shop.clone(), scope.clone());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // A task of its own: what is committed too late for this request serves the next.
+        self.tasks.spawn("model change", async move {
+            let committed = prepare::commit(&shop, &scope, &ready).await;
+            // Nobody waits any more where it took too long.
+            let _ = tell.send(committed);
+        });
+        let committed = tokio::time::timeout(MODEL_CHANGE, told).await.ok()?.ok()?;
+        match committed {
+            Ok(snapshot) => Some(snapshot.meta.clone()),
+            Err(error) => {
+                tracing::debug!(error = %error, "nothing was activated for another model");
+                None
+            }
+        }
     }
 
     /// Applies everything observed of `history` to it at once, since the provider refused it as too

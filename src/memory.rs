@@ -15,6 +15,7 @@ pub mod fallback;
 pub mod measure;
 pub mod observe;
 mod output;
+pub mod pattern;
 pub mod place;
 pub mod policy;
 pub mod prompt;
@@ -28,6 +29,7 @@ pub mod transcript;
 pub mod trim;
 pub mod verbatim;
 
+pub use pattern::Pattern;
 pub use policy::{Early, Idle, Policy};
 pub use trim::Trim;
 

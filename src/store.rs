@@ -9,11 +9,13 @@ mod reopening;
 mod rows;
 mod sql;
 mod sqlite;
+mod timer;
 
 use async_trait::async_trait;
 
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
+pub use timer::{Alarms, NewTimer, Timer};
 
 use crate::history::{Item, Link, Mark, Scope};
 use crate::memory::advance::Work;
@@ -161,6 +163,8 @@ pub struct Record {
     pub at_ms: i64,
     /// What later requests find it by that do not continue its chain.
     pub traces: Traces,
+    /// When the conversation will have been idle for long enough, if that matters.
+    pub timer: Option<NewTimer>,
 }
 
 /// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.
@@ -563,6 +567,21 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         parts: &[PartId],
         rendering: Rendering,
     ) -> Result<Vec<Part>, StoreError>;
+
+    /// Takes the next timer that is due at `now_ms`, until `until_ms`: should whoever took it die, it
+    /// is due again then. A newer request moves it meanwhile.
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Result<Option<Timer>, StoreError>;
+
+    /// A claimed timer was acted on; `left` is what is still to come, and when it is to be claimed
+    /// next. Nothing happens where a newer request moved it.
+    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>)
+    -> Result<(), StoreError>;
+
+    /// When the next timer is due, whosever it is.
+    async fn next_timer(&self) -> Result<Option<i64>, StoreError>;
+
+    /// The recorded chain that ends at `tip`; empty where it is not recorded.
+    async fn chain(&self, scope: &Scope, tip: Link) -> Result<Vec<Link>, StoreError>;
 
     /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
     /// (same `to`, parts, pin, placement and text) and is eligible no later, that one is returned.

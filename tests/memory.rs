@@ -27,6 +27,8 @@ mod days;
 mod fixed;
 #[path = "memory/hangups.rs"]
 mod hangups;
+#[path = "memory/idle.rs"]
+mod idle;
 #[path = "memory/ladder.rs"]
 mod ladder;
 #[path = "memory/modes.rs"]

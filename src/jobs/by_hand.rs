@@ -52,6 +52,11 @@ impl ByHand {
         self.recorder.exchange(exchange).await;
     }
 
+    /// The recorder acts on the next timer that has run out; `false` where none has.
+    pub async fn ring(&mut self) -> bool {
+        self.recorder.ring().await
+    }
+
     /// A worker leases the next job that is due.
     pub async fn claim(&self) -> Option<Job> {
         worker::claim(&self.shop).await

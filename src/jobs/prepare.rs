@@ -9,7 +9,9 @@ use super::track::Track;
 use super::{Settings, Shop, events};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
-use crate::memory::{Node, Part, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render};
+use crate::memory::{
+    Node, Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render,
+};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 use crate::wire::Placement;
@@ -31,6 +33,8 @@ pub(super) struct Occasion<'a> {
     pub(super) at_once: bool,
     /// Whose day it is.
     pub(super) zone: &'a TimeZone,
+    /// The thresholds it was prepared by.
+    pub(super) policy: &'a Policy,
 }
 
 /// Applies everything observed to a history that was refused as too long with the snapshot `sent`.
@@ -89,6 +93,7 @@ pub(super) async fn overflow(
         tip_count: history.len(),
         at_once: true,
         zone: zone.unwrap_or(&settings.zone),
+        policy: &settings.policy,
     };
     if !keep {
         let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
@@ -109,10 +114,18 @@ pub(super) async fn load(
     history: &History,
 ) -> Result<Track, StoreError> {
     let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
-    let known = shop.store.known(scope, &chain).await?;
+    load_chain(shop, scope, &chain).await
+}
+
+pub(super) async fn load_chain(
+    shop: &Shop,
+    scope: &Scope,
+    chain: &[Link],
+) -> Result<Track, StoreError> {
+    let known = shop.store.known(scope, chain).await?;
     let by_chance = known.branches && known.nodes.len() <= CHANCE;
     // What follows it is not known here: a longer request must not be taken for new.
-    let followed = known.branches && known.nodes.len() == history.len();
+    let followed = known.branches && known.nodes.len() == chain.len();
     let mut track = Track::of(scope, known);
     track.stale = followed;
     if by_chance {
@@ -129,22 +142,10 @@ pub(super) async fn prepare(
     occasion: &Occasion<'_>,
     settings: &Settings,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let drafted = draft(shop, scope, plan, occasion, settings, true).await?;
-    let Some(snapshot) = drafted else {
-        return Ok(None);
-    };
-    let committed = shop.store.commit_snapshot(scope, &snapshot).await?;
-    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
-    tracing::info!(
-        tenant = %scope.tenant_label(),
-        snapshot = committed.meta.id.0,
-        covers = committed.meta.to_count,
-        eligible_from = committed.meta.eligible_from,
-        observation_tokens = committed.meta.tokens,
-        cause = snapshot.cause.name(),
-        "prepared a snapshot"
-    );
-    Ok(Some(shop.recall.insert(scope, committed)))
+    match draft(shop, scope, plan, occasion, settings, true).await? {
+        Some(snapshot) => commit(shop, scope, &snapshot).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The id of a snapshot that is in no store; stored ones count from 1.
@@ -170,7 +171,7 @@ fn passing(new: NewSnapshot) -> Snapshot {
 
 /// The snapshot of `plan`, rendered; `None` where a part of it was deleted meanwhile. Unless it is to
 /// be kept (`keep`), how its parts are written is fixed for this once.
-async fn draft(
+pub(super) async fn draft(
     shop: &Shop,
     scope: &Scope,
     plan: Plan,
@@ -243,7 +244,7 @@ pub(super) fn write(
             .placement
             .map_or(NOWHERE, Placement::name)
             .to_owned(),
-        made_with: made_with(settings, &entries, occasion.zone),
+        made_with: made_with(&entries, occasion),
         tip: occasion.tip,
         tip_count: occasion.tip_count,
         at_once: occasion.at_once,
@@ -251,9 +252,29 @@ pub(super) fn write(
     }
 }
 
+/// Commits a snapshot, and tells the request path of it.
+pub(super) async fn commit(
+    shop: &Shop,
+    scope: &Scope,
+    snapshot: &NewSnapshot,
+) -> Result<Arc<Snapshot>, StoreError> {
+    let committed = shop.store.commit_snapshot(scope, snapshot).await?;
+    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
+    tracing::info!(
+        tenant = %scope.tenant_label(),
+        snapshot = committed.meta.id.0,
+        covers = committed.meta.to_count,
+        eligible_from = committed.meta.eligible_from,
+        observation_tokens = committed.meta.tokens,
+        cause = snapshot.cause.name(),
+        "prepared a snapshot"
+    );
+    Ok(shop.recall.insert(scope, committed))
+}
+
 /// By which settings a snapshot is made, for whoever asks later why it is as it is.
-fn made_with(settings: &Settings, entries: &[render::Entry<'_>], zone: &TimeZone) -> String {
-    let policy = &settings.policy;
+fn made_with(entries: &[render::Entry<'_>], occasion: &Occasion<'_>) -> String {
+    let Occasion { policy, zone, .. } = occasion;
     serde_json::json!({
         "preamble": entries.first().map(|first| first.rendering.preamble),
         "timezone": zone.iana_name(),

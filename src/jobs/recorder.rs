@@ -3,6 +3,8 @@
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
 //! view. It never calls a model and is never waited for by a request.
 
+mod idle;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
 use super::payload;
-use super::prepare::{Occasion, load, prepare};
+use super::prepare::{Occasion, draft, load, prepare};
 use super::reflector::Wish;
 use super::shorten::shorten;
 use super::traces;
@@ -20,9 +22,9 @@ use super::weigh::weigh;
 use super::{Shop, events};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{
-    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, standing,
+    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
-use crate::memory::{Node, PartKind, PartMeta, Span, record};
+use crate::memory::{Cause, Node, PartKind, PartMeta, Span, record};
 use crate::store::{Adopted, Adoption, NewJob, Offered, Record, StoreError, Used};
 use crate::telemetry;
 
@@ -60,6 +62,7 @@ pub(super) async fn run(
             }
             Some((exchange, _room)) = exchanges.recv() => recorder.exchange(exchange).await,
             () = stop.cancelled() => break,
+            () = tokio::time::sleep(recorder.until_ring()) => drop(recorder.ring().await),
             else => break,
         }
     }
@@ -73,6 +76,8 @@ pub(super) struct Recorder {
     shop: Shop,
     tracks: Tracks,
     wake: Arc<Notify>,
+    /// When the next timer may have run out, in milliseconds since 1970.
+    rings_at: Option<i64>,
 }
 
 impl Recorder {
@@ -81,6 +86,8 @@ impl Recorder {
             shop,
             tracks: Tracks::default(),
             wake,
+            // Whatever ran out while nobody looked.
+            rings_at: Some(0),
         }
     }
 
@@ -100,6 +107,7 @@ impl Recorder {
                 let track = self.perform(track, Some(&exchange)).await;
                 let settings = self.shop.settings.now();
                 events::status(&self.shop, &settings, &track, &standing(&track.path()));
+                self.stand_by(&track).await;
                 self.tracks.put(track);
             }
             // The track is dropped with the failure: the next request reads the truth again.
@@ -116,6 +124,7 @@ impl Recorder {
         for mut track in self.tracks.take_holding(&outcome.scope, &outcome.span) {
             track.settle(outcome.kind, &outcome.span, &outcome.settled);
             let track = self.perform(track, None).await;
+            self.stand_by(&track).await;
             self.tracks.put(track);
         }
     }
@@ -154,6 +163,8 @@ impl Recorder {
         };
         let continued = exchange.seen.as_ref().and_then(|seen| seen.lineage);
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
+        // An older request that came again says nothing of when the conversation fell idle.
+        let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
         let record = Record {
             thread_key: exchange.thread_key.clone(),
             lineage: lineage.or(continued.filter(|_| known == 0)),
@@ -168,6 +179,7 @@ impl Recorder {
             model: exchange.model.clone(),
             way: exchange.way,
             at_ms: exchange.at_ms,
+            timer: newest.then(|| self.timer(exchange)).flatten(),
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
@@ -183,6 +195,9 @@ impl Recorder {
         };
         track.joined(recorded, record.thread_key);
         track.waits();
+        if let Some(at_ms) = record.timer.and_then(|timer| timer.alarms.next()) {
+            self.expect_ring(at_ms);
+        }
         // Whatever is confirmed may make room for what had to wait.
         track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
@@ -262,14 +277,16 @@ impl Recorder {
     }
 
     fn urgency(&self, track: &Track, kind: PartKind) -> u32 {
-        standing(&track.path()).urgency(kind, &self.shop.settings.now().policy)
+        let settings = self.shop.settings.now();
+        standing(&track.path()).urgency(kind, settings.policy_for(&track.model))
     }
 
     /// Does what follows for `track`, until nothing more does.
     async fn perform(&mut self, mut track: Track, exchange: Option<&Exchange>) -> Track {
         // Each round can make one more snapshot or reflection due, hardly ever a third.
         for _ in 0..4 {
-            let steps = advance(&track.path(), &self.shop.settings.now().policy);
+            let settings = self.shop.settings.now();
+            let steps = advance(&track.path(), settings.policy_for(&track.model));
             let mut changed = false;
             let mut ranges = Vec::new();
             let dropped = exchange.and_then(|exchange| self.dropped(&track, exchange));
@@ -482,6 +499,36 @@ impl Recorder {
         }
     }
 
+    /// Holds ready what is sent if the next request asks another model, where that is configured.
+    async fn stand_by(&self, track: &Track) {
+        let settings = self.shop.settings.now();
+        let policy = settings.policy_for(&track.model);
+        if !policy.early_activation.model_change && !policy.early_reflection.model_change {
+            return;
+        }
+        let Some(tip) = track.nodes.last() else {
+            return;
+        };
+        let occasion = Occasion {
+            tip: tip.link,
+            tip_count: track.nodes.len(),
+            at_once: false,
+            zone: track.zone.as_ref().unwrap_or(&settings.zone),
+            policy,
+        };
+        let composed = match early(&track.path(), policy, Cause::ModelChange) {
+            None => Ok(None),
+            Some(plan) => draft(&self.shop, &track.scope, plan, &occasion, &settings, true).await,
+        };
+        let snapshot = composed.unwrap_or_else(|error| {
+            failed("a snapshot for another model could not be composed", &error);
+            None
+        });
+        self.shop
+            .standby
+            .hold(&track.scope, &track.nodes, &track.model, snapshot);
+    }
+
     async fn snapshot(&self, track: &mut Track, plan: Plan) -> bool {
         let (Some(tip), tip_count) = (track.nodes.last(), track.nodes.len()) else {
             return false;
@@ -492,6 +539,7 @@ impl Recorder {
             tip_count,
             at_once: false,
             zone: track.zone.as_ref().unwrap_or(&settings.zone),
+            policy: settings.policy_for(&track.model),
         };
         match prepare(&self.shop, &track.scope, plan, &occasion, &settings).await {
             Ok(Some(snapshot)) => {

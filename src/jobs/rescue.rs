@@ -137,6 +137,7 @@ pub(super) async fn rescue(
         tip_count: history.len(),
         at_once: true,
         zone,
+        policy: settings.policy_for(&track.model),
     };
     let snapshot = write(shop, plan, &written, rendering, &occasion, &settings);
     let meta = SnapshotMeta {

@@ -10,8 +10,8 @@ use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
-use crate::memory::Policy;
 use crate::memory::observe::{Hints, Options};
+use crate::memory::{Early, Idle, Pattern, Policy};
 use crate::wire::Placement;
 
 /// How one phase calls its model.
@@ -53,8 +53,12 @@ impl Phase {
 /// How memory is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Thresholds.
+    /// Thresholds, where none of `overrides` says otherwise.
     pub policy: Policy,
+    /// Thresholds of some models, the narrowest first.
+    pub overrides: Vec<(Pattern, Policy)>,
+    /// The host of the upstream, which tells how long prompts stay in its cache.
+    pub upstream: String,
     /// Where the blocks of new snapshots stand; `None` sends none.
     pub placement: Option<Placement>,
     /// Days and minutes are told in this zone where a client names none.
@@ -78,6 +82,28 @@ pub struct Settings {
     pub daily_tokens: Option<u64>,
     /// The folder for model calls that came to nothing; `None` keeps none.
     pub bundles: Option<std::path::PathBuf>,
+}
+
+impl Settings {
+    /// The thresholds for conversations with `model`.
+    pub fn policy_for(&self, model: &str) -> &Policy {
+        self.overrides
+            .iter()
+            .find(|(pattern, _)| pattern.matches(model))
+            .map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    /// Whether any conversation may be activated when it is idle.
+    pub(super) fn knows_idleness(&self) -> bool {
+        let waits = |early: Early| early.idle != Idle::Never;
+        self.policies()
+            .any(|policy| waits(policy.early_activation) || waits(policy.early_reflection))
+    }
+
+    fn policies(&self) -> impl Iterator<Item = &Policy> {
+        let others = self.overrides.iter().map(|(_, policy)| policy);
+        others.chain([&self.policy])
+    }
 }
 
 /// The settings in force, shared by everybody who works by them.

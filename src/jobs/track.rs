@@ -192,6 +192,13 @@ impl Tracks {
         Some(track)
     }
 
+    /// Takes the track whose last request ends in `tip`.
+    pub(super) fn take_at(&mut self, scope: &Scope, tip: Link) -> Option<Track> {
+        let (_, track) = self.held.remove(&(scope.tenant, tip))?;
+        self.nodes -= track.nodes.len();
+        Some(track)
+    }
+
     /// Puts a track back under its tip, unless it is stale.
     pub(super) fn put(&mut self, track: Track) {
         if track.stale {

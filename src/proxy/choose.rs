@@ -299,7 +299,8 @@ impl Drop for Settled {
 
 /// Chooses for `asked`, and settles the choice so that a repetition goes out alike (INV-SAME).
 pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Settled>) {
-    let lookup = &asked.lookup;
+    let changed = on_model_change(memory, asked).await;
+    let lookup = changed.as_ref().unwrap_or(&asked.lookup);
     let picked = pick(memory, asked, lookup).await;
     let (selection, rung) = (picked.selection, picked.rung);
     let observed = selection.cut();
@@ -363,6 +364,21 @@ fn asks_usage(memory: &Memory, asked: &Asked, before: Option<&Used>) -> bool {
             || manners.may_ask_usage(),
             |asked| asked && !manners.refuses_usage(),
         )
+}
+
+/// What is known of a request that asks another model than its conversation did before, with what was
+/// committed because of it.
+async fn on_model_change(memory: &Memory, asked: &Asked) -> Option<Lookup> {
+    let known = &asked.lookup;
+    let new = known.before.is_none() && known.origin == Origin::Warm;
+    if !new || !asked.writes || asked.seen.is_some() {
+        return None;
+    }
+    let (scope, history) = (&asked.identity.scope, &asked.history);
+    let committed = memory.jobs.on_model_change(scope, history, &asked.model);
+    let mut lookup = known.clone();
+    lookup.candidates.push(committed.await?);
+    Some(lookup)
 }
 
 /// What [`pick`] found.

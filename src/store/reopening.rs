@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
-    OpenError, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
-    Waiting,
+    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
+    Offered, OpenError, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail,
+    ThreadRow, Timer, Waiting,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
@@ -265,6 +265,22 @@ impl Store for Reopening {
         rendering: Rendering,
     ) -> Answer<Vec<Part>> {
         forward!(self, freeze(scope, parts, rendering))
+    }
+
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
+        forward!(self, claim_timer(now_ms, until_ms))
+    }
+
+    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
+        forward!(self, end_timer(timer, left))
+    }
+
+    async fn next_timer(&self) -> Answer<Option<i64>> {
+        forward!(self, next_timer())
+    }
+
+    async fn chain(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
+        forward!(self, chain(scope, tip))
     }
 
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {

@@ -16,7 +16,7 @@ use crate::memory::{
     SnapshotId, SnapshotMeta, Span, Trim,
 };
 
-use super::{Costs, Event, Job, NewJob, Spent, StoreError, Used, Waiting};
+use super::{Alarms, Costs, Event, Job, NewJob, Spent, StoreError, Timer, Used, Waiting};
 use crate::memory::advance::{Work, WorkState};
 use crate::memory::place::{Step, StoredView};
 use crate::memory::record::Content;
@@ -44,7 +44,7 @@ fn flag(row: &SqliteRow, column: usize) -> Read<bool> {
     Ok(get::<i64>(row, column)? != 0)
 }
 
-fn link(row: &SqliteRow, column: usize) -> Read<Link> {
+pub(super) fn link(row: &SqliteRow, column: usize) -> Read<Link> {
     Link::from_slice(get::<&[u8]>(row, column)?).ok_or_else(|| corrupt("a link has a wrong length"))
 }
 
@@ -273,6 +273,23 @@ pub(super) fn job(row: &SqliteRow) -> Read<Job> {
         attempts: int(row, 14)?,
         empty_answers: int(row, 15)?,
         fence: int(row, 16)?,
+    })
+}
+
+/// The columns of `CLAIM_TIMER`.
+pub(super) fn timer(row: &SqliteRow) -> Read<Timer> {
+    let zone: String = get(row, 5)?;
+    Ok(Timer {
+        scope: scope(row, 0)?,
+        lineage: int(row, 2)?,
+        tip: link(row, 3)?,
+        model: get(row, 4)?,
+        zone: (!zone.is_empty()).then_some(zone),
+        alarms: Alarms {
+            activate_ms: get(row, 6)?,
+            reflect_ms: get(row, 7)?,
+        },
+        fence: int(row, 8)?,
     })
 }
 

@@ -347,6 +347,49 @@ pub(super) const EVENTS_OF_LINEAGE: &str = "
 SELECT kind, place / 1000, body FROM events
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place, kind DESC";
 
+// === Timers ===
+
+/// When a lineage (`$3`) will have been idle for long enough. A newer request moves it, also away from
+/// whoever is acting on it.
+pub(super) const SET_TIMER: &str = "
+INSERT INTO timers (tenant, resource, lineage, tip, model, zone, activate_ms, reflect_ms, due_ms,
+                    fence)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0)
+ON CONFLICT (tenant, resource, lineage)
+DO UPDATE SET tip = excluded.tip, model = excluded.model, zone = excluded.zone,
+              activate_ms = excluded.activate_ms, reflect_ms = excluded.reflect_ms,
+              due_ms = excluded.due_ms, fence = timers.fence + 1";
+
+/// The next timer that is due now (`$1`), leased until `$2`. Looks across owners, as `CLAIM` does.
+pub(super) const CLAIM_TIMER: &str = "
+UPDATE timers SET due_ms = $2, fence = fence + 1
+WHERE (tenant, resource, lineage) = (
+    SELECT t.tenant, t.resource, t.lineage FROM timers AS t
+    WHERE t.due_ms <= $1 ORDER BY t.due_ms LIMIT 1)
+RETURNING tenant, resource, lineage, tip, model, zone, activate_ms, reflect_ms, fence";
+
+/// What is left of a timer (`$3`: lineage, `$4`: fence) that was acted on.
+pub(super) const KEEP_TIMER: &str = "
+UPDATE timers SET activate_ms = $5, reflect_ms = $6, due_ms = $7
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
+
+/// Takes a timer (`$3`: lineage, `$4`: fence) away.
+pub(super) const END_TIMER: &str =
+    "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
+
+/// When the next timer is due, of all owners.
+pub(super) const NEXT_TIMER: &str = "SELECT min(due_ms) FROM timers";
+
+/// The chain that ends at a link (`$3`), from there back to its first message.
+pub(super) const CHAIN_TO: &str = "
+WITH RECURSIVE up (link, parent, count) AS (
+    SELECT * FROM (
+        SELECT link, parent, count FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $3)
+    UNION ALL
+    SELECT n.link, n.parent, n.count FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.parent)
+SELECT link FROM up ORDER BY count";
+
 // === Snapshots ===
 
 /// Whether a link (`$3`) is recorded.
@@ -520,6 +563,10 @@ pub(super) const FORGET_COSTS: &str =
 /// What happened in it.
 pub(super) const FORGET_EVENTS: &str =
     "DELETE FROM events WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage's timer.
+pub(super) const FORGET_TIMER: &str =
+    "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
 /// The lineage's requests.
 pub(super) const FORGET_REQUESTS: &str =

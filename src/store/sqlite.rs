@@ -17,6 +17,7 @@ mod queue;
 mod read;
 mod record;
 mod snapshots;
+mod timers;
 #[cfg(test)]
 mod trouble;
 
@@ -37,8 +38,8 @@ use crate::tasks::Tasks;
 pub use error::OpenError;
 
 use super::{
-    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
-    Probes, Record, Release, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
+    Offered, Probes, Record, Release, Store, StoreError, ThreadDetail, ThreadRow, Timer, Waiting,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -413,6 +414,34 @@ impl Store for SqliteStore {
         let (scope, parts) = (scope.clone(), parts.to_vec());
         self.write("store freeze", move |conn| {
             Box::pin(snapshots::freeze(conn, scope, parts, rendering))
+        })
+        .await
+    }
+
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
+        self.write("store claim timer", move |conn| {
+            Box::pin(timers::claim(conn, now_ms, until_ms))
+        })
+        .await
+    }
+
+    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
+        let timer = timer.clone();
+        self.write("store end timer", move |conn| {
+            Box::pin(timers::end(conn, timer, left))
+        })
+        .await
+    }
+
+    async fn next_timer(&self) -> Answer<Option<i64>> {
+        self.read("store next timer", |conn| Box::pin(timers::next(conn)))
+            .await
+    }
+
+    async fn chain(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
+        let scope = scope.clone();
+        self.read("store chain", move |conn| {
+            Box::pin(read::chain(conn, scope, tip))
         })
         .await
     }

@@ -102,6 +102,7 @@ pub struct Parsed {
     model: Option<Box<str>>,
     stream: bool,
     options: StreamOptions,
+    cache_retention: Option<Box<str>>,
     /// Where the object's closing brace stands.
     close: usize,
 }
@@ -165,6 +166,7 @@ pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
         model: top.model,
         stream: top.stream,
         options: top.options,
+        cache_retention: top.cache_retention,
         close: walk.at() - 1,
     })
 }
@@ -176,6 +178,7 @@ struct TopLevel {
     model: Option<Box<str>>,
     stream: bool,
     options: StreamOptions,
+    cache_retention: Option<Box<str>>,
 }
 
 /// Top-level fields that memory depends on. Any other may stand twice; it is forwarded twice.
@@ -201,6 +204,13 @@ impl TopLevel {
             "model" => self.model = read::<Option<Text<'_>>>(json)?.map(|model| (*model).into()),
             "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
             "stream_options" => self.options = StreamOptions::read(text, span)?,
+            "prompt_cache_retention" => {
+                // Any other spelling is for the upstream to judge.
+                self.cache_retention = serde_json::from_str::<Text<'_>>(json)
+                    .ok()
+                    .map(|retention| (*retention).into());
+                read::<IgnoredAny>(json)?;
+            }
             _ => drop(read::<IgnoredAny>(json)?),
         }
         Ok(())
@@ -295,6 +305,11 @@ impl Parsed {
     /// `stream_options.include_usage` as written.
     pub fn usage_asked(&self) -> Option<bool> {
         self.options.usage_asked
+    }
+
+    /// How long the client asks the provider to keep the prompt in its cache, in OpenAI's words.
+    pub fn cache_retention(&self) -> Option<&str> {
+        self.cache_retention.as_deref()
     }
 
     /// How many messages the client sent, leading ones included.

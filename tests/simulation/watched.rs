@@ -10,8 +10,9 @@ use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
 use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
 use diarist::store::{
-    Adopted, Adoption, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot, Offered,
-    Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow, Waiting,
+    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
+    Offered, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
+    Timer, Waiting,
 };
 
 use super::gate::Gate;
@@ -353,6 +354,22 @@ impl Store for Watched {
         rendering: Rendering,
     ) -> Answer<Vec<Part>> {
         through!(self, freeze(scope, parts, rendering))
+    }
+
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
+        through!(self, claim_timer(now_ms, until_ms))
+    }
+
+    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
+        through!(self, end_timer(timer, left))
+    }
+
+    async fn next_timer(&self) -> Answer<Option<i64>> {
+        through!(self, next_timer())
+    }
+
+    async fn chain(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
+        through!(self, chain(scope, tip))
     }
 
     async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {

@@ -87,6 +87,7 @@ impl<'a> Client<'a> {
             at_ms: 1,
             traces: diarist::store::Traces::default(),
             new_nodes: new_nodes.clone(),
+            timer: None,
         };
         self.store
             .record(&self.scope, &record)

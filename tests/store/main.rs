@@ -15,5 +15,6 @@ mod hangups;
 mod isolation;
 mod queue;
 mod story;
+mod timers;
 mod together;
 mod world;

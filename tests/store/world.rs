@@ -153,6 +153,7 @@ impl Talk {
             way: None,
             at_ms: 1_000,
             traces: diarist::store::Traces::default(),
+            timer: None,
         }
     }
 

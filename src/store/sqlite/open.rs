@@ -49,6 +49,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/sqlite/0001_init.sql"),
         ),
         (
+            2,
+            "timers",
+            include_str!("../../../migrations/sqlite/0002_timers.sql"),
+        ),
+        (
             3,
             "titles",
             include_str!("../../../migrations/sqlite/0003_titles.sql"),

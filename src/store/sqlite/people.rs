@@ -147,6 +147,7 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
         sql::FORGET_CONTENTS,
         sql::FORGET_COSTS,
         sql::FORGET_EVENTS,
+        sql::FORGET_TIMER,
         sql::FORGET_REQUESTS,
         sql::FORGET_VIEWS,
         sql::FORGET_ANSWERS,

@@ -5,10 +5,13 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteStore;
 
-/// Statements that look across owners on purpose: the worker's claim, and the operator's lists.
+/// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
+/// lists.
 /// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
-const ABOVE_OWNERS: [&str; 7] = [
+const ABOVE_OWNERS: [&str; 9] = [
     "CLAIM",
+    "CLAIM_TIMER",
+    "NEXT_TIMER",
     "OPEN_JOBS",
     "THREADS",
     "THREAD",
@@ -62,6 +65,7 @@ fn mentions(text: &str) -> usize {
         "requests",
         "jobs",
         "costs",
+        "timers",
         "spending",
         "events",
         "views",

@@ -212,3 +212,17 @@ pub(super) async fn ping(conn: &mut SqliteConnection) -> Answer<()> {
     query(sql::PING).fetch_one(conn).await?;
     Ok(())
 }
+
+pub(super) async fn chain(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    tip: Link,
+) -> Answer<Vec<Link>> {
+    let rows = query(sql::CHAIN_TO)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(tip.as_bytes().as_slice())
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|row| rows::link(row, 0)).collect()
+}

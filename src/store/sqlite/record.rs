@@ -5,7 +5,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::Answer;
+use super::{Answer, timers};
 use crate::history::{Link, Scope};
 use crate::memory::Node;
 use crate::store::rows::{content_list, count, get, int, node_list, probes, run_list, way};
@@ -82,6 +82,9 @@ pub(super) async fn request(
         .bind(way(record.way.as_ref()))
         .execute(&mut *conn)
         .await?;
+    if let Some(timer) = &record.timer {
+        timers::set(conn, scope, lineage, record, timer).await?;
+    }
     traces(conn, scope, lineage, record).await
 }
 

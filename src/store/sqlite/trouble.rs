@@ -61,6 +61,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
         way: None,
         at_ms: 1,
         traces: crate::store::Traces::default(),
+        timer: None,
     };
     (scope, links, record)
 }

@@ -1,0 +1,146 @@
+//! Activation of conversations that fell idle: the timers that recorded requests set, and what is done
+//! when one has run out.
+//!
+//! A timer lies in the store, so it survives a restart; it is taken before it is acted on, so two
+//! processes do not both act; and the newest request moves it. The worst that can happen is that it is
+//! acted on twice, which prepares the same snapshot.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::{Recorder, failed};
+use crate::jobs::Exchange;
+use crate::jobs::prepare::load_chain;
+use crate::jobs::track::Track;
+use crate::memory::advance::{WorkState, early};
+use crate::memory::policy::cache_lifetime;
+use crate::memory::{Cause, Early, PartKind, Policy};
+use crate::store::{Alarms, NewTimer, StoreError, Timer};
+
+/// How long the timers of other processes may go unnoticed.
+const LOOK: Duration = Duration::from_mins(1);
+
+/// For how long a timer is taken. Acting on it is a few queries.
+const LEASE_MS: i64 = 60_000;
+
+/// How long the Observer is waited for that is at work when the conversation has been idle for long
+/// enough, and how often it is looked at.
+const GRACE_MS: i64 = 120_000;
+const AGAIN_MS: i64 = 1_000;
+
+impl Recorder {
+    /// What the newest request of its conversation sets.
+    pub(super) fn timer(&self, exchange: &Exchange) -> Option<NewTimer> {
+        let settings = self.shop.settings.now();
+        let policy = settings.policy_for(&exchange.model);
+        let retention = exchange.parsed.cache_retention();
+        let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention);
+        let after = |early: Early| {
+            let millis = i64::try_from(early.idle.after(lifetime)?.as_millis()).ok()?;
+            exchange.answered_ms.checked_add(millis)
+        };
+        let alarms = Alarms {
+            activate_ms: after(policy.early_activation),
+            reflect_ms: after(policy.early_reflection),
+        };
+        alarms.next()?;
+        let zone = exchange.zone.as_ref().and_then(TimeZone::iana_name);
+        Some(NewTimer {
+            alarms,
+            zone: zone.map(str::to_owned),
+        })
+    }
+
+    /// How long until a timer may have run out.
+    pub(super) fn until_ring(&self) -> Duration {
+        let left = self.rings_at.map(|at| at - self.shop.clock.now_ms());
+        let left = left.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+        left.map_or(LOOK, |left| left.min(LOOK))
+    }
+
+    /// A timer that was set runs out at `at_ms`.
+    pub(super) fn expect_ring(&mut self, at_ms: i64) {
+        self.rings_at = Some(self.rings_at.map_or(at_ms, |known| known.min(at_ms)));
+    }
+
+    /// Acts on the next timer that has run out. Whether there was one.
+    pub(in crate::jobs) async fn ring(&mut self) -> bool {
+        self.rings_at = None;
+        let settings = self.shop.settings.now();
+        if settings.concurrency == 0 || !settings.knows_idleness() {
+            return false;
+        }
+        let store = &self.shop.store;
+        let now_ms = self.shop.clock.now_ms();
+        match store.claim_timer(now_ms, now_ms + LEASE_MS).await {
+            Ok(Some(timer)) => {
+                // There may be more.
+                self.rings_at = Some(now_ms);
+                if let Err(error) = self.act(&timer, now_ms).await {
+                    failed("an idle conversation could not be activated", &error);
+                }
+                true
+            }
+            Ok(None) => {
+                self.rings_at = store.next_timer().await.unwrap_or(None);
+                false
+            }
+            Err(error) => {
+                failed("the timers could not be read", &error);
+                false
+            }
+        }
+    }
+
+    async fn act(&mut self, timer: &Timer, now_ms: i64) -> Result<(), StoreError> {
+        let (come, left) = timer.alarms.at(now_ms);
+        let Some(mut track) = self.track_of(timer).await? else {
+            return self.shop.store.end_timer(timer, None).await;
+        };
+        let overdue = come.next().is_none_or(|at| at + GRACE_MS <= now_ms);
+        if come.activate_ms.is_some() && !overdue && is_observed(&track) {
+            self.tracks.put(track);
+            let later = Some((timer.alarms, now_ms + AGAIN_MS));
+            return self.shop.store.end_timer(timer, later).await;
+        }
+        let settings = self.shop.settings.now();
+        let policy = settings.policy_for(&timer.model);
+        let allowed = |early, come: Option<i64>| come.map_or(Early::NEVER, |_| early);
+        let policy = Policy {
+            early_activation: allowed(policy.early_activation, come.activate_ms),
+            early_reflection: allowed(policy.early_reflection, come.reflect_ms),
+            ..*policy
+        };
+        if let Some(plan) = early(&track.path(), &policy, Cause::Idle) {
+            self.snapshot(&mut track, plan).await;
+        }
+        self.tracks.put(track);
+        let left = left.next().map(|due| (left, due));
+        self.shop.store.end_timer(timer, left).await
+    }
+
+    /// The chain whose newest request set `timer`; `None` where it was forgotten.
+    async fn track_of(&mut self, timer: &Timer) -> Result<Option<Track>, StoreError> {
+        if let Some(track) = self.tracks.take_at(&timer.scope, timer.tip) {
+            return Ok(Some(track));
+        }
+        let chain = self.shop.store.chain(&timer.scope, timer.tip).await?;
+        if chain.is_empty() {
+            return Ok(None);
+        }
+        let mut track = load_chain(&self.shop, &timer.scope, &chain).await?;
+        track.model.clone_from(&timer.model);
+        let zone = timer.zone.as_deref().map(TimeZone::get);
+        track.zone = zone.and_then(Result::ok);
+        Ok(Some(track))
+    }
+}
+
+/// Whether the Observer is at work on it.
+fn is_observed(track: &Track) -> bool {
+    track
+        .work
+        .iter()
+        .any(|work| work.kind == PartKind::Chunk && work.state == WorkState::Fresh)
+}

@@ -1,0 +1,94 @@
+//! Snapshots at hand for the moment another model is asked: what the recorder has composed and not
+//! committed, by the chain it was composed for.
+//!
+//! The new model's cache holds nothing of the conversation, so an activation costs nothing with exactly
+//! this request. The request path finds the snapshot here, commits it by one write that it waits for
+//! very shortly, and goes on without it otherwise. Held in memory only: a process that does not know
+//! which model was asked last does nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::history::{History, Link, Scope};
+use crate::memory::Node;
+use crate::memory::policy::is_another_model;
+use crate::store::NewSnapshot;
+
+/// Texts held, in bytes; beyond, all of them are dropped, and come again with the next requests.
+const BUDGET: usize = 16 * 1024 * 1024;
+
+/// A snapshot, and the model whose cache it would have spoilt.
+#[derive(Debug)]
+struct Ready {
+    model: String,
+    snapshot: Arc<NewSnapshot>,
+}
+
+type Key = ([u8; 32], Link);
+
+#[derive(Debug, Default)]
+struct Held {
+    ready: HashMap<Key, Ready>,
+    bytes: usize,
+}
+
+/// What is held.
+#[derive(Debug, Default)]
+pub(crate) struct Standby(Mutex<Held>);
+
+impl Standby {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // A panic while holding the lock leaves a map that is still a map.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What would be sent if the next request of the chain `nodes` asked another model than `model`.
+    /// Takes the place of what was held for the chain before it grew.
+    pub(super) fn hold(
+        &self,
+        scope: &Scope,
+        nodes: &[Node],
+        model: &str,
+        snapshot: Option<NewSnapshot>,
+    ) {
+        let mut held = self.held();
+        for node in nodes {
+            if let Some(old) = held.ready.remove(&(scope.tenant, node.link)) {
+                held.bytes -= size(&old.snapshot);
+            }
+        }
+        let Some(snapshot) = snapshot else { return };
+        let size = size(&snapshot);
+        if held.bytes + size > BUDGET {
+            *held = Held::default();
+        }
+        held.bytes += size;
+        let key = (scope.tenant, snapshot.tip);
+        let ready = Ready {
+            model: model.to_owned(),
+            snapshot: Arc::new(snapshot),
+        };
+        held.ready.insert(key, ready);
+    }
+
+    /// What is held for the chain that `history` continues, if it asks another model by `model`.
+    pub(super) fn find(
+        &self,
+        scope: &Scope,
+        history: &History,
+        model: &str,
+    ) -> Option<Arc<NewSnapshot>> {
+        let held = self.held();
+        if held.ready.is_empty() {
+            return None;
+        }
+        // The newest message was never recorded: a repetition of what was is no change of model.
+        let mut before = history.turns().iter().rev().skip(1);
+        let ready = before.find_map(|turn| held.ready.get(&(scope.tenant, turn.link)))?;
+        is_another_model(&ready.model, model).then(|| Arc::clone(&ready.snapshot))
+    }
+}
+
+fn size(snapshot: &NewSnapshot) -> usize {
+    snapshot.segments.iter().map(String::len).sum::<usize>() + 512
+}

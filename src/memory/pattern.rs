@@ -1,0 +1,79 @@
+//! Names by pattern: `*` stands for any characters, `?` for one. Letter case does not count.
+
+/// A pattern that names are held against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<char>);
+
+impl Pattern {
+    /// The pattern as it is written.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_lowercase().chars().collect())
+    }
+
+    /// Whether all of `name` fits. In time proportional to both lengths, whatever the pattern.
+    pub fn matches(&self, name: &str) -> bool {
+        let name: Vec<char> = name.to_lowercase().chars().collect();
+        let (mut at, mut in_name) = (0, 0);
+        // Where to go on when what follows the last star turns out not to fit.
+        let mut star: Option<(usize, usize)> = None;
+        while in_name < name.len() {
+            match self.0.get(at) {
+                Some('*') => {
+                    star = Some((at, in_name));
+                    at += 1;
+                }
+                Some(wanted) if *wanted == '?' || *wanted == name[in_name] => {
+                    at += 1;
+                    in_name += 1;
+                }
+                _ => {
+                    let Some((after, taken)) = star else {
+                        return false;
+                    };
+                    star = Some((after, taken + 1));
+                    at = after + 1;
+                    in_name = taken + 1;
+                }
+            }
+        }
+        self.0[at..].iter().all(|rest| *rest == '*')
+    }
+
+    /// How many characters stand for themselves: of two patterns the one with more is narrower.
+    pub fn literal(&self) -> usize {
+        self.0.iter().filter(|c| !matches!(c, '*' | '?')).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_and_question_marks_stand_for_others() {
+        for (pattern, name, fits) in [
+            ("gpt-5", "GPT-5", true),
+            ("gpt-5", "gpt-5-mini", false),
+            ("gpt-5*", "gpt-5-mini", true),
+            ("*claude*", "anthropic/claude-opus-4", true),
+            ("gpt-?o*", "gpt-4o-mini", true),
+            ("gpt-?o", "gpt-4o-mini", false),
+            ("*-mini-*-x", "a-mini-b-mini-c-x", true),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*", "", false),
+            ("*é", "café", true),
+        ] {
+            assert_eq!(
+                Pattern::new(pattern).matches(name),
+                fits,
+                "{pattern} {name}"
+            );
+        }
+        // What a naive matcher takes exponential time for.
+        let hard = "*a".repeat(30) + "b";
+        assert!(!Pattern::new(&hard).matches(&"a".repeat(200)));
+        assert_eq!(Pattern::new("gpt-?*").literal(), 4);
+    }
+}

@@ -1,0 +1,77 @@
+//! When a conversation will have been idle for so long that what waits for a threshold may be used.
+
+use crate::history::{Link, Scope};
+
+/// The moments, in milliseconds since 1970. `None`: never, or that has been acted on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alarms {
+    /// Observations may take the messages' place.
+    pub activate_ms: Option<i64>,
+    /// A reflection may take the observations' place.
+    pub reflect_ms: Option<i64>,
+}
+
+impl Alarms {
+    /// The earlier of them.
+    pub fn next(self) -> Option<i64> {
+        self.activate_ms.into_iter().chain(self.reflect_ms).min()
+    }
+
+    /// Those that have come at `now_ms`, and those that have not.
+    pub fn at(self, now_ms: i64) -> (Self, Self) {
+        let split = |at: Option<i64>| (at.filter(|ms| *ms <= now_ms), at.filter(|ms| *ms > now_ms));
+        let (activate, reflect) = (split(self.activate_ms), split(self.reflect_ms));
+        let pair = |activate_ms, reflect_ms| Self {
+            activate_ms,
+            reflect_ms,
+        };
+        (pair(activate.0, reflect.0), pair(activate.1, reflect.1))
+    }
+}
+
+/// What the newest request of a conversation sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTimer {
+    /// The moments; at least one.
+    pub alarms: Alarms,
+    /// The zone its client lives in, where it named one.
+    pub zone: Option<String>,
+}
+
+/// A timer that somebody acts on. `fence` changes with every claim and every newer request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timer {
+    /// The owner.
+    pub scope: Scope,
+    /// Whose timer it is.
+    pub lineage: i64,
+    /// The last link of the request that set it.
+    pub tip: Link,
+    /// The model it asked for.
+    pub model: String,
+    /// See [`NewTimer::zone`].
+    pub zone: Option<String>,
+    /// The moments.
+    pub alarms: Alarms,
+    /// The lease's fencing number.
+    pub fence: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_come_one_after_the_other() {
+        let alarms = Alarms {
+            activate_ms: Some(5),
+            reflect_ms: Some(9),
+        };
+        assert_eq!(alarms.next(), Some(5));
+        let (come, left) = alarms.at(5);
+        assert_eq!((come.activate_ms, come.reflect_ms), (Some(5), None));
+        assert_eq!((left.activate_ms, left.reflect_ms), (None, Some(9)));
+        assert_eq!(left.next(), Some(9));
+        assert_eq!(left.at(9).1.next(), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Activation at moments when the provider's cache is lost anyway: conversations that fell idle, and
+//! conversations that go on with another model.
+
+use std::time::Duration;
+
+use diarist::provider::Options;
+
+use crate::rig::{PATIENCE, Rig};
+use crate::tools::Talk;
+
+/// Turns after which several chunks are ready and `message_tokens` is far away.
+const TURNS: usize = 6;
+
+/// Thresholds that no test reaches; chunks are small.
+async fn rig(settings: &[(&str, &str)]) -> Rig {
+    let mut all = vec![
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "500"),
+        ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "1000"),
+    ];
+    all.extend_from_slice(settings);
+    Rig::with(Options::default(), &all).await
+}
+
+/// Waits until so many snapshots are in the database.
+async fn prepared(rig: &Rig, count: i64) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while rig.number("SELECT count(*) FROM snapshots").await < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "no snapshot was prepared");
+}
+
+async fn caused(rig: &Rig, cause: &'static str) -> i64 {
+    let query = match cause {
+        "idle" => "SELECT count(*) FROM snapshots WHERE cause = 'idle'",
+        _ => "SELECT count(*) FROM snapshots WHERE cause = 'model_change'",
+    };
+    rig.number(query).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_conversation_is_activated_below_the_threshold() {
+    let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "400ms")]).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=TURNS {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    prepared(&rig, 1).await;
+    rig.quiet().await;
+    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    assert_eq!(answer.memory(), "active");
+    let line = rig.audited(TURNS + 1).await.pop().unwrap();
+    assert_eq!(line["cause"], "idle");
+    // The same again goes out as it did.
+    let sent = rig.last().body.clone();
+    rig.send(&talk.body(TURNS + 1)).await;
+    assert_eq!(rig.last().body, sent);
+    assert!(rig.metric("diarist_snapshots_total{cause=\"idle\"}").await >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_activated_before_its_time_or_unasked() {
+    for settings in [
+        &[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "1h")][..],
+        // What the Reflector is told says nothing to the Observer.
+        &[("MEMORY__REFLECTION__ACTIVATE_AFTER_IDLE", "1ms")],
+        &[],
+    ] {
+        let rig = rig(settings).await;
+        let answer = rig.talk(&Talk::new("ada"), 1..=TURNS).await;
+        assert_eq!(answer.memory(), "watching");
+        assert!(rig.number("SELECT count(*) FROM parts").await > 1);
+        assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
+    }
+}
+
+/// Set by one process, run out while none was there, acted on by the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_survives_a_restart() {
+    let mut rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "1h")]).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    assert_eq!(rig.number("SELECT count(*) FROM timers").await, 1);
+    rig.stop().await;
+    let mut database = rig.database().await;
+    sqlx::raw_sql("UPDATE timers SET due_ms = 1, activate_ms = 1")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
+    rig.start().await;
+    prepared(&rig, 1).await;
+    assert_eq!(caused(&rig, "idle").await, 1);
+    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_model_is_asked_with_what_is_observed() {
+    let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    let other = Talk {
+        model: "another-model",
+        ..talk.clone()
+    };
+    // A repetition is no news, whichever model it asks.
+    let answer = rig.send(&other.body(TURNS)).await;
+    assert_eq!(answer.memory(), "watching");
+    let answer = rig.send(&other.body(TURNS + 1)).await;
+    assert_eq!(answer.memory(), "active");
+    let line = rig.audited(TURNS + 2).await.pop().unwrap();
+    assert_eq!(line["cause"], "model_change");
+    let sent = rig.last().body.clone();
+    rig.quiet().await;
+    rig.send(&other.body(TURNS + 1)).await;
+    assert_eq!(rig.last().body, sent, "the same again goes out as it did");
+    // It goes on so, also with the first model again.
+    assert_eq!(
+        rig.talk(&talk, TURNS + 2..=TURNS + 2).await.memory(),
+        "active"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_model_by_another_name_is_no_change_and_nobody_asked_for_it_is_none() {
+    let changes = [
+        ("true", "openai/gpt-x", "openai.responses/gpt-x"),
+        ("false", "gpt-test", "another-model"),
+    ];
+    for (asked, first, second) in changes {
+        let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", asked)]).await;
+        let talk = Talk {
+            model: first,
+            ..Talk::new("ada")
+        };
+        rig.talk(&talk, 1..=TURNS).await;
+        let other = Talk {
+            model: second,
+            ..talk
+        };
+        let answer = rig.send(&other.body(TURNS + 1)).await;
+        assert_eq!(answer.memory(), "watching", "{first} {second}");
+    }
+}
+
+/// The write that activates is waited for very shortly; the request goes on without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_database_does_not_hold_up_whoever_changes_the_model() {
+    let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    let mut database = rig.database().await;
+    sqlx::raw_sql("BEGIN IMMEDIATE")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    let other = Talk {
+        model: "another-model",
+        ..talk
+    };
+    let answer = rig.send(&other.body(TURNS + 1)).await;
+    assert_eq!((answer.status, answer.memory()), (200, "watching"));
+    sqlx::raw_sql("ROLLBACK")
+        .execute(&mut database)
+        .await
+        .unwrap();
+    // What was committed too late serves the next request.
+    prepared(&rig, 1).await;
+    rig.quiet().await;
+    let answer = rig.send(&other.body(TURNS + 2)).await;
+    assert_eq!(answer.memory(), "active");
+}

@@ -1,0 +1,105 @@
+//! Timers: one per conversation, moved by its newest request, acted on by one process.
+
+use diarist::store::{Alarms, NewTimer, SqliteStore, Store, Timer};
+
+use crate::world::{Disk, Talk, scope};
+
+fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> Option<NewTimer> {
+    Some(NewTimer {
+        alarms: Alarms {
+            activate_ms,
+            reflect_ms,
+        },
+        zone: Some("Europe/Oslo".to_owned()),
+    })
+}
+
+/// Records `talk`, of which `known` messages are recorded, and sets its timer.
+async fn record(
+    store: &SqliteStore,
+    talk: &Talk,
+    lineage: Option<i64>,
+    known: usize,
+    timer: Option<NewTimer>,
+) -> i64 {
+    let mut record = talk.record(lineage, known);
+    record.timer = timer;
+    store.record(&talk.scope, &record).await.expect("recorded")
+}
+
+async fn claim(store: &SqliteStore, now_ms: i64) -> Option<Timer> {
+    store
+        .claim_timer(now_ms, now_ms + 1_000)
+        .await
+        .expect("claimed")
+}
+
+#[tokio::test]
+async fn a_timer_is_due_once_and_says_what_it_is_about() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "idle", 6);
+    let lineage = record(&store, &talk, None, 0, timer(Some(500), Some(900))).await;
+    assert_eq!(store.next_timer().await.expect("a time"), Some(500));
+    assert_eq!(claim(&store, 499).await, None, "not before its time");
+    let held = claim(&store, 500).await.expect("due");
+    assert_eq!((held.lineage, held.tip), (lineage, talk.tip()));
+    assert_eq!(
+        (&*held.model, held.zone.as_deref()),
+        ("model-1", Some("Europe/Oslo"))
+    );
+    assert_eq!(held.scope, talk.scope);
+    assert_eq!(claim(&store, 1_499).await, None, "somebody acts on it");
+    let (_, left) = held.alarms.at(500);
+    store
+        .end_timer(&held, Some((left, 900)))
+        .await
+        .expect("kept");
+    let held = claim(&store, 900).await.expect("the other moment");
+    assert_eq!(
+        (held.alarms.activate_ms, held.alarms.reflect_ms),
+        (None, Some(900))
+    );
+    store.end_timer(&held, None).await.expect("ended");
+    assert_eq!(store.next_timer().await.expect("none"), None);
+}
+
+#[tokio::test]
+async fn a_newer_request_moves_it_also_away_from_whoever_acts_on_it() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "idle", 4);
+    let lineage = record(&store, &talk, None, 0, timer(Some(500), None)).await;
+    let held = claim(&store, 600).await.expect("due");
+    let grown = talk.grown("idle", 2);
+    record(&store, &grown, Some(lineage), 4, timer(Some(1_500), None)).await;
+    store.end_timer(&held, None).await.expect("too late");
+    assert_eq!(store.next_timer().await.expect("moved"), Some(1_500));
+    let held = claim(&store, 1_500).await.expect("due");
+    assert_eq!(held.tip, grown.tip());
+}
+
+#[tokio::test]
+async fn a_timer_outlives_its_process_and_whoever_died_acting_on_it() {
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let talk = Talk::new(&scope("alice"), "idle", 4);
+    record(&store, &talk, None, 0, timer(Some(500), None)).await;
+    assert!(claim(&store, 500).await.is_some());
+    store.close().await;
+    let store = disk.open().await;
+    assert_eq!(claim(&store, 1_400).await, None, "its lease runs");
+    assert!(claim(&store, 1_500).await.is_some());
+}
+
+#[tokio::test]
+async fn a_timer_goes_with_its_conversation_and_its_chain_is_found_from_its_end() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "idle", 5);
+    let lineage = record(&store, &talk, None, 0, timer(Some(500), None)).await;
+    let chain = store.chain(&talk.scope, talk.tip()).await.expect("a chain");
+    let links: Vec<_> = talk.nodes(0).iter().map(|node| node.link).collect();
+    assert_eq!(chain, links);
+    let strange = store.chain(&scope("bob"), talk.tip()).await.expect("none");
+    assert!(strange.is_empty(), "another owner's");
+    store.forget(&talk.scope, lineage).await.expect("forgotten");
+    assert_eq!(store.next_timer().await.expect("none"), None);
+}
