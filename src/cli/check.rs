@@ -85,9 +85,10 @@ fn asked(models: Option<&Models>, longest: u32) -> Vec<(&str, u32)> {
         Some(Models::Tiers(tiers)) => tiers
             .iter()
             .enumerate()
-            .map(|(at, (up_to, name))| match at + 1 == tiers.len() {
-                true => (name.as_str(), longest),
-                false => (name.as_str(), longest.min(*up_to)),
+            .map(|(at, (up_to, name))| {
+                let last = at + 1 == tiers.len();
+                let most = if last { longest } else { longest.min(*up_to) };
+                (name.as_str(), most)
             })
             .collect(),
     }

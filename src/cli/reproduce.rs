@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 
 use super::output::print;
-use super::sources::Sources;
+use super::sources::{Sources, environment};
 use super::terminal::harmless;
 use crate::config::{Config, Phase};
 use crate::jobs::bundle::{self, Answer, Bundle};
@@ -118,7 +118,8 @@ fn reading(bundle: &Bundle, answer: &str) -> String {
 /// The place named here, else the one that is configured for the phase.
 fn endpoint(args: &Args, bundle: &Bundle) -> anyhow::Result<Endpoint> {
     if let (Some(base_url), Some(name)) = (&args.base_url, &args.api_key_env) {
-        let key = std::env::var(name).with_context(|| format!("{name} holds no key"))?;
+        let key = environment().remove(name);
+        let key = key.with_context(|| format!("{name} holds no key"))?;
         return Ok(Endpoint::Configured {
             base_url: base_url.clone(),
             api_key: key.into(),

@@ -309,7 +309,7 @@ settings! {
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0"),
         /// As of the Observer.
-        model_settings: Option<Table> = Example(r#"{ max_output_tokens = 20000 }"#),
+        model_settings: Option<Table> = Example("{ max_output_tokens = 20000 }"),
         /// As of the Observer.
         provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.

@@ -165,12 +165,12 @@ pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
     let (kind, id, attempts) = (job.work.kind, job.id, job.attempts);
     let verdict = verdict.to_owned();
     let written = tokio::task::spawn_blocking(move || {
-        let bundle = bundle(&attempt, kind, attempts, at, verdict, &own);
+        let bundle = bundle(&attempt, kind, attempts, at, &verdict, &own);
         files::write(&folder, kind.name(), id, &bundle)
     });
     match written.await {
         Ok(Ok(path)) => {
-            tracing::info!(path = %path.display(), "kept a model call that came to nothing")
+            tracing::info!(path = %path.display(), "kept a model call that came to nothing");
         }
         Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
         // The thread died; there is nothing more to say of a file that is only for people.
@@ -183,7 +183,7 @@ fn bundle(
     kind: PartKind,
     attempts: u32,
     at: String,
-    verdict: String,
+    verdict: &str,
     own: &Redactor,
 ) -> Bundle {
     // Whatever the operator lets the models read: this may be handed to strangers.
@@ -239,7 +239,7 @@ fn bundle(
                 message: clean(error.message()),
             },
         },
-        verdict: clean(&verdict),
+        verdict: clean(verdict),
     }
 }
 

@@ -64,7 +64,7 @@ impl Events {
         self.unwritten.load(Ordering::SeqCst) == 0
     }
 
-    fn tell(&self, scope: &Scope, tip: Link, kind: &str, at_ms: i64, body: Value) {
+    fn tell(&self, scope: &Scope, tip: Link, kind: &str, at_ms: i64, body: &Value) {
         let Some(to) = &self.to else { return };
         let happened = Happened {
             scope: scope.clone(),
@@ -160,7 +160,7 @@ pub(super) fn status(shop: &Shop, settings: &Settings, track: &Track, standing: 
     };
     let body = status_body(&settings.policy, &track.nodes, standing);
     let now = shop.clock.now_ms();
-    shop.events.tell(&track.scope, tip.link, STATUS, now, body);
+    shop.events.tell(&track.scope, tip.link, STATUS, now, &body);
 }
 
 fn status_body(policy: &Policy, nodes: &[Node], standing: &Standing) -> Value {
@@ -234,7 +234,7 @@ fn tell(shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>)
     let kind = format!("data-om-{}-{end}", family(job));
     let (scope, tip) = (&job.scope, job.work.tip);
     let events = &shop.events;
-    events.tell(scope, tip, &kind, at_ms, Value::Object(body));
+    events.tell(scope, tip, &kind, at_ms, &Value::Object(body));
 }
 
 /// A model is about to be asked.
@@ -291,7 +291,7 @@ pub(super) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
         tip,
         "data-om-thread-update",
         now,
-        Value::Object(body),
+        &Value::Object(body),
     );
 }
 
@@ -315,7 +315,7 @@ pub(super) fn activated(
         now,
     );
     shop.events
-        .tell(&track.scope, tip, "data-om-activation", now, body);
+        .tell(&track.scope, tip, "data-om-activation", now, &body);
 }
 
 fn activation_body(

@@ -154,8 +154,10 @@ pub(super) struct Answered {
 
 #[derive(Debug)]
 enum How {
-    /// A part, or why there is none.
-    Call(Result<NewPart, Failure>),
+    /// With a part.
+    Wrote(Box<NewPart>),
+    /// Without one.
+    Failed(Failure),
     /// The credential went away between claim and call.
     NoWay,
     /// The lease was lost meanwhile: another worker has the job, or it was forgotten.
@@ -168,10 +170,10 @@ impl How {
     /// Why a call is worth keeping: nobody could use what was said, or nothing was.
     fn verdict(&self) -> Option<String> {
         match self {
-            Self::Call(Ok(part)) if part.model == CODE => {
+            Self::Wrote(part) if part.model == CODE => {
                 Some("no answer could be used, and code wrote in its place".to_owned())
             }
-            Self::Call(Err(_)) => self.trouble(),
+            Self::Failed(_) => self.trouble(),
             _ => None,
         }
     }
@@ -181,11 +183,11 @@ impl How {
     fn trouble(&self) -> Option<String> {
         Some(match self {
             Self::NoWay => return None,
-            Self::Call(Ok(_)) => "what was written could not be stored".to_owned(),
-            Self::Call(Err(Failure::Call(error))) => error.message().to_owned(),
-            Self::Call(Err(Failure::Empty)) => "the answer could not be used".to_owned(),
-            Self::Call(Err(Failure::Hopeless)) => "no answer could be used".to_owned(),
-            Self::Call(Err(Failure::Unreadable)) => "the job could not be read".to_owned(),
+            Self::Wrote(_) => "what was written could not be stored".to_owned(),
+            Self::Failed(Failure::Call(error)) => error.message().to_owned(),
+            Self::Failed(Failure::Empty) => "the answer could not be used".to_owned(),
+            Self::Failed(Failure::Hopeless) => "no answer could be used".to_owned(),
+            Self::Failed(Failure::Unreadable) => "the job could not be read".to_owned(),
             Self::Lost => "the lease was lost".to_owned(),
             Self::Stopped => "the process was told to stop".to_owned(),
         })
@@ -235,7 +237,10 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     };
     metrics::counter!(telemetry::JOBS, "kind" => job.work.kind.name(), "outcome" => outcome)
         .increment(1);
-    let how = How::Call(result);
+    let how = match result {
+        Ok(part) => How::Wrote(Box::new(part)),
+        Err(failure) => How::Failed(failure),
+    };
     Answered { since_ms, how }
 }
 
@@ -245,19 +250,19 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     let trouble = answered.how.trouble();
     let verdict = answered.how.verdict();
     let settled = match answered.how {
-        How::Call(Ok(part)) => commit(shop, job, part).await,
+        How::Wrote(part) => commit(shop, job, *part).await,
         How::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
         // Only the store knows what became of it.
         How::Lost => Settled::Gone,
         // So that whoever runs next need not wait for the lease to run out. Where that fails, it does.
         How::Stopped => release(shop, job, Release::RetryAt(now_ms)).await,
-        How::Call(Err(Failure::Empty)) => release(shop, job, Release::EmptyRetryAt(now_ms)).await,
-        How::Call(Err(Failure::Hopeless)) => release(shop, job, Release::Abandon).await,
-        How::Call(Err(Failure::Unreadable)) => {
+        How::Failed(Failure::Empty) => release(shop, job, Release::EmptyRetryAt(now_ms)).await,
+        How::Failed(Failure::Hopeless) => release(shop, job, Release::Abandon).await,
+        How::Failed(Failure::Unreadable) => {
             tracing::warn!("a job could not be read; the next request offers its words again");
             release(shop, job, Release::Drop).await
         }
-        How::Call(Err(Failure::Call(error))) => {
+        How::Failed(Failure::Call(error)) => {
             let borrowed = phase(&shop.settings.now(), job.work.kind)
                 .endpoint
                 .is_none();
@@ -266,9 +271,10 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
                 shop.routes.withdraw(&job.scope.tenant, job.work.way);
             }
             // What was withdrawn can not be claimed; the next request lends it anew.
-            let wait = match withdrawn {
-                true => Duration::ZERO,
-                false => pause(job.attempts, &error),
+            let wait = if withdrawn {
+                Duration::ZERO
+            } else {
+                pause(job.attempts, &error)
             };
             tracing::warn!(
                 kind = job.work.kind.name(),
