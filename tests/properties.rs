@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "properties/books.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
 mod books;
 #[path = "properties/client.rs"]
 mod client;

@@ -65,7 +65,14 @@ impl Rehearsal {
         &self.asked.identity.scope
     }
 
-    /// Its chain.
+    /// Where it is a view of another chain: which of its messages stands at each place of that.
+    pub fn view(&self) -> Option<Vec<Option<usize>>> {
+        let seen = self.asked.seen.as_ref()?;
+        let places = 0..self.asked.history.len();
+        Some(places.map(|place| seen.view.sent(place)).collect())
+    }
+
+    /// The chain that memory knows it by.
     pub fn history(&self) -> &Arc<History> {
         &self.asked.history
     }

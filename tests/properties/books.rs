@@ -139,6 +139,30 @@ impl Laws {
         }
     }
 
+    /// Takes note of an exchange whose request memory knows by another chain than its own: the laws
+    /// about what it continues do not look at it.
+    ///
+    /// `path` is that chain, `view` says which message of the request stands at each place of it.
+    pub fn elsewhere(
+        &mut self,
+        request: &Request,
+        exchange: &Exchange,
+        path: &[Digest],
+        view: &[Option<usize>],
+    ) {
+        self.seen.requests += 1;
+        let open = inv_open(request, exchange, &self.rules);
+        self.note(open);
+        if exchange.accepted.is_some() {
+            let book = self.books.entry(request.owner.label()).or_default();
+            book.carry(request, &request.prefixes());
+            book.carry_elsewhere(request, path, view);
+        }
+        for shown in &exchange.shown {
+            self.shown(shown);
+        }
+    }
+
     fn accepted(&mut self, request: &Request, exchange: &Exchange, with: &dyn Fn(Used) -> Bytes) {
         let (Some((sent, used)), Some(accepted)) = (exchange.sent.last(), &exchange.accepted)
         else {
@@ -370,6 +394,25 @@ impl Book {
                 content: (turn.digest, *times),
             });
             carried.longest = carried.longest.max(length);
+        }
+    }
+
+    /// The same for the chain that memory knows it by.
+    fn carry_elsewhere(&mut self, request: &Request, path: &[Digest], view: &[Option<usize>]) {
+        let mut run = Run::default();
+        let mut said: HashMap<Digest, usize> = HashMap::new();
+        for (digest, sent) in path.iter().zip(view) {
+            run = run.with(*digest);
+            let times = said.entry(*digest).or_default();
+            *times += 1;
+            let Some(sent) = sent else { continue };
+            let carried = self.carried.entry(run).or_insert(Carried {
+                first: path.len(),
+                longest: path.len(),
+                tokens: request.turns[*sent].tokens,
+                content: (*digest, *times),
+            });
+            carried.longest = carried.longest.max(path.len());
         }
     }
 

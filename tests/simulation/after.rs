@@ -10,26 +10,67 @@ use diarist::store::Store as _;
 
 use super::client::{Act, Client, Upstream};
 use super::exchange::Exchange;
+use super::laws::Law;
 use super::ledger::Rule;
 use super::reading::Reading;
 use super::run::{PATIENCE, Report, World, with};
-use super::talk::{Request, Run};
+use super::talk::{Digest, Request, Run};
 
 /// What the requests of each chain were sent with, one after the other.
 pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;
 
 impl World {
-    pub fn judge(&mut self, request: &Request, exchange: &mut Exchange) {
+    pub fn judge(&mut self, request: &Request, exchange: &mut Exchange, first: &Rehearsal) {
         exchange.shown = std::mem::take(&mut self.ledger().shown);
         for (sent, _) in &exchange.sent {
             let read = Reading::of(request, sent);
             self.ledger().counts.changed += usize::from(read.has_block());
             self.hints(&read);
         }
+        if let Some(view) = first.view() {
+            exchange.doubtful = true;
+            let tip = first.history().tip();
+            let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
+            for (sent, _) in &exchange.sent {
+                self.viewed(&Reading::of(request, sent), &path, &view);
+            }
+            return self.laws.elsewhere(request, exchange, &path, &view);
+        }
         let ledger = Arc::clone(&self.ground.ledger);
         self.laws.exchange(request, exchange, &|used| {
             with(&ledger.lock().unwrap(), request, used)
         });
+    }
+
+    /// INV-COVER and INV-OWN for a request that is a view of another chain: the block tells a beginning of
+    /// that chain, and every message that does not stand there is sent as it is, in its order.
+    fn viewed(&mut self, read: &Reading<'_>, path: &[Digest], view: &[Option<usize>]) {
+        self.ledger().counts.views += 1;
+        let mut at = 0;
+        for mark in &read.marks {
+            let end = at + mark.run.count;
+            if path.get(at..end).map(Run::of) != Some(mark.run) {
+                let how = format!("a part stands for other messages than {at}..{end} of its chain");
+                self.ledger().breach(Rule::Sent(Law::Cover), how);
+            }
+            at = end;
+            if mark.owner != read.request.owner.label() {
+                let how = format!("memory of {}", mark.owner);
+                self.ledger().breach(Rule::Sent(Law::Own), how);
+            }
+        }
+        let covered = &view[..at.min(view.len())];
+        let mut raw = (0..read.request.turns.len()).filter(|turn| !covered.contains(&Some(*turn)));
+        let mut next = raw.next();
+        for item in &read.items {
+            if next.is_some_and(|next| read.raw(next) == &read.sent[item.clone()]) {
+                next = raw.next();
+            }
+        }
+        if let Some(missing) = next {
+            let how = format!("message {missing} is neither covered nor sent in its order");
+            self.ledger().breach(Rule::Sent(Law::Cover), how);
+        }
     }
 
     /// No hint speaks of another place than the end of what is covered.
@@ -82,8 +123,7 @@ impl World {
                 now.cut,
                 now.marks.len()
             );
-            self.ledger()
-                .breach(Rule::Sent(super::laws::Law::Same), how);
+            self.ledger().breach(Rule::Sent(Law::Same), how);
         } else if !doubtful {
             self.processes[at].sent.insert(key, sent.to_vec());
         }

@@ -156,6 +156,7 @@ pub struct Counts {
     pub hints: usize,
     pub changed: usize,
     pub again: usize,
+    pub views: usize,
 }
 
 impl Ledger {
@@ -165,20 +166,50 @@ impl Ledger {
     }
 
     /// A client says this: what each link of its chain stands for.
-    pub fn learn(&mut self, scope: &Scope, history: &History, request: &Request) {
+    pub fn learn(
+        &mut self,
+        scope: &Scope,
+        history: &History,
+        request: &Request,
+        view: Option<&[Option<usize>]>,
+    ) {
         self.owners
             .entry(scope.clone())
             .or_insert_with(|| request.owner.label());
-        assert_eq!(history.len(), request.turns.len(), "messages were lost");
+        if view.is_none() {
+            assert_eq!(history.len(), request.turns.len(), "messages were lost");
+        }
         let mut parent = None;
-        for (turn, msg) in history.turns().iter().zip(&request.turns) {
-            self.places.entry(turn.link).or_insert_with(|| Place {
-                parent,
-                digest: msg.digest,
-                words: beginning(msg),
-            });
+        for (place, turn) in history.turns().iter().enumerate() {
+            let sent = view.map_or(Some(place), |view| view[place]);
+            let known = self.places.contains_key(&turn.link);
+            if !known {
+                let Some(msg) = sent.map(|sent| &request.turns[sent]) else {
+                    return self.breach(Rule::Contiguous, "a message nobody ever sent has a place");
+                };
+                let new = Place {
+                    parent,
+                    digest: msg.digest,
+                    words: beginning(msg),
+                };
+                self.places.insert(turn.link, new);
+            }
+            let place = self.places.get_mut(&turn.link);
+            if let (Some(place), Some(sent)) = (place, sent)
+                && place.digest != request.turns[sent].digest
+            {
+                // A client that puts a placeholder there may leave nothing to be shown.
+                place.words.clear();
+            }
             parent = Some(turn.link);
         }
+    }
+
+    /// What the chain up to `tip` says.
+    pub fn digests(&self, tip: Link) -> Vec<Digest> {
+        let chain = self.chain(tip);
+        let digests = chain.iter().rev().map(|link| self.places[link].digest);
+        digests.collect()
     }
 
     /// What `span` means to its client.
@@ -459,6 +490,7 @@ impl Counts {
             hints: sum.hints + one.hints,
             changed: sum.changed + one.changed,
             again: sum.again + one.again,
+            views: sum.views + one.views,
         })
     }
 }

@@ -335,7 +335,9 @@ impl World {
             return false;
         };
         let first = first.expect("every request of these clients may have memory");
-        self.ledger().learn(first.scope(), first.history(), request);
+        let view = first.view();
+        self.ledger()
+            .learn(first.scope(), first.history(), request, view.as_deref());
         self.ledger().counts.requests += 1;
         let mut exchange = Exchange {
             waiting: !self.calm || first.why() == "observer_paused",
@@ -373,7 +375,7 @@ impl World {
         }
         exchange.accepted = answer.ok();
         exchange.doubtful = self.processes[at].doubts();
-        self.judge(request, &mut exchange);
+        self.judge(request, &mut exchange, &first);
         let accepted = exchange.accepted.is_some();
         if accepted {
             self.same(

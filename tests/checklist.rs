@@ -1,0 +1,129 @@
+//! What the reference implementation of observational memory checks, checked here: its numbers against
+//! the real code, and `docs/original.md` against both.
+//!
+//! Every number stands in the table once, as *same*, *better*, *later* or *not ours*. What is *same* or
+//! *better* is held by an assertion in here, which carries the published numbers, or by a test that
+//! the table names; a name without its test fails, and so does an assertion the table does not know.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "checklist/buffering.rs"]
+mod buffering;
+#[path = "checklist/configuration.rs"]
+mod configuration;
+#[path = "checklist/counting.rs"]
+mod counting;
+#[path = "checklist/prompts.rs"]
+mod prompts;
+#[path = "checklist/table.rs"]
+mod table;
+
+use std::collections::BTreeMap;
+
+use table::{Standing, Table};
+
+/// Numbers of the list and the assertion that holds them.
+type Check = (&'static [u16], fn());
+
+/// Every assertion of this file.
+fn checks() -> Vec<Check> {
+    [
+        configuration::CHECKS,
+        counting::CHECKS,
+        buffering::CHECKS,
+        prompts::CHECKS,
+    ]
+    .concat()
+}
+
+/// How many numbers the published list has.
+const NUMBERS: u16 = 147;
+
+#[test]
+fn the_published_numbers_hold() {
+    for (numbers, check) in checks() {
+        println!("{numbers:?}");
+        check();
+    }
+}
+
+#[test]
+fn the_table_and_the_tests_say_the_same() {
+    let table = Table::read();
+    let numbers: Vec<u16> = table.rows.iter().map(|row| row.number).collect();
+    assert_eq!(numbers, (1..=NUMBERS).collect::<Vec<_>>());
+
+    let mut here: Vec<u16> = checks()
+        .iter()
+        .flat_map(|(numbers, _)| *numbers)
+        .copied()
+        .collect();
+    here.sort_unstable();
+    let said: Vec<u16> = table
+        .rows
+        .iter()
+        .filter(|row| row.held.iter().any(|held| held == "checklist"))
+        .map(|row| row.number)
+        .collect();
+    assert_eq!(said, here, "what the table says is held here, and what is");
+
+    for row in &table.rows {
+        let done = matches!(row.standing, Standing::Same | Standing::Better);
+        assert_eq!(
+            done,
+            !row.held.is_empty(),
+            "{}: held by {:?}",
+            row.number,
+            row.held
+        );
+        for held in row.held.iter().filter(|held| *held != "checklist") {
+            table::exists(held).unwrap_or_else(|why| panic!("{}: {why}", row.number));
+        }
+        let bare = row.how.is_empty();
+        let explained = matches!(row.standing, Standing::Same | Standing::Later) || !bare;
+        assert!(explained, "{}: how, or why not", row.number);
+    }
+    for option in &table.options {
+        assert!(!option.why.is_empty(), "{}: no word on it", option.name);
+    }
+    println!(
+        "checklist: {}",
+        counts(table.rows.iter().map(|row| row.standing))
+    );
+    println!(
+        "options: {}",
+        counts(table.options.iter().map(|option| option.standing))
+    );
+}
+
+/// The options of the reference that Diarist has, by their names there, with what is asserted of them.
+#[test]
+fn every_option_that_is_ours_has_its_published_default() {
+    let table = Table::read();
+    let ours: Vec<&str> = table
+        .options
+        .iter()
+        .filter(|option| matches!(option.standing, Standing::Same | Standing::Better))
+        .map(|option| option.name.as_str())
+        .collect();
+    let asserted: Vec<&str> = configuration::DEFAULTS
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    assert_eq!(ours, asserted);
+    for (_, check) in configuration::DEFAULTS {
+        check();
+    }
+}
+
+fn counts(standings: impl Iterator<Item = Standing>) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for standing in standings {
+        *counts.entry(standing.name()).or_default() += 1;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    counts.join(", ")
+}

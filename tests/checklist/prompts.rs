@@ -1,0 +1,202 @@
+//! What the models are asked, how their answers are read, and which of them is kept.
+
+use diarist::memory::observe::{self, Hints, ObserveInput, Outcome};
+use diarist::memory::reflect::{self, Attempt, Ladder, ReflectInput, Verdict};
+
+use super::Check;
+
+pub const CHECKS: &[Check] = &[
+    (&[93, 94, 95], what_the_observer_is_told),
+    (&[103], mentions_end_nothing),
+    (&[106], several_blocks),
+    (&[110], a_line_of_ten_thousand),
+    (&[111, 112], the_log_before),
+    (&[116], below_the_target),
+    (&[117, 119], nothing_usable),
+    (&[118], nothing_and_then_something),
+    (&[127], what_the_reflector_is_told),
+    (&[129], the_level_it_starts_with),
+    (&[130], the_task_is_no_observation),
+];
+
+const INPUT: ObserveInput<'_> = ObserveInput {
+    transcript: "Date: Mar 4, 2026\nUser (14:05): hi\n",
+    piece: (1, 1),
+    earlier: "",
+    application: "",
+    nonce: "k7Qz91ab",
+    now_date: "Mar 5, 2026",
+    instruction: None,
+    hints: Hints::ALL,
+    title: None,
+    attachments: &[],
+};
+
+fn what_the_observer_is_told() {
+    let plain = observe::prompt(&INPUT);
+    let told = observe::prompt(&ObserveInput {
+        instruction: Some("Record ticket numbers."),
+        ..INPUT
+    });
+    assert!(
+        told.system.starts_with(&plain.system) && told.system.contains("Record ticket numbers.")
+    );
+    assert_eq!(told.user, plain.user);
+    assert_eq!(observe::prompt(&INPUT).system, plain.system);
+
+    assert!(!plain.system.contains("title"), "{}", plain.system);
+    let titled = observe::prompt(&ObserveInput {
+        title: Some(""),
+        ..INPUT
+    });
+    assert!(titled.system.contains("title"));
+}
+
+fn read(answer: &str) -> (String, Option<String>) {
+    read_of(answer, INPUT.transcript)
+}
+
+fn read_of(answer: &str, transcript: &str) -> (String, Option<String>) {
+    match observe::read(answer, transcript) {
+        Outcome::Observed {
+            text, current_task, ..
+        } => (text, current_task),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mentions_end_nothing() {
+    let (text, _) = read(
+        "<observations>\n* User asked what the </observations> tag is for\n* and for <current-task>\n</observations>",
+    );
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("* ")).count(),
+        2,
+        "{text}"
+    );
+}
+
+fn several_blocks() {
+    let (text, _) =
+        read("<observations>\n* one\n</observations>\nand\n<observations>\n* two\n</observations>");
+    assert!(text.contains("* one") && text.contains("* two"));
+}
+
+fn a_line_of_ten_thousand() {
+    let word = |at: usize| blake3::hash(&at.to_le_bytes()).to_hex()[..9].to_owned() + " ";
+    let line: String = (0..1_500).map(word).collect();
+    let said = format!("{}User (14:05): {line}{line}", INPUT.transcript);
+    let (text, _) = read_of(&format!("<observations>\n* {line}\n</observations>"), &said);
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!((10_000..10_010).contains(&longest), "{longest}");
+}
+
+fn the_log_before() {
+    let line =
+        |at: usize| format!("* 🟡 (10:{at:02}) User told of step {at} on the way over the pass");
+    let log: Vec<String> = (0..50).map(line).collect();
+    let log = format!("Date: Mar 3, 2026\n{}", log.join("\n"));
+    let before = log.clone();
+    let tokens = |text: &str| text.len().div_ceil(4);
+    let shown = observe::earlier(&log, Some(200), tokens);
+    assert!(tokens(&shown) <= 200, "{}", tokens(&shown));
+    assert!(
+        shown.contains("step 49 ") && !shown.contains("step 0 "),
+        "{shown}"
+    );
+    assert_eq!(log, before);
+
+    assert_eq!(observe::earlier(&log, None, tokens), log);
+    assert_eq!(shown.matches("left out").count(), 1, "{shown}");
+    let memory = diarist::config::load(
+        &diarist::config::Flags::default(),
+        &[("HOME".to_owned(), "/home/ada".to_owned())].into(),
+        None,
+    );
+    let shown = memory.unwrap().memory.observation.previous_observer_tokens;
+    assert_eq!(shown, Some(2_000));
+}
+
+fn below_the_target() {
+    // 20,500 tokens in 400 lines: 390 lines are condensed, 19,988 tokens, to 14,991.
+    assert_eq!(reflect::target(19_988), 14_991);
+    assert_eq!(reflect::accept(14_990, 19_988, 14_991), Verdict::GoodEnough);
+    assert_eq!(reflect::accept(19_987, 19_988, 14_991), Verdict::Smaller);
+    assert_eq!(reflect::accept(19_988, 19_988, 14_991), Verdict::Rejected);
+}
+
+fn ladder() -> Ladder {
+    Ladder::new(1, 20_000, 15_000, 0.05)
+}
+
+fn attempt(tokens: u32) -> Attempt {
+    Attempt {
+        text: format!("* {tokens}"),
+        tokens,
+        loss: 0.0,
+        mended: None,
+        missing: String::new(),
+    }
+}
+
+fn nothing_usable() {
+    let mut ladder = ladder();
+    let mut calls = 0;
+    while ladder.ask().is_some() {
+        ladder.unusable();
+        calls += 1;
+    }
+    // Levels 1 to 4.
+    assert_eq!(calls, 4);
+    assert_eq!(ladder.into_best(), None);
+}
+
+fn nothing_and_then_something() {
+    let mut ladder = ladder();
+    ladder.unusable();
+    assert_eq!(ladder.ask().map(|ask| ask.level), Some(2));
+    ladder.offer(attempt(12_000));
+    assert_eq!(ladder.ask(), None);
+    assert_eq!(ladder.into_best(), Some(("* 12000".to_owned(), 12_000)));
+}
+
+fn what_the_reflector_is_told() {
+    let plain = ReflectInput {
+        observations: "* 🔴 one",
+        nonce: "k7Qz91ab",
+        now_date: "Mar 5, 2026",
+        level: 1,
+        instruction: None,
+        focus: None,
+        missing: None,
+    };
+    let told = ReflectInput {
+        instruction: Some("Keep ticket numbers."),
+        ..plain
+    };
+    assert!(
+        reflect::prompt(&told)
+            .system
+            .contains("Keep ticket numbers.")
+    );
+    assert!(
+        !reflect::prompt(&plain)
+            .system
+            .contains("Keep ticket numbers.")
+    );
+}
+
+fn the_level_it_starts_with() {
+    assert_eq!(reflect::start_level("google/gemini-2.5-flash", false), 2);
+    assert_eq!(reflect::start_level("gpt-5-nano", false), 1);
+    assert_eq!(reflect::start_level("gpt-5-nano", true), 0);
+    assert_eq!(reflect::levels(2), 2..=4);
+    assert_eq!(reflect::levels(0), 0..=3);
+}
+
+fn the_task_is_no_observation() {
+    let (text, task) =
+        read("<observations>\n* one\n</observations>\n<current-task>\n* two\n</current-task>");
+    assert_eq!(task.as_deref(), Some("* two"));
+    assert!(!text.contains("two"), "{text}");
+}
