@@ -7,5 +7,7 @@
 #[expect(dead_code, reason = "shared with another test binary")]
 mod rig;
 
+mod random;
+mod recorded;
 mod stage;
 mod table;
