@@ -24,6 +24,7 @@ use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Policy, render};
+use crate::proxy::identify::Sources;
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
 use crate::proxy::{Limits, Memory, Overflow, Proxy, Turns};
@@ -101,6 +102,7 @@ impl App {
         let memory = Memory {
             enabled: config.memory.enabled,
             anonymous: config.server.listen.ip().is_loopback(),
+            sources: sources(config),
             recall,
             jobs,
             manners: Manners::new(
@@ -345,6 +347,10 @@ fn rules(config: &Config) -> Rules {
         },
     };
     Rules(config.memory.rules.iter().map(rule).collect())
+}
+
+fn sources(config: &Config) -> Sources {
+    Sources::of(&config.identity.headers, &config.identity.body_fields)
 }
 
 fn overflow(config: &Config) -> Overflow {

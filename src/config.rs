@@ -10,6 +10,7 @@
 //! into the rooms that want them.
 
 mod asking;
+mod identity;
 mod layers;
 mod memory;
 mod nearest;

@@ -72,7 +72,8 @@ pub struct AuditRecord {
     /// From the request's head to the answer's end.
     pub total_ms: u64,
     pub ended: Ended,
-    /// A control header that could not be used, and was not: `bad_timezone`.
+    /// What the request says of itself that could not be used, and was not, with a space between:
+    /// `bad_timezone`, or a place where a conversation's name stood and why it is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Cow<'static, str>>,
     /// What memory may do for this request: `on`, `read` or `off`; absent where that was never asked.
@@ -84,6 +85,9 @@ pub struct AuditRecord {
     /// How many messages were left out and are in no observation, because the request did not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trimmed: Option<u32>,
+    /// What named the conversation: a header, `body.` and a field, or `content` where nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_by: Option<Cow<'static, str>>,
 }
 
 impl AuditRecord {
@@ -120,6 +124,7 @@ impl AuditRecord {
             mode: None,
             mode_by: None,
             trimmed: None,
+            thread_by: None,
         }
     }
 

@@ -20,6 +20,7 @@ const AT_START: &[&str] = &[
     "upstream.base_url",
     "store.",
     "audit.",
+    "identity.",
     "memory.enabled",
     "memory.read_only",
     "memory.rules",

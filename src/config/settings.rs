@@ -165,6 +165,21 @@ settings! {
         path: String = Default(r#""-""#),
     }
 
+    /// Who is talking: what clients call a conversation, and whose it is. A name groups requests; it
+    /// gives no access to memory that their content does not give.
+    ["identity"] identity: RawIdentity {
+        /// Headers that name a conversation, the first usable one counts; x-diarist-thread comes before
+        /// them all. "known" stands for those of the clients Diarist knows: put names before or behind
+        /// it, or leave it out. Not among them: x-portkey-trace-id, x-litellm-trace-id, which some
+        /// write anew for each request.
+        headers: Vec<String> = Default(r#"["known"]"#),
+        /// Fields of the body that do, after the headers, with a dot for a field within a field.
+        /// "known": session_id; conversation, or its id; session_id, conversation_id, chat_id in
+        /// metadata; litellm_session_id; what Claude Code writes into metadata.user_id. Not among them:
+        /// prompt_cache_key, which some share between conversations.
+        body_fields: Vec<String> = Default(r#"["known"]"#),
+    }
+
     /// Memory. Model, base_url and api_key set here hold for both phases.
     ["memory"] memory: RawMemory {
         /// Whether there is memory at all; false makes Diarist a plain proxy.

@@ -24,6 +24,7 @@ pub struct Config {
     pub database: Database,
     /// Where audit lines go.
     pub audit: Audit,
+    pub identity: Identity,
     pub memory: Memory,
     /// What all of this was read from, to be compared with another.
     pub(super) values: Values,
@@ -102,6 +103,15 @@ pub enum Audit {
     Stdout,
     /// Appended to this file.
     File(PathBuf),
+}
+
+/// Who is talking.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Names of headers, and `known` for those that are.
+    pub headers: Vec<String>,
+    /// Paths into the body, likewise.
+    pub body_fields: Vec<String>,
 }
 
 /// Memory: whether, and by which numbers. The scope is always the thread.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
+use super::identity;
 use super::memory;
 use super::platform::Platform;
 use super::problem::Problem;
@@ -32,6 +33,7 @@ pub(super) fn validate(
         .check(problems, |text| placement(text));
     let database = database(&raw.store, env, problems);
     let audit = raw.audit.path.check(problems, |text| audit(text));
+    let identity = identity::identity(&raw.identity, problems);
     let memory = memory::validate(raw, problems);
 
     if let (Ok(server), Ok(url)) = (&server, &base_url)
@@ -50,6 +52,7 @@ pub(super) fn validate(
         },
         database: database?,
         audit: audit?,
+        identity: identity?,
         memory: memory?,
         values: Values::default(),
     })

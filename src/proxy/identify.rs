@@ -1,7 +1,11 @@
 //! Who is talking, and whether memory may serve them.
 //!
-//! Decides from headers and query alone; the body is never looked at here. A key groups requests, it does not
-//! admit: what memory a request gets is decided by its content (see `memory::select`).
+//! The owner is decided from headers and query alone, before the body is read; what the client calls the
+//! conversation ([`thread`]) comes after. A key groups requests, it does not admit: what memory a request
+//! gets is decided by its content (see `memory::select`). Called by `remember`.
+
+pub mod sources;
+mod thread;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
@@ -9,6 +13,9 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
 use jiff::tz::TimeZone;
 
 use crate::history::Scope;
+
+pub use self::sources::Sources;
+pub use self::thread::{Thread, thread};
 
 /// Headers that carry a credential by name, and by how their names end: gateways have their own
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
@@ -26,14 +33,6 @@ const CREDENTIALS_IN_QUERY: [&str; 7] = [
     "access_token",
     "token",
     "subscription-key",
-];
-
-/// Headers that name a conversation, our own first.
-const THREADS: [HeaderName; 4] = [
-    HeaderName::from_static("x-diarist-thread"),
-    HeaderName::from_static("x-thread-id"),
-    HeaderName::from_static("x-conversation-id"),
-    HeaderName::from_static("x-session-id"),
 ];
 
 /// A user of the application: a second wall within a tenant.
@@ -56,7 +55,7 @@ const SIGNATURES: [HeaderName; 7] = [
 /// Schemes of `Authorization` that sign the request, in lower case.
 const SIGNING_SCHEMES: [&str; 3] = ["aws4-hmac-sha256", "signature", "hmac"];
 
-/// The longest key or resource taken, in bytes; OpenRouter allows as many for its session ids.
+/// The longest resource taken, in bytes.
 const LONGEST: usize = 256;
 
 /// Who a request belongs to.
@@ -64,8 +63,8 @@ const LONGEST: usize = 256;
 pub struct Identity {
     /// The owner.
     pub scope: Scope,
-    /// The key that groups requests into a thread.
-    pub thread_key: Option<String>,
+    /// What the client calls the conversation; empty until its body is parsed.
+    pub thread: Thread,
     /// What the client says of the time zone it lives in, not yet judged.
     pub zone_name: Option<String>,
 }
@@ -144,11 +143,6 @@ pub fn identify(
         // Two walls: which one is meant is not for us to guess.
         (Some(_), Some(_)) => return Err(Off::BadResource),
     };
-    let thread_key = THREADS
-        .iter()
-        .filter_map(|name| headers.get(name))
-        .find_map(|value| usable(value.as_bytes()))
-        .map(str::to_owned);
     // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
     let mut zones = headers.get_all(ZONE).iter();
     let zone_name = zones.next().map(|value| {
@@ -159,7 +153,7 @@ pub fn identify(
     Ok(Identity {
         zone_name,
         scope: Scope::of(&credential, resource.map(str::as_bytes)),
-        thread_key,
+        thread: Thread::default(),
     })
 }
 
@@ -272,25 +266,6 @@ mod tests {
         assert_ne!(one, who(&both[..1]).expect("an identity").scope);
         let hop = ("proxy-authorization", "Basic x");
         assert_eq!(who(&[hop]), Err(Off::Anonymous));
-    }
-
-    #[test]
-    fn own_header_names_the_thread_first_and_bad_values_are_passed_over() {
-        let key = |pairs: &[(&'static str, &str)]| {
-            let mut all = vec![("authorization", "Bearer k")];
-            all.extend_from_slice(pairs);
-            who(&all).expect("an identity").thread_key
-        };
-        assert_eq!(key(&[]), None);
-        assert_eq!(
-            key(&[("x-session-id", "s"), ("x-diarist-thread", "d")]).as_deref(),
-            Some("d")
-        );
-        assert_eq!(
-            key(&[("x-diarist-thread", "a b"), ("x-thread-id", "t")]).as_deref(),
-            Some("t")
-        );
-        assert_eq!(key(&[("x-thread-id", &"x".repeat(257))]), None);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(super) struct Line {
     observations: Option<u32>,
     rung: Option<Rung>,
     reads_only: bool,
+    ignored: Vec<String>,
 }
 
 impl Line {
@@ -41,6 +42,7 @@ impl Line {
             observations: None,
             rung: None,
             reads_only: false,
+            ignored: Vec::new(),
         }
     }
 
@@ -55,7 +57,6 @@ impl Line {
 
     pub(super) fn tenant(&mut self, identity: &Identity) {
         self.record.tenant = identity.scope.tenant_label();
-        self.record.thread.clone_from(&identity.thread_key);
     }
 
     pub(super) fn parsed(&mut self, identity: &Identity, parsed: &Parsed, history: &History) {
@@ -63,15 +64,18 @@ impl Line {
         self.record.stream = parsed.stream();
         self.record.messages_received = count(parsed.message_count());
         self.record.memory = MemoryState::Watching;
-        if identity.thread_key.is_none() {
-            self.record.thread = history.turns().first().map(|turn| turn.link.label());
-        }
+        let label = || history.turns().first().map(|turn| turn.link.label());
+        let thread = &identity.thread;
+        self.record.thread = thread.key.clone().or_else(label);
+        let by = thread.by.clone().unwrap_or_else(|| "content".to_owned());
+        self.record.thread_by = Some(by.into());
+        self.ignored = thread.ignored.clone();
     }
 
     /// What the client said of its zone, if that could not be used.
     pub(super) fn zone(&mut self, identity: &Identity) {
         if identity.zone_name.is_some() && identity.zone().is_none() {
-            self.record.ignored = Some("bad_timezone".into());
+            self.ignored.push("bad_timezone".to_owned());
         }
     }
 
@@ -200,6 +204,9 @@ impl Drop for Line {
         // Here, because a request that goes out twice is one request, on the rung it ended on.
         if let Some(rung) = self.rung {
             metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => rung.name()).increment(1);
+        }
+        if !self.ignored.is_empty() {
+            self.record.ignored = Some(self.ignored.join(" ").into());
         }
         if let Some(audit) = &self.audit {
             audit.record(self.record.clone());

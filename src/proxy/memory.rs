@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::identify::Identity;
+use super::identify::{Identity, Sources};
 use super::manners::Manners;
 use super::mode::Rules;
 use super::overflow::Turns;
@@ -36,6 +36,8 @@ pub struct Memory {
     pub enabled: bool,
     /// Whether requests without a credential may have memory.
     pub anonymous: bool,
+    /// Where clients write what they call a conversation.
+    pub sources: Sources,
     /// What this process knows of the store.
     pub recall: Arc<Recall>,
     /// Where finished exchanges go.
@@ -62,6 +64,7 @@ impl Memory {
         Self {
             enabled: true,
             anonymous: false,
+            sources: Sources::default(),
             recall,
             jobs,
             manners,
@@ -144,7 +147,7 @@ impl Asked {
         Exchange {
             zone: self.identity.zone(),
             scope: self.identity.scope,
-            thread_key: self.identity.thread_key,
+            thread_key: self.identity.thread.key,
             parsed: self.parsed,
             history: self.history,
             seen: self.seen,

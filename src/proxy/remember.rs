@@ -16,7 +16,7 @@ use super::abort::Abort;
 use super::body::{self, Idle, ProxyBody};
 use super::choose::{Choice, choose};
 use super::decode::Encoding;
-use super::identify::{Off, identify};
+use super::identify::{Off, identify, thread};
 use super::ladder;
 use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
@@ -76,7 +76,7 @@ pub(super) async fn read(
         line.without(Off::Asked);
         return None;
     }
-    let identity = match identify(&parts.headers, parts.uri.query(), memory.anonymous) {
+    let mut identity = match identify(&parts.headers, parts.uri.query(), memory.anonymous) {
         Ok(identity) => identity,
         Err(off) => {
             line.without(off);
@@ -91,6 +91,7 @@ pub(super) async fn read(
             return None;
         }
     };
+    identity.thread = thread(&parts.headers, &parsed, &memory.sources);
     let history = Arc::new(history);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {

@@ -13,6 +13,7 @@ mod attached;
 mod content;
 mod fields;
 mod meaning;
+mod named;
 mod spoken;
 mod string;
 mod text;
@@ -26,6 +27,8 @@ use serde::de::IgnoredAny;
 pub use self::attached::Attachment;
 use self::fields::Fields;
 use self::meaning::Reader;
+pub use self::named::Named;
+use self::named::Others;
 use self::text::{Text, Tree};
 use super::scan::{self, Fault, Walk};
 use crate::history::{History, Message, Piece, Role, Scope, Spoken};
@@ -103,6 +106,7 @@ pub struct Parsed {
     stream: bool,
     options: StreamOptions,
     cache_retention: Option<Box<str>>,
+    others: Others,
     /// Where the object's closing brace stands.
     close: usize,
 }
@@ -151,8 +155,7 @@ pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
     let mut walk = Walk::object(text, start).ok_or(NotParsed::NotAnObject)?;
     let mut top = TopLevel::default();
     while let Some(key) = walk.key()? {
-        let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
-        top.member(&key, text, &mut walk)?;
+        top.member(key, text, &mut walk)?;
     }
     if scan::skip_space(body, walk.at()) != body.len() {
         return Err(NotParsed::InvalidJson);
@@ -167,6 +170,7 @@ pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
         stream: top.stream,
         options: top.options,
         cache_retention: top.cache_retention,
+        others: top.others,
         close: walk.at() - 1,
     })
 }
@@ -179,14 +183,21 @@ struct TopLevel {
     stream: bool,
     options: StreamOptions,
     cache_retention: Option<Box<str>>,
+    others: Others,
 }
 
 /// Top-level fields that memory depends on. Any other may stand twice; it is forwarded twice.
 const KNOWN: [&str; 4] = ["messages", "model", "stream", "stream_options"];
 
 impl TopLevel {
-    /// Reads the value of `key`, at which `walk` stands.
-    fn member(&mut self, key: &str, text: &str, walk: &mut Walk<'_>) -> Result<(), NotParsed> {
+    /// Reads the value of the key at `name`, at which `walk` stands.
+    fn member(
+        &mut self,
+        name: Range<usize>,
+        text: &str,
+        walk: &mut Walk<'_>,
+    ) -> Result<(), NotParsed> {
+        let key = string::decode(&text[name.clone()]).ok_or(NotParsed::InvalidJson)?;
         if let Some(index) = KNOWN.iter().position(|known| *known == key)
             && std::mem::replace(&mut self.seen[index], true)
         {
@@ -200,7 +211,7 @@ impl TopLevel {
         }
         let span = walk.value()?;
         let json = &text[span.clone()];
-        match key {
+        match &*key {
             "model" => self.model = read::<Option<Text<'_>>>(json)?.map(|model| (*model).into()),
             "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
             "stream_options" => self.options = StreamOptions::read(text, span)?,
@@ -211,7 +222,10 @@ impl TopLevel {
                     .map(|retention| (*retention).into());
                 read::<IgnoredAny>(json)?;
             }
-            _ => drop(read::<IgnoredAny>(json)?),
+            _ => {
+                read::<IgnoredAny>(json)?;
+                self.others.add(name, span);
+            }
         }
         Ok(())
     }
@@ -295,6 +309,12 @@ impl Parsed {
     /// The model the client asks for.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
+    }
+
+    /// What stands in a field beside the messages: `session_id`, `metadata.chat_id`. `None` where
+    /// nothing does. Not for fields that chat completions itself reads (`model`).
+    pub fn named(&self, path: &str) -> Option<Named> {
+        self.others.named(&self.body, path)
     }
 
     /// Whether the client wants a stream.
