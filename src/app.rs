@@ -346,7 +346,10 @@ fn rules(config: &Config) -> Rules {
             config::MemoryMode::On => Mode::On,
         },
     };
-    Rules(config.memory.rules.iter().map(rule).collect())
+    Rules {
+        listed: config.memory.rules.iter().map(rule).collect(),
+        tasks: config.identity.task_headers.clone(),
+    }
 }
 
 fn sources(config: &Config) -> Sources {

@@ -29,6 +29,8 @@ mod fixed;
 mod hangups;
 #[path = "memory/idle.rs"]
 mod idle;
+#[path = "memory/identity.rs"]
+mod identity;
 #[path = "memory/ladder.rs"]
 mod ladder;
 #[path = "memory/modes.rs"]

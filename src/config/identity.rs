@@ -18,17 +18,22 @@ const PERSONS: [&str; 2] = ["user", "safety_identifier"];
 pub(super) fn identity(raw: &RawIdentity, problems: &mut Vec<Problem>) -> Checked<Identity> {
     let headers = raw.headers.check(problems, |names| headers(names));
     let body_fields = raw.body_fields.check(problems, |names| fields(names));
+    let task_headers = raw.task_headers.check(problems, |names| {
+        names.iter().map(|name| header(name)).collect()
+    });
     Ok(Identity {
         headers: headers?,
         body_fields: body_fields?,
+        task_headers: task_headers?,
     })
 }
 
 fn headers(names: &[String]) -> Result<Vec<String>, Wrong> {
-    names.iter().map(|name| header(name)).collect()
+    let name = |name: &String| Ok(header(name)?.as_str().to_owned());
+    names.iter().map(name).collect()
 }
 
-fn header(name: &str) -> Result<String, Wrong> {
+fn header(name: &str) -> Result<HeaderName, Wrong> {
     let Ok(parsed) = name.trim().parse::<HeaderName>() else {
         return Err(Wrong::new(
             format!("\"{name}\" is no name of a header"),
@@ -43,7 +48,7 @@ fn header(name: &str) -> Result<String, Wrong> {
             "name a header that says nothing secret",
         ));
     }
-    Ok(name.to_owned())
+    Ok(parsed)
 }
 
 fn fields(paths: &[String]) -> Result<Vec<String>, Wrong> {

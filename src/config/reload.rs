@@ -88,6 +88,7 @@ mod tests {
         "memory.reflection.",
         "memory.redact.",
         "memory.daily_tokens",
+        "memory.bundles",
         "memory.share_token_budget",
     ];
 

@@ -178,6 +178,10 @@ settings! {
         /// metadata; litellm_session_id; what Claude Code writes into metadata.user_id. Not among them:
         /// prompt_cache_key, which some share between conversations.
         body_fields: Vec<String> = Default(r#"["known"]"#),
+        /// Headers in which a client names what it does beside the conversation (a title, tags), such as
+        /// Open WebUI's {{TASK}} in a header of your own: what is known of the conversation is sent, and
+        /// nothing of the request is remembered. Rules (memory.rules) come first.
+        task_headers: Vec<String> = Default(r#"["x-diarist-task", "x-openwebui-task"]"#),
     }
 
     /// Memory. Model, base_url and api_key set here hold for both phases.

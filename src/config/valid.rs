@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
 use jiff::tz::TimeZone;
 use regex::Regex;
 use secrecy::SecretString;
@@ -112,6 +113,8 @@ pub struct Identity {
     pub headers: Vec<String>,
     /// Paths into the body, likewise.
     pub body_fields: Vec<String>,
+    /// Headers that name a task beside the conversation.
+    pub task_headers: Vec<HeaderName>,
 }
 
 /// Memory: whether, and by which numbers. The scope is always the thread.

@@ -23,6 +23,8 @@ pub struct Exchange {
     pub scope: Scope,
     /// The conversation's key, where the client names one.
     pub thread_key: Option<String>,
+    /// Whether a sub-agent asked: it does not write into the conversation it works for.
+    pub child: bool,
     /// The request as received.
     pub parsed: Arc<Parsed>,
     /// The chain that memory knows it by.

@@ -158,6 +158,7 @@ impl Recorder {
         confirm.extend(traces::confirm(exchange, &mut new_nodes));
         // Only what is new belongs to another thread; a repetition stays where it is.
         let lineage = match exchange.thread_key.as_deref() {
+            key if exchange.child && !new_nodes.is_empty() => track.lineage_of_child(key),
             Some(key) if !new_nodes.is_empty() => track.lineage_for(key),
             _ => track.lineage,
         };

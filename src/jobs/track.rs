@@ -24,6 +24,8 @@ pub(super) struct Track {
     pub(super) lineage: Option<i64>,
     /// The lineages of the chain and their thread keys, the one above first.
     lineages: Vec<(i64, Option<String>)>,
+    /// Nothing is known to follow the chain: what comes now continues it.
+    open: bool,
     /// The Observer may be shown no more until more is confirmed.
     pub(super) paused: bool,
     /// The store knows more of the chain than is known here: whoever needs it next reads it again.
@@ -52,6 +54,7 @@ impl Track {
             scope: scope.clone(),
             lineage: known.lineage,
             lineages: known.lineages,
+            open: !known.branches,
             paused: false,
             stale: false,
             model: String::new(),
@@ -90,6 +93,18 @@ impl Track {
             .map(|(lineage, _)| *lineage)
     }
 
+    /// The lineage that new messages of a sub-agent belong to. Its parent's only where they continue the
+    /// parent's history and go under no name of their own (a summary that is asked for).
+    pub(super) fn lineage_of_child(&self, key: Option<&str>) -> Option<i64> {
+        let own = |(_, other): &&(i64, Option<String>)| other.as_deref() == key;
+        let deepest = self.lineages.first();
+        match key {
+            Some(_) => self.lineages.iter().find(own),
+            None => deepest.filter(|(_, other)| self.open || other.is_none()),
+        }
+        .map(|(lineage, _)| *lineage)
+    }
+
     /// What is said now begins a lineage.
     pub(super) fn orphan(&mut self) {
         self.lineage = None;
@@ -106,6 +121,7 @@ impl Track {
         let (_, first) = known.map_or((lineage, None), |at| self.lineages.remove(at));
         self.lineages.insert(0, (lineage, first.or(key)));
         self.lineage = Some(lineage);
+        self.open = true;
     }
 
     /// Whether `snapshot` is one of this chain's, as far as it is known here.

@@ -147,6 +147,7 @@ impl Asked {
         Exchange {
             zone: self.identity.zone(),
             scope: self.identity.scope,
+            child: self.identity.thread.child,
             thread_key: self.identity.thread.key,
             parsed: self.parsed,
             history: self.history,

@@ -1,8 +1,9 @@
 //! Whether a request has memory: `off`, `read` (what is known is sent, nothing is written) or `on`.
 //!
-//! Decides from the request's own header, the operator's rules and `[memory] read_only`, in this
-//! order of strength: what the operator closed for all stays closed, then the header, then the first
-//! rule that matches. Never looks at messages. Called by `remember`.
+//! Decides from the request's own header, the operator's rules, headers that name a task, and `[memory]
+//! read_only`, in this order of strength: what the operator closed for all stays closed, then the
+//! request's header, then the first rule that matches, then a task. Never looks at messages. Called by
+//! `remember`.
 
 mod glob;
 
@@ -72,9 +73,30 @@ impl Rule {
     }
 }
 
-/// The operator's rules, in order.
+/// What decides where a request says nothing itself.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(pub Vec<Rule>);
+pub struct Rules {
+    /// The operator's rules, in order.
+    pub listed: Vec<Rule>,
+    /// Headers in which chat clients name what they do beside the conversation: a title, tags. Such a
+    /// request reads memory and writes none.
+    pub tasks: Vec<HeaderName>,
+}
+
+impl Rules {
+    /// Whether the request is made for a task. A client that fills in a template leaves it empty, or as it
+    /// is, where there is none.
+    fn names_task(&self, headers: &HeaderMap) -> bool {
+        let names = |value: &str| {
+            let nothing = ["", "none", "null", "undefined"];
+            !value.starts_with("{{") && !nothing.iter().any(|word| value.eq_ignore_ascii_case(word))
+        };
+        self.tasks
+            .iter()
+            .flat_map(|name| headers.get_all(name))
+            .any(|value| value.to_str().is_ok_and(|value| names(value.trim())))
+    }
+}
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +105,10 @@ pub(super) enum By {
     Header,
     /// The rule of this number, from 1.
     Rule(usize),
+    /// A header names a task beside the conversation.
+    Task,
+    /// A sub-agent repeats what belongs to the conversation it works for.
+    Child,
     ReadOnly,
 }
 
@@ -92,6 +118,8 @@ impl std::fmt::Display for By {
             Self::Default => f.write_str("default"),
             Self::Header => f.write_str("header"),
             Self::Rule(number) => write!(f, "rule_{number}"),
+            Self::Task => f.write_str("task"),
+            Self::Child => f.write_str("child"),
             Self::ReadOnly => f.write_str("read_only"),
         }
     }
@@ -117,16 +145,25 @@ pub(super) fn asked(headers: &HeaderMap) -> Option<Mode> {
 /// Decides for a request for `model`.
 pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> Decided {
     let by_rule = || {
-        let at = rules.0.iter().position(|rule| rule.matches(parts, model))?;
-        let (mode, by) = (rules.0[at].mode, By::Rule(at + 1));
-        Some(Decided { mode, by })
+        let mut listed = rules.listed.iter().zip(1..);
+        let (rule, number) = listed.find(|(rule, _)| rule.matches(parts, model))?;
+        Some(Decided {
+            mode: rule.mode,
+            by: By::Rule(number),
+        })
+    };
+    let by_task = || {
+        rules.names_task(&parts.headers).then_some(Decided {
+            mode: Mode::Read,
+            by: By::Task,
+        })
     };
     let decided = match asked(&parts.headers) {
         Some(mode) => Decided {
             mode,
             by: By::Header,
         },
-        None => by_rule().unwrap_or(Decided {
+        None => by_rule().or_else(by_task).unwrap_or(Decided {
             mode: Mode::On,
             by: By::Default,
         }),
@@ -163,7 +200,11 @@ mod tests {
     }
 
     fn decided(rules: &[Rule], headers: &[(&'static str, &str)], model: &str) -> (Mode, String) {
-        let Decided { mode, by } = decide(&Rules(rules.to_vec()), false, &parts(headers), model);
+        let rules = Rules {
+            listed: rules.to_vec(),
+            tasks: vec![HeaderName::from_static("x-chat-task")],
+        };
+        let Decided { mode, by } = decide(&rules, false, &parts(headers), model);
         (mode, by.to_string())
     }
 
@@ -185,6 +226,20 @@ mod tests {
         let other = [("x-task", "tags")];
         assert_eq!(on(&other, "gpt-4"), (Mode::Off, "rule_3".into()));
         assert_eq!(on(&other, "gpt-10"), (Mode::On, "rule_4".into()));
+    }
+
+    #[test]
+    fn a_task_reads_and_what_is_no_task_says_nothing() {
+        let on = |rules: &[Rule], value| decided(rules, &[("x-chat-task", value)], "m");
+        for task in ["title_generation", "tags"] {
+            assert_eq!(on(&[], task), (Mode::Read, "task".into()));
+        }
+        for none in ["", " ", "none", "None", "null", "undefined", "{{TASK}}"] {
+            assert_eq!(on(&[], none), (Mode::On, "default".into()), "{none:?}");
+        }
+        let emoji = [rule("", "", Some(("x-chat-task", "emoji*")), Mode::Off)];
+        assert_eq!(on(&emoji, "emoji_generation"), (Mode::Off, "rule_1".into()));
+        assert_eq!(on(&emoji, "tags"), (Mode::Read, "task".into()));
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(super) async fn read(
         return None;
     }
     let model = parsed.model().unwrap_or_default().to_owned();
-    let decided = mode::decide(&memory.rules, memory.read_only, parts, &model);
+    let mut decided = mode::decide(&memory.rules, memory.read_only, parts, &model);
     line.mode(decided);
     if decided.mode == Mode::Off {
         line.without(match decided.by {
@@ -115,6 +115,11 @@ pub(super) async fn read(
         .as_ref()
         .map_or_else(|| Arc::clone(&history), |seen| Arc::clone(&seen.history));
     line.parsed(&identity, &parsed, &history);
+    if identity.thread.child && seen.is_some() && decided.mode == Mode::On {
+        // It does not continue the conversation it works for, and would write into it all the same.
+        (decided.mode, decided.by) = (Mode::Read, By::Child);
+        line.mode(decided);
+    }
     Some(Asked {
         writes: decided.mode == Mode::On,
         identity,

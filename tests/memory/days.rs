@@ -110,19 +110,8 @@ impl World {
             settings.clone(),
             clock.clone(),
         );
-        let memory = Memory {
-            enabled: true,
-            anonymous: false,
-            read_only: false,
-            rules: diarist::proxy::mode::Rules::default(),
-            overflow: diarist::proxy::Overflow::default(),
-            rescuing: diarist::proxy::Turns::default(),
-            recall,
-            jobs: hand.jobs(),
-            manners: Manners::new(Some(Placement::SystemMessage), "localhost"),
-            audit: None,
-            unfinished: Arc::default(),
-        };
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let memory = Memory::new(recall, hand.jobs(), manners);
         Self {
             clock,
             hand,

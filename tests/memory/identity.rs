@@ -1,0 +1,173 @@
+//! What clients call their conversations, their sub-agents and their side calls, over sockets.
+
+use diarist::provider::{Behaviour, Options, Part};
+use serde_json::json;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+const SMALL: [(&str, &str); 2] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+];
+
+const ME: &str = "Bearer sk-test";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
+    let rig = Rig::with(
+        Options::default(),
+        &[
+            ("IDENTITY__HEADERS", "x-room,known"),
+            ("IDENTITY__BODY_FIELDS", r#"["known"]"#),
+        ],
+    )
+    .await;
+    let talk = Talk::new("ada");
+    let mut body = talk.body(1);
+    body["metadata"] = json!({"chat_id": "chat-7"});
+    body["user"] = json!("somebody");
+    let headers = [("x-session-id", "a b"), ("x-acme-session-id", "short")];
+    let answer = rig.send_as(ME, &headers, &body).await;
+    assert_eq!(answer.headers["x-diarist-thread"], "chat-7");
+    assert_eq!(rig.last().body, body.to_string(), "forwarded as it came");
+    rig.send_as(ME, &[("x-room", "r1"), ("x-session-id", "s1")], &body)
+        .await;
+    rig.send(&talk.body(1)).await;
+    rig.quiet().await;
+    let lines = rig.audited(3).await;
+    assert_eq!(lines[0]["thread"], "chat-7");
+    assert_eq!(lines[0]["thread_by"], "body.metadata.chat_id");
+    assert_eq!(
+        lines[0]["ignored"],
+        "x-session-id:malformed x-acme-session-id:malformed"
+    );
+    assert_eq!(
+        (&lines[1]["thread"], &lines[1]["thread_by"]),
+        (&json!("r1"), &json!("x-room"))
+    );
+    assert_eq!(lines[2]["thread_by"], "content");
+    assert_eq!(lines[2].get("ignored"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_agent_is_a_conversation_of_its_own() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let parent = [("x-session-id", "ses_parent")];
+    rig.talk_as(ME, &parent, &talk, 1..=3).await;
+    let requests = "SELECT requests FROM lineages WHERE thread_key = 'ses_parent'";
+    let before = rig.number(requests).await;
+
+    // A helper that starts with what was said so far and goes its own way, under its own name.
+    let own = [
+        ("x-session-id", "ses_child"),
+        ("x-parent-session-id", "ses_parent"),
+    ];
+    // One that says nothing but whose helper it is.
+    let none = [
+        ("x-session-id", "ses_parent"),
+        ("x-parent-session-id", "ses_parent"),
+    ];
+    for (headers, question) in [
+        (own, "Look into the harbour."),
+        (none, "Look into the tower."),
+    ] {
+        let mut body = talk.body(2);
+        let messages = body["messages"].as_array_mut().unwrap();
+        messages.push(json!({"role": "assistant", "content": "Another answer."}));
+        messages.push(json!({"role": "user", "content": question}));
+        for _ in 0..2 {
+            assert_eq!(rig.send_as(ME, &headers, &body).await.status, 200);
+            rig.quiet().await;
+        }
+    }
+    assert_eq!(
+        rig.number(requests).await,
+        before,
+        "nothing is written into the parent"
+    );
+    assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 3);
+    let own = "SELECT requests FROM lineages WHERE thread_key = 'ses_child'";
+    assert_eq!(rig.number(own).await, 2);
+    let lines = rig.audited(7).await;
+    assert_eq!(lines[3]["thread"], "ses_child");
+    assert_eq!(lines[5]["thread_by"], "content");
+    assert_eq!(lines[5]["ignored"], "x-session-id:parent", "{}", lines[5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_named_by_the_client_reads_and_writes_nothing() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    let talk = Talk::new("ada");
+    let chat = ("x-openwebui-chat-id", "chat-1");
+    rig.talk_as(ME, &[chat, ("x-openwebui-task", "")], &talk, 1..=ACTIVE)
+        .await;
+    let everything = "SELECT (SELECT count(*) FROM nodes) + (SELECT sum(times) FROM requests)
+                           + (SELECT count(*) FROM lineages) + (SELECT sum(requests) FROM lineages)
+                           + (SELECT count(*) FROM parts)";
+    let before = (
+        rig.number(everything).await,
+        rig.provider.record_of(Part::Observer).len(),
+    );
+    let mut body = talk.body(ACTIVE);
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": "An answer."}));
+    messages.push(json!({"role": "user", "content": "### Task: give this a title."}));
+    for task in ["title_generation", "tags_generation"] {
+        let answer = rig
+            .send_as(ME, &[chat, ("x-openwebui-task", task)], &body)
+            .await;
+        assert_eq!(answer.memory(), "active; mode=read");
+        rig.quiet().await;
+    }
+    let after = (
+        rig.number(everything).await,
+        rig.provider.record_of(Part::Observer).len(),
+    );
+    assert_eq!(after, before);
+    let line = rig.audited(ACTIVE + 2).await.pop().unwrap();
+    assert_eq!(
+        (&line["mode"], &line["mode_by"]),
+        (&json!("read"), &json!("task"))
+    );
+}
+
+/// Ten thousand strangers would be as many rows; two hundred take the same way.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_the_upstream_does_not_know_leave_no_row() {
+    let rig = Rig::small().await;
+    rig.provider.behave(Part::Actor, Behaviour::failing(401));
+    let talk = Talk::new("ada");
+    for number in 0..200 {
+        let key = format!("Bearer sk-random-{number}");
+        let named = format!("thread-{number}");
+        let headers = [("x-diarist-thread", named.as_str())];
+        let answer = rig
+            .send_as(&key, &headers, &talk.body(1 + number % 3))
+            .await;
+        assert_eq!(answer.status, 401);
+    }
+    rig.quiet().await;
+    let mut database = rig.database().await;
+    let tables: Vec<String> = sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+           AND name NOT LIKE '%fts%' AND name NOT LIKE '_sqlx%'",
+    )
+    .fetch_all(&mut database)
+    .await
+    .unwrap();
+    assert!(tables.len() > 10, "{tables:?}");
+    for table in tables {
+        let rows: i64 =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}")))
+                .fetch_one(&mut database)
+                .await
+                .unwrap();
+        assert_eq!(rows, 0, "{table}");
+    }
+    assert_eq!(
+        rig.audited(200).await[0]["tenant"].as_str().unwrap().len(),
+        12
+    );
+}
