@@ -27,10 +27,10 @@ mod days;
 mod fixed;
 #[path = "memory/hangups.rs"]
 mod hangups;
-#[path = "memory/idle.rs"]
-mod idle;
 #[path = "memory/identity.rs"]
 mod identity;
+#[path = "memory/idle.rs"]
+mod idle;
 #[path = "memory/ladder.rs"]
 mod ladder;
 #[path = "memory/modes.rs"]
