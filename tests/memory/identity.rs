@@ -59,12 +59,12 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
     let requests = "SELECT requests FROM lineages WHERE thread_key = 'ses_parent'";
     let before = rig.number(requests).await;
 
-    // A helper that starts with what was said so far and goes its own way, under its own name.
+    // A sub-agent that starts with what was said so far and goes its own way, under its own name.
     let own = [
         ("x-session-id", "ses_child"),
         ("x-parent-session-id", "ses_parent"),
     ];
-    // One that says nothing but whose helper it is.
+    // One that says nothing but whom it works for.
     let none = [
         ("x-session-id", "ses_parent"),
         ("x-parent-session-id", "ses_parent"),

@@ -17,7 +17,7 @@ const LONGEST: usize = 256;
 /// Headers that name the conversation a sub-agent works for: opencode and LiteLLM, Codex.
 const PARENTS: [&str; 2] = ["x-parent-session-id", "x-codex-parent-thread-id"];
 
-/// Codex says here which of its helpers asks.
+/// Codex says here on which errand it asks.
 const SUBAGENT: &str = "x-openai-subagent";
 
 /// Codex' account of a turn, as JSON.
@@ -111,16 +111,16 @@ impl Child {
         let turn = |name| turn.as_ref().and_then(|turn| turn.get(name)?.as_str());
         // The conversation itself is a `turn`; the rest are Codex' own errands (`compaction`, `review`).
         let errand = turn("request_kind").is_some_and(|kind| kind != "turn");
-        let helper = errand || headers.contains_key(SUBAGENT);
-        if !helper && !PARENTS.iter().any(|name| headers.contains_key(*name)) {
+        let sent = errand || headers.contains_key(SUBAGENT);
+        if !sent && !PARENTS.iter().any(|name| headers.contains_key(*name)) {
             return None;
         }
         let named = PARENTS
             .iter()
-            .chain(SESSIONS.iter().filter(|_| helper))
+            .chain(SESSIONS.iter().filter(|_| sent))
             .flat_map(|name| headers.get_all(*name))
             .filter_map(|value| Some(value.to_str().ok()?.trim()));
-        let session = turn("session_id").filter(|_| helper);
+        let session = turn("session_id").filter(|_| sent);
         Some(Self {
             parents: named.chain(session).map(str::to_owned).collect(),
         })
