@@ -41,6 +41,7 @@ use std::time::Duration;
 pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
+pub use payload::words;
 pub use reflector::Wish;
 pub use routes::Routes;
 pub use settings::{InForce, Phase, Settings};

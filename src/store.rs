@@ -379,6 +379,67 @@ pub struct Adopted {
     pub snapshot: Snapshot,
 }
 
+/// The longest chain of a lineage, for the operator.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// Whose it is.
+    pub scope: Scope,
+    /// The model of its last request.
+    pub model: String,
+    /// Everything known of it.
+    pub known: Known,
+}
+
+/// What an operator wants of a conversation; it is done with its next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// To look again what waits for it: the store was written to beside the server.
+    Look,
+    /// To observe everything that is confirmed, whatever it weighs.
+    Observe,
+}
+
+impl Wanted {
+    fn number(self) -> i64 {
+        match self {
+            Self::Look => 1,
+            Self::Observe => 2,
+        }
+    }
+
+    fn of(number: i64) -> Option<Self> {
+        match number {
+            1 => Some(Self::Look),
+            2 => Some(Self::Observe),
+            _ => None,
+        }
+    }
+}
+
+/// What became of the waiting observations of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Revived {
+    /// Ranges that were given up and can be offered again.
+    pub given_up: u64,
+    /// Jobs that are due now.
+    pub due: u64,
+}
+
+/// What became of a job that somebody asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demanded {
+    /// It is in the queue.
+    New,
+    /// It was waiting or given up, and is due now.
+    Revived,
+    /// A worker is at it.
+    Running,
+    /// Its span has a part.
+    Done,
+    /// Its last link is not recorded (any more).
+    Forgotten,
+}
+
 /// A thread or lineage for people.
 #[derive(Clone, Debug)]
 pub struct ThreadRow {
@@ -600,6 +661,28 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// One lineage, for the operator (who stands above owners).
     async fn thread(&self, lineage: i64) -> Result<Option<ThreadDetail>, StoreError>;
+
+    /// The longest chain of a lineage, for the operator (who stands above owners).
+    async fn chain(&self, lineage: i64) -> Result<Option<Chain>, StoreError>;
+
+    /// Writes down what an operator wants of a lineage. `false` where there is none.
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Result<bool, StoreError>;
+
+    /// What is wanted of a lineage, if anything.
+    async fn wanted(&self, scope: &Scope, lineage: i64) -> Result<Option<Wanted>, StoreError>;
+
+    /// What was wanted of a lineage is done.
+    async fn given(&self, scope: &Scope, lineage: i64) -> Result<(), StoreError>;
+
+    /// Makes every waiting observation of a lineage due, and forgets which were given up.
+    async fn revive(&self, scope: &Scope, lineage: i64, at_ms: i64) -> Result<Revived, StoreError>;
+
+    /// Puts a job into the queue that somebody asked for, in the place of one that waits or was given up.
+    async fn demand(&self, scope: &Scope, job: &NewJob, at_ms: i64)
+    -> Result<Demanded, StoreError>;
+
+    /// The observations of a lineage that wait, with the words they carry: for the operator.
+    async fn words(&self, lineage: i64) -> Result<Vec<(Span, String)>, StoreError>;
 
     /// Deletes everything of a lineage that no other lineage uses; returns how many rows went.
     /// What the Observer was shown of it stays charged. Its contents go, so that a client that goes

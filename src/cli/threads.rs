@@ -1,8 +1,12 @@
-//! `diarist threads`: which conversations are remembered, and what is remembered of one.
+//! `diarist threads`: which conversations are remembered, what is remembered of one, and asking for more.
 //!
-//! Reads the database, and changes nothing in it; a server may be writing it meanwhile.
+//! Listing and showing read the database and change nothing in it. Observing and reflecting write down what
+//! the server is to do. A server may be at work on the same database meanwhile.
 
+mod lines;
 mod show;
+mod why;
+mod wish;
 
 use std::process::ExitCode;
 
@@ -33,6 +37,10 @@ pub(super) struct Args {
 enum Command {
     /// What is remembered of one conversation: its observations and its snapshots
     Show(show::Args),
+    /// Have everything observed that is confirmed, without waiting for the threshold
+    Observe(wish::ObserveArgs),
+    /// Have the observations condensed now
+    Reflect(wish::ReflectArgs),
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -44,6 +52,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Command::Show(show)) => read(&show.sources, async |store, _| {
             show::text(store, show).await
         }),
+        Some(Command::Observe(args)) => write(&args.sources, async |store, config| {
+            wish::observe(store, config, args).await
+        }),
+        Some(Command::Reflect(args)) => write(&args.sources, async |store, config| {
+            wish::reflect(store, config, args).await
+        }),
     }?;
     print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -52,6 +66,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Opens the configured database, asks, and closes it.
 fn read(
     sources: &Sources,
+    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    opened(sources, false, ask)
+}
+
+/// The same, to write into it.
+fn write(
+    sources: &Sources,
+    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    opened(sources, true, ask)
+}
+
+fn opened(
+    sources: &Sources,
+    to_write: bool,
     ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
     let config = sources.load()?;
@@ -63,7 +93,13 @@ fn read(
         .build()
         .context("the runtime cannot start")?
         .block_on(async {
-            let store = SqliteStore::open_to_read(&config.database.to_string()).await?;
+            let url = config.database.to_string();
+            // Also to write: it is neither made nor migrated from here.
+            let mut store = SqliteStore::open_to_read(&url).await?;
+            if to_write {
+                store.close().await;
+                store = SqliteStore::open(&url).await?;
+            }
             let answer = ask(&store, &config).await;
             store.close().await;
             answer

@@ -8,7 +8,7 @@ use crate::history::{Piece, Spoken};
 use crate::memory::observe::Options;
 use crate::memory::prompt::Attached;
 use crate::memory::transcript::{self, Entry, Style};
-use crate::memory::{Node, Span, render};
+use crate::memory::{Node, Span, provenance, render};
 use crate::tokens::TokenCounter;
 use crate::wire::chat::Parsed;
 
@@ -157,6 +157,15 @@ fn attachments(
             Attached { name, part }
         })
         .collect()
+}
+
+/// What the message at `place` says, where the words of a job (its payload) hold it.
+pub fn words(payload: &str, place: usize) -> Option<String> {
+    let payload = Payload::from_json(payload)?;
+    let said = provenance::messages(&payload.transcript, &payload.places);
+    let said = said.iter().filter(|said| said.range.first == place);
+    let texts: Vec<&str> = said.map(|said| said.text.trim_end()).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 impl Payload {

@@ -80,6 +80,13 @@ impl Track {
         }
     }
 
+    /// Takes over what the store knows of the chain.
+    pub(super) fn learn(&mut self, known: Self) {
+        self.parts = known.parts;
+        self.snapshots = known.snapshots;
+        self.work = known.work;
+    }
+
     /// The lineage that new messages of a request under `key` belong to; `None` for a new one. A key
     /// groups requests into a thread: two threads that share a beginning are two lineages, while
     /// what is remembered of the beginning serves both.

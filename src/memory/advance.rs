@@ -216,6 +216,48 @@ fn observe(view: &View<'_>, policy: &Policy) -> (Vec<Step>, Coming) {
     (steps, coming)
 }
 
+/// Everything that is confirmed and not yet observed or offered, whatever it weighs: somebody asked.
+pub fn everything(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
+    let view = View::of(path);
+    let (mut steps, _) = observe(&view, policy);
+    let mut from = view.observed();
+    while let Some(to) =
+        queued(&view, from).or_else(|| boundary(path.nodes, from, view.confirmed, policy))
+    {
+        from = to;
+    }
+    let rest = path.nodes.get(from..view.confirmed).unwrap_or_default();
+    if let Some(last) = rest.iter().rev().find(|node| node.closed) {
+        steps.push(Step::Observe {
+            span: span(&view, from, last.count),
+            message_tokens: tokens(&path.nodes[from..last.count]),
+        });
+    }
+    steps
+}
+
+/// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because
+/// somebody asked. `None` where there is no log, or it is a reflection already.
+pub fn reflection(path: &Path<'_>) -> Option<Step> {
+    let view = View::of(path);
+    let to_count = view.current.map_or(view.observed(), |now| now.to_count);
+    let log = view.log(to_count)?;
+    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
+    let last = log.last()?;
+    fresh.then(|| Step::Reflect {
+        sources: log.iter().map(|part| part.id).collect(),
+        span: Span {
+            from: path.root,
+            from_count: 0,
+            ..last.span
+        },
+        tokens: text_tokens(&log),
+        message_tokens: log
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
+    })
+}
+
 /// Where a range ends that is being observed from `from` on: it was cut when `buffer_tokens` was
 /// another, or by a process for which it is. To cut it again would show the same words twice.
 fn queued(view: &View<'_>, from: usize) -> Option<usize> {

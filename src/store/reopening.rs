@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
-    Offered, OpenError, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail,
-    ThreadRow, Timer, Waiting,
+    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
+    NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release, Revived, SqliteStore, Store,
+    StoreError, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 use crate::history::{Link, Scope};
-use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
+use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::tasks::Tasks;
 
 type Answer<T> = Result<T, StoreError>;
@@ -297,6 +297,34 @@ impl Store for Reopening {
 
     async fn thread(&self, lineage: i64) -> Answer<Option<ThreadDetail>> {
         forward!(self, thread(lineage))
+    }
+
+    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
+        forward!(self, chain(lineage))
+    }
+
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
+        forward!(self, want(scope, lineage, wanted))
+    }
+
+    async fn wanted(&self, scope: &Scope, lineage: i64) -> Answer<Option<Wanted>> {
+        forward!(self, wanted(scope, lineage))
+    }
+
+    async fn given(&self, scope: &Scope, lineage: i64) -> Answer<()> {
+        forward!(self, given(scope, lineage))
+    }
+
+    async fn revive(&self, scope: &Scope, lineage: i64, at_ms: i64) -> Answer<Revived> {
+        forward!(self, revive(scope, lineage, at_ms))
+    }
+
+    async fn demand(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Demanded> {
+        forward!(self, demand(scope, job, at_ms))
+    }
+
+    async fn words(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
+        forward!(self, words(lineage))
     }
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {

@@ -60,7 +60,7 @@ fn part_ids(row: &SqliteRow, column: usize) -> Read<Vec<PartId>> {
 }
 
 /// Four columns: from, from_count, to, to_count.
-fn span(row: &SqliteRow, first: usize) -> Read<Span> {
+pub(super) fn span(row: &SqliteRow, first: usize) -> Read<Span> {
     Ok(Span {
         from: link(row, first)?,
         from_count: int(row, first + 1)?,

@@ -20,6 +20,7 @@ mod snapshots;
 mod timers;
 #[cfg(test)]
 mod trouble;
+mod wishes;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -32,14 +33,15 @@ use sqlx::{Connection as _, Transaction};
 use tokio::sync::oneshot;
 
 use crate::history::{Link, Scope};
-use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
+use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::tasks::Tasks;
 
 pub use error::OpenError;
 
 use super::{
-    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
-    Offered, Probes, Record, Release, Store, StoreError, ThreadDetail, ThreadRow, Timer, Waiting,
+    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
+    NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, StoreError,
+    ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 
 /// What the request path waits for memory at most; then the request goes on by what this process
@@ -469,6 +471,61 @@ impl Store for SqliteStore {
     async fn thread(&self, lineage: i64) -> Answer<Option<ThreadDetail>> {
         self.read("store thread", move |conn| {
             Box::pin(people::thread(conn, lineage))
+        })
+        .await
+    }
+
+    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
+        self.read("store chain", move |conn| {
+            Box::pin(wishes::chain(conn, lineage))
+        })
+        .await
+    }
+
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
+        let scope = scope.clone();
+        self.write("store want", move |conn| {
+            Box::pin(wishes::want(conn, scope, lineage, wanted))
+        })
+        .await
+    }
+
+    async fn wanted(&self, scope: &Scope, lineage: i64) -> Answer<Option<Wanted>> {
+        let scope = scope.clone();
+        self.read("store wanted", move |conn| {
+            Box::pin(wishes::wanted(conn, scope, lineage))
+        })
+        .await
+    }
+
+    async fn given(&self, scope: &Scope, lineage: i64) -> Answer<()> {
+        let scope = scope.clone();
+        self.write("store given", move |conn| {
+            Box::pin(wishes::given(conn, scope, lineage))
+        })
+        .await
+    }
+
+    async fn revive(&self, scope: &Scope, lineage: i64, at_ms: i64) -> Answer<Revived> {
+        let scope = scope.clone();
+        self.write("store revive", move |conn| {
+            Box::pin(wishes::revive(conn, scope, lineage, at_ms))
+        })
+        .await
+    }
+
+    async fn demand(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Demanded> {
+        let scope = scope.clone();
+        let job = job.clone();
+        self.write("store demand", move |conn| {
+            Box::pin(wishes::demand(conn, scope, job, at_ms))
+        })
+        .await
+    }
+
+    async fn words(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
+        self.read("store words", move |conn| {
+            Box::pin(wishes::words(conn, lineage))
         })
         .await
     }

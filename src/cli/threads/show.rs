@@ -3,10 +3,11 @@
 use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
-use super::time;
+use super::lines::log;
+use super::{time, why};
 use crate::cli::sources::Sources;
 use crate::cli::terminal::harmless;
-use crate::memory::{Part, PartKind, Snapshot};
+use crate::memory::Snapshot;
 use crate::report::{Price, Side, Tokens, align, grouped};
 use crate::store::{Costs, Event, SqliteStore, Store as _, ThreadDetail, ThreadRow};
 
@@ -17,6 +18,9 @@ pub(super) struct Args {
     /// What happened to its memory, instead of what is remembered
     #[arg(long)]
     timeline: bool,
+    /// Instead of all: from which messages one line of the log comes; its number, or words of it
+    #[arg(long, value_name = "LINE", conflicts_with = "timeline")]
+    why: Option<String>,
     /// Dollars per million tokens of the model that writes memory, to reckon what it cost
     #[arg(long, value_name = "IN,CACHED,OUT")]
     memory_prices: Option<Price>,
@@ -29,6 +33,10 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
     let detail = store.thread(lineage).await?;
     let detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
+    if let Some(line) = &args.why {
+        let words = store.words(lineage).await?;
+        return why::text(&detail, &words, line);
+    }
     let head = facts(&detail.row) + &costs(&detail.row.costs, args.memory_prices);
     if args.timeline {
         return Ok(head + &timeline(&detail.events));
@@ -94,7 +102,7 @@ fn timeline(events: &[Event]) -> String {
 }
 
 /// Ids win over keys and labels. Of several conversations with one key none is picked.
-async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
+pub(super) async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
     if let Ok(lineage) = id.parse::<i64>()
         && store.thread(lineage).await?.is_some()
     {
@@ -199,53 +207,5 @@ fn snapshots(detail: &ThreadDetail) -> String {
     format!(
         "\nSnapshots: what requests from that message on carry\n{}",
         align(&rows, &sides)
-    )
-}
-
-/// The observations that are sent, then those that wait for the next activation.
-fn log(detail: &ThreadDetail) -> String {
-    let newest = detail
-        .snapshots
-        .iter()
-        .max_by_key(|snapshot| (snapshot.meta.to_count, snapshot.meta.id));
-    let sent: Vec<&Part> = newest
-        .into_iter()
-        .flat_map(|snapshot| &snapshot.meta.parts)
-        .filter_map(|id| detail.parts.iter().find(|part| part.id == *id))
-        .collect();
-    let covered = newest.map_or(0, |snapshot| snapshot.meta.to_count);
-    let waiting = detail
-        .parts
-        .iter()
-        .filter(|part| part.body.kind == PartKind::Chunk && part.body.span.to_count > covered);
-    let waiting: Vec<&Part> = waiting.collect();
-    let mut text = String::new();
-    for (title, parts) in [
-        ("Observations, as the newest snapshot sends them", sent),
-        ("Observations that wait for the next activation", waiting),
-    ] {
-        if !parts.is_empty() {
-            text.push_str(&format!("\n{title}\n"));
-            text.extend(parts.into_iter().map(told));
-        }
-    }
-    if text.is_empty() {
-        text.push_str("\nNothing was observed yet.\n");
-    }
-    text
-}
-
-fn told(part: &Part) -> String {
-    let body = &part.body;
-    format!(
-        "\n-- {} {}: messages {}-{} ({} tokens) in {} tokens, by {}\n{}\n",
-        body.kind.name(),
-        part.id.0,
-        body.span.from_count + 1,
-        body.span.to_count,
-        grouped(body.message_tokens.into()),
-        grouped(body.tokens.into()),
-        harmless(&body.model),
-        harmless(body.text.trim_end()),
     )
 }

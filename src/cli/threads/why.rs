@@ -1,0 +1,132 @@
+//! `diarist threads show --why`: from a line of the log to the messages it comes from.
+
+use anyhow::bail;
+use jiff::tz::TimeZone;
+
+use super::lines::numbered;
+use super::time;
+use crate::cli::terminal::harmless;
+use crate::jobs::words;
+use crate::memory::Span;
+use crate::memory::provenance::Range;
+use crate::report::{Side, align, grouped};
+use crate::store::ThreadDetail;
+
+/// Lines that a fragment of text may fit before it is asked to be more precise.
+const FITS: usize = 20;
+
+/// The messages that the line `asked` (its number, or words of it) comes from.
+pub(super) fn text(
+    detail: &ThreadDetail,
+    waiting: &[(Span, String)],
+    asked: &str,
+) -> anyhow::Result<String> {
+    let lines = numbered(detail);
+    if lines.is_empty() {
+        bail!("nothing was observed of this conversation yet");
+    }
+    let found: Vec<_> = match asked.trim().parse::<usize>() {
+        Ok(number) => lines.iter().filter(|line| line.number == number).collect(),
+        Err(_) => {
+            let wanted = asked.to_lowercase();
+            let fits = |text: &str| text.to_lowercase().contains(&wanted);
+            lines.iter().filter(|line| fits(line.text)).collect()
+        }
+    };
+    let line = match found.as_slice() {
+        [] => bail!(
+            "no line is {asked:?}; `diarist threads show` numbers them, 1 to {}",
+            lines.len()
+        ),
+        [line] => line,
+        several => {
+            let mut text = format!(
+                "{} lines hold {asked:?}; name one by its number:\n",
+                several.len()
+            );
+            for line in several.iter().take(FITS) {
+                text.push_str(&format!("{:>5}  {}\n", line.number, harmless(line.text)));
+            }
+            bail!("{}", text.trim_end())
+        }
+    };
+    let part = line.part;
+    let whole = Range {
+        first: part.body.span.from_count + 1,
+        last: part.body.span.to_count,
+    };
+    let known = part.body.evidence.origins.of(line.index);
+    let range = known.unwrap_or(whole);
+    let mut text = format!(
+        "Line {} of {} {}, by {}:\n{}\n\n",
+        line.number,
+        part.body.kind.name(),
+        part.id.0,
+        harmless(&part.body.model),
+        harmless(line.text.trim_end())
+    );
+    text.push_str(&match known {
+        Some(range) if range == whole => {
+            "It comes from somewhere in these messages; nothing in it points to some of them:\n"
+                .to_owned()
+        }
+        Some(_) => "It comes from these messages:\n".to_owned(),
+        None => {
+            "Where it comes from was not kept when it was written; the part covers:\n".to_owned()
+        }
+    });
+    text.push_str(&table(detail, range));
+    text.push_str(&said(waiting, range));
+    Ok(text)
+}
+
+fn table(detail: &ThreadDetail, range: Range) -> String {
+    let zone = TimeZone::system();
+    let head = ["message", "role", "first seen", "tokens", "hash"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for node in &detail.nodes {
+        if (range.first..=range.last).contains(&node.count) {
+            let seen = time(node.seen_ms, &zone);
+            rows.push(vec![
+                node.count.to_string(),
+                node.role.name().to_owned(),
+                if node.live {
+                    seen
+                } else {
+                    format!("by {seen}")
+                },
+                grouped(node.tokens.into()),
+                node.link.label(),
+            ]);
+        }
+    }
+    align(
+        &rows,
+        &[Side::Right, Side::Left, Side::Left, Side::Right, Side::Left],
+    )
+}
+
+/// The words, where a job still carries them.
+fn said(waiting: &[(Span, String)], range: Range) -> String {
+    let mut text = String::new();
+    for place in range.first..=range.last {
+        let holds = |span: &Span| (span.from_count + 1..=span.to_count).contains(&place);
+        let found = waiting
+            .iter()
+            .filter(|(span, _)| holds(span))
+            .find_map(|(_, payload)| words(payload, place));
+        if let Some(found) = found {
+            text.push_str(&format!(
+                "\nMessage {place}:\n{}\n",
+                harmless(found.trim_end())
+            ));
+        }
+    }
+    if text.is_empty() {
+        text.push_str(
+            "\nTheir words are not kept: they are deleted once they are observed. The client has them, in this \
+             order; the hashes tell one history from another.\n",
+        );
+    }
+    text
+}
