@@ -47,6 +47,8 @@ mod pieces;
 mod placement;
 #[path = "memory/process.rs"]
 mod process;
+#[path = "memory/reflecting.rs"]
+mod reflecting;
 #[path = "memory/refusals.rs"]
 mod refusals;
 #[path = "memory/same.rs"]

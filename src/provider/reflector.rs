@@ -1,7 +1,7 @@
 //! A scripted Reflector: condenses the observations it is shown to a share of their size.
 //!
-//! Low priorities go first, oldest first; what is high or done stays, at worst shortened. Like the
-//! Observer it invents nothing. A [`Script`], called by [`super::server`].
+//! Low priorities go first, oldest first; what is high or done stays, at worst shortened. Reminded of
+//! what it lost, it keeps the lines that it is told of as they are. Like the Observer it invents nothing. A [`Script`], called by [`super::server`].
 
 use super::observer::{Manner, reply, shorten};
 use super::script::{Ask, Reply, Script};
@@ -27,9 +27,33 @@ impl Default for Reflector {
 impl Script for Reflector {
     fn reply(&self, ask: &Ask<'_>) -> Reply {
         let shown = ask.text_of("user").join("\n");
-        let condensed = condense(&shown, self.keep_percent);
-        reply(self.manner, &condensed, "")
+        let (shown, missing) = missing(&shown);
+        let condensed = condense(&shown, self.keep_percent, &missing);
+        let manner = match self.manner {
+            // Whoever is told what was forgotten remembers it.
+            Manner::Forgetful if !missing.is_empty() => Manner::Faithful,
+            manner => manner,
+        };
+        reply(manner, &condensed, "")
     }
+}
+
+/// What is shown apart from a list of what is missing, and the lines that list quotes, each by its
+/// beginning.
+fn missing(shown: &str) -> (String, Vec<&str>) {
+    let mut log = Vec::new();
+    let mut quoted = Vec::new();
+    let mut inside = false;
+    for line in shown.lines() {
+        if line.starts_with("<missing-") || line.starts_with("</missing-") {
+            inside = !inside;
+        } else if !inside {
+            log.push(line);
+        } else if let Some(line) = line.trim_start().strip_prefix("of: ") {
+            quoted.push(line);
+        }
+    }
+    (log.join("\n"), quoted)
 }
 
 /// In the order in which they may go.
@@ -46,6 +70,8 @@ struct Block<'a> {
     group: usize,
     priority: Priority,
     lines: Vec<&'a str>,
+    /// It may not be shortened.
+    whole: bool,
 }
 
 impl Block<'_> {
@@ -57,8 +83,12 @@ impl Block<'_> {
 /// Bytes of observations below which nothing is shortened much.
 const FEW: usize = 600;
 
-fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
+fn condense(shown: &str, keep_percent: usize, keep: &[&str]) -> Vec<String> {
     let (dates, mut blocks) = read(shown);
+    for block in &mut blocks {
+        let first = block.lines.first().map_or("", |line| line.trim());
+        block.whole = keep.iter().any(|line| first.starts_with(line));
+    }
     let mut seen = std::collections::HashSet::new();
     blocks.retain(|block| seen.insert((block.group, block.lines.clone())));
 
@@ -67,7 +97,7 @@ fn condense(shown: &str, keep_percent: usize) -> Vec<String> {
     let mut left = whole;
     for priority in [Priority::Low, Priority::Medium] {
         blocks.retain(|block| {
-            let goes = left > target && block.priority == priority;
+            let goes = left > target && block.priority == priority && !block.whole;
             left -= if goes { block.bytes() } else { 0 };
             !goes
         });
@@ -105,6 +135,7 @@ fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
                 group: dates.len() - 1,
                 priority: priority(text),
                 lines: vec![line],
+                whole: false,
             });
         } else if (marker || text.starts_with("->"))
             && let Some(block) = blocks.last_mut()
@@ -134,7 +165,7 @@ fn write(dates: &[&str], blocks: &[Block<'_>], width: usize) -> Vec<String> {
             group = block.group;
             out.push(dates[group].to_owned());
         }
-        if width == usize::MAX {
+        if width == usize::MAX || block.whole {
             out.extend(block.lines.iter().map(|line| (*line).to_owned()));
         } else {
             out.extend(block.lines.first().map(|line| shorten(line, width)));
@@ -162,7 +193,7 @@ mod tests {
     #[test]
     fn low_priorities_go_first_and_the_size_is_kept_to() {
         let shown = observations(90);
-        let condensed = condense(&shown, 55);
+        let condensed = condense(&shown, 55, &[]);
         let size: usize = condensed.iter().map(|line| line.len() + 1).sum();
         assert!(
             (45..=62).contains(&(size * 100 / shown.len())),
@@ -193,8 +224,26 @@ mod tests {
     fn when_all_is_high_it_is_shortened_not_lost() {
         let line = format!("* 🔴 (14:05) {}", "important words ".repeat(20));
         let shown: Vec<String> = (0..20).map(|n| format!("{line}{n}\n  -> detail")).collect();
-        let condensed = condense(&shown.join("\n"), 55);
+        let condensed = condense(&shown.join("\n"), 55, &[]);
         assert_eq!(condensed.len(), 20);
         assert!(condensed.iter().all(|line| line.len() < 110));
+    }
+
+    #[test]
+    fn what_it_is_reminded_of_stays_whole() {
+        let long = format!(
+            "* 🔴 (14:05) {} number 48,211",
+            "important words ".repeat(20)
+        );
+        let mut lines: Vec<String> = (0..20).map(|n| format!("{long} {n}")).collect();
+        lines.push(format!(
+            "<missing-x>\n48,211\n    of: {}\n</missing-x>",
+            lines[3]
+        ));
+        let shown = lines.join("\n");
+        let (log, quoted) = missing(&shown);
+        assert!(!log.contains("missing") && quoted == [lines[3].as_str()]);
+        let condensed = condense(&log, 55, &quoted);
+        assert!(condensed.contains(&lines[3]) && !condensed.contains(&lines[4]));
     }
 }

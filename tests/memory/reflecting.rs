@@ -1,0 +1,291 @@
+//! What a reflection may lose, what happens where there is none, and what an operator can ask for.
+
+use std::process::Command;
+
+use diarist::provider::{Conversation, Manner, Observer, Options, Part, Reflector, Reply, Style};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// What of a conversation's planted facts a forwarded request no longer says, of those that were said
+/// before its newest message.
+fn lost(conversation: &Conversation, body: &Value, sent: usize) -> Vec<String> {
+    // Quotes are escaped in both alike.
+    let text = body["messages"].to_string();
+    let gone = |words: &str| !text.contains(json!(words).to_string().trim_matches('"'));
+    let facts = conversation.facts.iter().filter(|fact| fact.at < sent);
+    facts
+        .map(|fact| fact.words.clone())
+        .filter(|words| gone(words))
+        .collect()
+}
+
+/// Thresholds under which a conversation is condensed more than once, and all that its user says of
+/// himself has room: where it has not, even the most faithful must leave something out.
+async fn roomy() -> Rig {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "2500"),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+/// Plays `conversation` and counts facts that were missing in any request.
+async fn facts_lost(rig: &Rig, conversation: &Conversation) -> usize {
+    let mut missing = 0;
+    for sent in conversation.requests() {
+        let body = conversation.request(sent, "gpt-test", false);
+        assert_eq!(rig.send(&body).await.status, 200);
+        rig.quiet().await;
+        let forwarded = rig.forwarded().pop().unwrap();
+        missing += lost(conversation, &forwarded, sent).len();
+    }
+    missing
+}
+
+fn reminders(rig: &Rig) -> usize {
+    let calls = rig.provider.record_of(Part::Reflector);
+    let reminds = |call: &std::sync::Arc<diarist::provider::Recorded>| {
+        call.json()
+            .is_some_and(|body| body.to_string().contains("<missing-"))
+    };
+    calls.iter().filter(|call| reminds(call)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
+    let conversation = Conversation::generate(31, 34, Style::Travel);
+    let rig = roomy().await;
+    let manner = Manner::Forgetful;
+    let forgetful = Reflector {
+        manner,
+        ..Reflector::default()
+    };
+    rig.provider.script(Part::Reflector, forgetful);
+    assert_eq!(facts_lost(&rig, &conversation).await, 0);
+    let written = rig
+        .number("SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'")
+        .await;
+    assert!(written > 0, "there were reflections");
+    assert!(reminders(&rig) > 0, "what it dropped was noticed");
+    let page = rig.metrics().await;
+    assert!(
+        page.contains("diarist_observation_retention_ratio_bucket"),
+        "{page}"
+    );
+    assert!(rig.metric("diarist_reflections_reminded_total").await >= 1.0);
+    // What was kept stands with the part: of what is important, nearly all.
+    let lossy = rig
+        .number(
+            "SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'
+             AND 100 * (retention ->> '$.high[0]') < 95 * (retention ->> '$.high[1]')",
+        )
+        .await;
+    assert_eq!(lossy, 0);
+}
+
+/// Facts that are dropped again and again are put back by code.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_that_can_not_be_reminded_is_mended() {
+    let conversation = Conversation::generate(32, 34, Style::Travel);
+    let rig = roomy().await;
+    rig.provider
+        .script(Part::Reflector, |ask: &diarist::provider::Ask<'_>| {
+            // Everything but the last few lines is forgotten, whatever it is told.
+            let shown = ask.text_of("user").join("\n");
+            let lines: Vec<&str> = shown
+                .lines()
+                .filter(|line| line.starts_with("* "))
+                .collect();
+            let kept = &lines[lines.len() - lines.len().min(4)..];
+            Reply::say(format!(
+                "<observations>\n{}\n</observations>",
+                kept.join("\n")
+            ))
+        });
+    assert_eq!(facts_lost(&rig, &conversation).await, 0);
+    assert!(reminders(&rig) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_faithful_observer_loses_no_fact() {
+    for style in [Style::Travel, Style::Coding] {
+        let conversation = Conversation::generate(33, 34, style);
+        let rig = roomy().await;
+        rig.provider.script(Part::Observer, Observer::default());
+        assert_eq!(facts_lost(&rig, &conversation).await, 0, "{style:?}");
+    }
+}
+
+/// INV-BOUND with a Reflector that only ever fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
+    for failing in [true, false] {
+        let rig = Rig::small().await;
+        if failing {
+            let broken = diarist::provider::Behaviour::failing(500);
+            rig.provider.behave(Part::Reflector, broken);
+        } else {
+            let manner = Manner::Empty;
+            rig.provider.script(
+                Part::Reflector,
+                Reflector {
+                    manner,
+                    ..Reflector::default()
+                },
+            );
+        }
+        let conversation = Conversation::generate(34, 70, Style::Travel);
+        for sent in conversation.requests() {
+            let body = conversation.request(sent, "gpt-test", false);
+            assert_eq!(rig.send(&body).await.status, 200);
+            if !failing {
+                rig.quiet().await;
+            }
+        }
+        if failing {
+            // Its calls wait to be tried again; the recorder has done what it can once nothing else
+            // waits.
+            let waiting = "SELECT count(*) FROM jobs WHERE kind = 'chunk'";
+            while rig.number(waiting).await > 0 {
+                tokio::task::yield_now().await;
+            }
+            continue;
+        }
+        let largest = rig.number("SELECT max(tokens) FROM snapshots").await;
+        assert!(
+            largest <= 1_200,
+            "{largest} tokens of observations are sent"
+        );
+        let by_code = rig
+            .number("SELECT count(*) FROM parts WHERE kind = 'reflection' AND model = 'code'")
+            .await;
+        assert!(by_code > 0);
+        let last = rig.forwarded().pop().unwrap().to_string();
+        assert!(last.contains("[older observations left out: "), "{last}");
+    }
+}
+
+/// The binary, on the database of a server that runs.
+fn threads(rig: &Rig, args: &[&str]) -> (String, bool) {
+    let url = format!("sqlite://{}", rig.file().display());
+    let output = Command::new(env!("CARGO_BIN_EXE_diarist"))
+        .arg("threads")
+        .args(args)
+        .args(["--database", &url])
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8(text).unwrap(), output.status.success())
+}
+
+async fn with_an_endpoint() -> (Rig, diarist::provider::Provider) {
+    let provider = diarist::provider::Provider::start(Options::default())
+        .await
+        .unwrap();
+    let base_url = provider.base_url();
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "4000"),
+        ("MEMORY__BASE_URL", base_url.as_str()),
+        ("MEMORY__API_KEY", "sk-memory"),
+    ];
+    (Rig::with(Options::default(), &settings).await, provider)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflection_that_is_asked_for_is_written_and_used() {
+    let (rig, model) = with_an_endpoint().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE + 3).await;
+    assert!(model.record_of(Part::Reflector).is_empty(), "none is due");
+    let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the canary"]);
+    assert!(done && text.contains("is queued"), "{text}");
+    rig.quiet().await;
+    let asked = model.record_of(Part::Reflector);
+    let body = asked[0].json().unwrap().to_string();
+    assert!(body.contains("keep what belongs to it in full: the canary"));
+    assert!(!body.contains("eight tenths"), "level 0 comes first");
+    // It is used with the next longer request, far below the budget.
+    rig.talk(&talk, ACTIVE + 4..=ACTIVE + 5).await;
+    let used = rig
+        .number("SELECT count(*) FROM snapshots WHERE cause = 'reflection'")
+        .await;
+    assert_eq!(used, 1);
+    let (text, done) = threads(&rig, &["reflect", "1"]);
+    let (again, known) = threads(&rig, &["reflect", "nobody"]);
+    assert!(
+        !known && again.contains("no conversation is called"),
+        "{again}"
+    );
+    assert!(
+        done || text.contains("can be condensed") || text.contains("condensed already"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_confirmed_is_observed_when_asked() {
+    let (rig, _model) = with_an_endpoint().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=2).await;
+    let observed = || rig.number("SELECT coalesce(max(to_count), 0) FROM parts");
+    let (before, seen) = (
+        observed().await,
+        rig.number("SELECT count(*) FROM nodes").await,
+    );
+    let (text, done) = threads(&rig, &["observe", "1"]);
+    assert!(done && text.contains("With its next request"), "{text}");
+    rig.talk(&talk, 3..=3).await;
+    assert!(before < seen);
+    assert_eq!(
+        observed().await,
+        seen,
+        "what the request before carried is confirmed and observed"
+    );
+    // Once is enough.
+    assert_eq!(
+        rig.number("SELECT max(observe_asked) FROM lineages").await,
+        0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_is_walked_back_to_its_messages() {
+    let rig = Rig::small().await;
+    let conversation = Conversation::generate(35, 40, Style::Travel);
+    rig.play(&conversation).await;
+    let unknown = rig
+        .number("SELECT count(*) FROM parts WHERE json_array_length(origins) = 0")
+        .await;
+    assert_eq!(unknown, 0, "every part knows where its lines come from");
+    let reflected = rig
+        .number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+        .await;
+    assert!(reflected > 0);
+
+    // Each planted fact leads to a range that holds the message which said it.
+    let (shown, _) = threads(&rig, &["show", "1"]);
+    let mut walked = 0;
+    for fact in &conversation.facts {
+        let Some(line) = shown.lines().find(|line| line.contains(&fact.words)) else {
+            continue;
+        };
+        let number = line.split_whitespace().next().unwrap();
+        let (text, done) = threads(&rig, &["show", "1", "--why", number]);
+        assert!(done, "{text}");
+        // Counted from 1, but the leading system message is not counted.
+        let place = fact.at.to_string();
+        let row = |line: &&str| line.split_whitespace().next() == Some(place.as_str());
+        assert!(
+            text.lines().any(|line| row(&line)),
+            "{place} in\n{text}\n{line}"
+        );
+        assert!(text.contains("words are not kept"), "{text}");
+        walked += 1;
+    }
+    assert!(walked > 5, "{walked} facts in\n{shown}");
+    let (text, done) = threads(&rig, &["show", "1", "--why", "no such words anywhere"]);
+    assert!(!done && text.contains("numbers them, 1 to "), "{text}");
+}
