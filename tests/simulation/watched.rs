@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
-use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId};
+use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    Adopted, Adoption, Alarms, ClaimFilter, Cost, Event, Found, Job, Known, NewJob, NewSnapshot,
-    Offered, Probes, Record, Release, SqliteStore, Store, StoreError, ThreadDetail, ThreadRow,
-    Timer, Waiting,
+    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
+    NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store, StoreError,
+    ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 
 use super::gate::Gate;
@@ -386,6 +386,34 @@ impl Store for Watched {
 
     async fn thread(&self, lineage: i64) -> Answer<Option<ThreadDetail>> {
         self.store.thread(lineage).await
+    }
+
+    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
+        self.store.chain(lineage).await
+    }
+
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
+        self.store.want(scope, lineage, wanted).await
+    }
+
+    async fn wanted(&self, scope: &Scope, lineage: i64) -> Answer<Option<Wanted>> {
+        through!(self, wanted(scope, lineage))
+    }
+
+    async fn given(&self, scope: &Scope, lineage: i64) -> Answer<()> {
+        through!(self, given(scope, lineage))
+    }
+
+    async fn revive(&self, scope: &Scope, lineage: i64, at_ms: i64) -> Answer<Revived> {
+        self.store.revive(scope, lineage, at_ms).await
+    }
+
+    async fn demand(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Demanded> {
+        self.store.demand(scope, job, at_ms).await
+    }
+
+    async fn words(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
+        self.store.words(lineage).await
     }
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
