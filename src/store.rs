@@ -663,7 +663,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn thread(&self, lineage: i64) -> Result<Option<ThreadDetail>, StoreError>;
 
     /// The longest chain of a lineage, for the operator (who stands above owners).
-    async fn chain(&self, lineage: i64) -> Result<Option<Chain>, StoreError>;
+    async fn known_of(&self, lineage: i64) -> Result<Option<Chain>, StoreError>;
 
     /// Writes down what an operator wants of a lineage. `false` where there is none.
     async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Result<bool, StoreError>;

@@ -299,8 +299,8 @@ impl Store for Reopening {
         forward!(self, thread(lineage))
     }
 
-    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
-        forward!(self, chain(lineage))
+    async fn known_of(&self, lineage: i64) -> Answer<Option<Chain>> {
+        forward!(self, known_of(lineage))
     }
 
     async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {

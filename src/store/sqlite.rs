@@ -475,9 +475,9 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
-        self.read("store chain", move |conn| {
-            Box::pin(wishes::chain(conn, lineage))
+    async fn known_of(&self, lineage: i64) -> Answer<Option<Chain>> {
+        self.read("store known of", move |conn| {
+            Box::pin(wishes::known_of(conn, lineage))
         })
         .await
     }

@@ -388,8 +388,8 @@ impl Store for Watched {
         self.store.thread(lineage).await
     }
 
-    async fn chain(&self, lineage: i64) -> Answer<Option<Chain>> {
-        self.store.chain(lineage).await
+    async fn known_of(&self, lineage: i64) -> Answer<Option<Chain>> {
+        self.store.known_of(lineage).await
     }
 
     async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {

@@ -171,7 +171,7 @@ fn who(phase: &Phase) -> &'static str {
 
 async fn chain(store: &SqliteStore, id: &str) -> anyhow::Result<(i64, Chain)> {
     let lineage = find(store, id).await?;
-    let chain = store.chain(lineage).await?;
+    let chain = store.known_of(lineage).await?;
     let chain = chain.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
     Ok((lineage, chain))
 }

@@ -11,7 +11,7 @@ use crate::store::rows::{self, get, id_list, probes};
 use crate::store::{Chain, Demanded, NewJob, Offered, Revived, Wanted, sql};
 
 /// The longest chain of a lineage and everything known of it.
-pub(super) async fn chain(conn: &mut SqliteConnection, lineage: i64) -> Answer<Option<Chain>> {
+pub(super) async fn known_of(conn: &mut SqliteConnection, lineage: i64) -> Answer<Option<Chain>> {
     let row = query(sql::THREAD)
         .bind(lineage)
         .fetch_optional(&mut *conn)
