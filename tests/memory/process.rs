@@ -454,7 +454,7 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
     // In blocks of 512 bytes; without the trap the signal would end the program.
-    let program = Program::within(Some("trap '' XFSZ; ulimit -f 3000")).await;
+    let program = Program::within(Some("trap '' XFSZ; ulimit -f 4500")).await;
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         program.send(&talk.body(turn)).await;
