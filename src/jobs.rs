@@ -19,6 +19,7 @@ mod events;
 mod evidence;
 mod failure;
 mod intake;
+mod names;
 mod observer;
 mod payload;
 mod prepare;

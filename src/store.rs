@@ -4,6 +4,7 @@
 //! WHERE (INV-OWN). Rows are immutable but for `confirmed` of a link and the life of a job.
 //! Called by `proxy` (find, snapshot), by `jobs` (the rest) and by the command line (threads).
 
+mod cost;
 pub mod recall;
 mod reopening;
 mod rows;
@@ -13,6 +14,7 @@ mod timer;
 
 use async_trait::async_trait;
 
+pub use cost::{Cost, Costs, Spent};
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 pub use timer::{Alarms, NewTimer, Timer};
@@ -240,44 +242,9 @@ pub struct ClaimFilter {
     pub daily_tokens: Option<u64>,
 }
 
-/// What one model call of memory cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
-    /// For what.
-    pub kind: PartKind,
-    /// Tokens of the prompt.
-    pub sent: u64,
-    /// Of these, how many came from the provider's cache.
-    pub cached: u64,
-    /// Tokens of the answer.
-    pub written: u64,
-    /// Of the prompt's and the answer's, how many were counted here, since the endpoint reported none.
-    pub guessed: u64,
-}
-
-/// What model calls of one kind cost a lineage. See [`Cost`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// How many calls.
-    pub calls: u64,
-    /// See [`Cost::sent`].
-    pub sent: u64,
-    /// See [`Cost::cached`].
-    pub cached: u64,
-    /// See [`Cost::written`].
-    pub written: u64,
-    /// See [`Cost::guessed`].
-    pub guessed: u64,
-}
-
-/// What memory's own model calls cost a lineage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
-    /// The Observer's.
-    pub observing: Spent,
-    /// The Reflector's.
-    pub reflecting: Spent,
-}
+/// Live conversations that a name can stand for: clients start anew under a name now and then, and a
+/// name that all users of an application share has more at once.
+pub const CROWD: u32 = 8;
 
 /// Something that happened in a conversation: numbers and names, never words of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -652,6 +619,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         scope: &Scope,
         snapshot: &NewSnapshot,
     ) -> Result<Snapshot, StoreError>;
+
+    /// How many conversations go under `key` whose last request came at `since_ms` or later; counts no
+    /// further than [`CROWD`].
+    async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Result<u32, StoreError>;
 
     /// Jobs waiting or running, for metrics and for tests that wait until memory is quiet.
     async fn open_jobs(&self) -> Result<u64, StoreError>;

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
+use super::names;
 use super::payload;
 use super::prepare::{Occasion, draft, load, prepare};
 use super::reflector::Wish;
@@ -158,7 +159,8 @@ impl Recorder {
         let mut confirm = record::confirm(&mut track.nodes, history.len());
         confirm.extend(traces::confirm(exchange, &mut new_nodes));
         // Only what is new belongs to another thread; a repetition stays where it is.
-        let lineage = match exchange.thread_key.as_deref() {
+        let thread_key = names::of(&self.shop, &track, exchange).await?;
+        let lineage = match thread_key.as_deref() {
             key if exchange.child && !new_nodes.is_empty() => track.lineage_of_child(key),
             Some(key) if !new_nodes.is_empty() => track.lineage_for(key),
             _ => track.lineage,
@@ -168,7 +170,7 @@ impl Recorder {
         // An older request that came again says nothing of when the conversation fell idle.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
         let record = Record {
-            thread_key: exchange.thread_key.clone(),
+            thread_key,
             lineage: lineage.or(continued.filter(|_| known == 0)),
             parent,
             confirmed: nodes.iter().take_while(|node| node.confirmed).count(),

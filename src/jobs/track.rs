@@ -100,6 +100,12 @@ impl Track {
             .map(|(lineage, _)| *lineage)
     }
 
+    /// Whether one of the chain's lineages goes under `key`.
+    pub(super) fn is_named(&self, key: &str) -> bool {
+        let mut keys = self.lineages.iter().map(|(_, key)| key.as_deref());
+        keys.any(|known| known == Some(key))
+    }
+
     /// The lineage that new messages of a sub-agent belong to. Its parent's only where they continue the
     /// parent's history and go under no name of their own (a summary that is asked for).
     pub(super) fn lineage_of_child(&self, key: Option<&str>) -> Option<i64> {

@@ -92,6 +92,10 @@ pub(super) async fn read(
         }
     };
     identity.thread = thread(&parts.headers, &parsed, &memory.sources);
+    let crowd = |key: &String| memory.recall.is_crowd(&identity.scope, key);
+    if identity.thread.key.as_ref().is_some_and(crowd) {
+        identity.thread.disown();
+    }
     let history = Arc::new(history);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {

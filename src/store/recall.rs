@@ -9,6 +9,7 @@
 //!
 //! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
 
+mod crowds;
 mod pins;
 
 use std::collections::{HashMap, HashSet};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use self::crowds::Crowds;
 use self::pins::Pins;
 use super::{Carried, Found, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Item, Link, Mark, Scope, Stand, anchor};
@@ -132,6 +134,7 @@ pub struct Recall {
     store: Arc<dyn Store>,
     known: Mutex<Known>,
     troubled: AtomicBool,
+    crowds: Crowds,
 }
 
 impl Recall {
@@ -141,7 +144,18 @@ impl Recall {
             store,
             known: Mutex::default(),
             troubled: AtomicBool::new(false),
+            crowds: Crowds::default(),
         }
+    }
+
+    /// More conversations go under `key` than one name can stand for; whether that is news.
+    pub fn crowd(&self, scope: &Scope, key: &str) -> bool {
+        self.crowds.add(scope, key)
+    }
+
+    /// Whether `key` was found to name no conversation.
+    pub fn is_crowd(&self, scope: &Scope, key: &str) -> bool {
+        self.crowds.has(scope, key)
     }
 
     /// Says whether the store took what was last to be written to it. A warm conversation asks it

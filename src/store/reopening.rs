@@ -287,6 +287,10 @@ impl Store for Reopening {
         forward!(self, commit_snapshot(scope, snapshot))
     }
 
+    async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {
+        forward!(self, namesakes(scope, key, since_ms))
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         forward!(self, open_jobs())
     }

@@ -77,6 +77,12 @@ SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
 ORDER BY n.count DESC LIMIT 1";
 
+/// Lineages under a name (`$3`) with a request since `$4`, no more than `$5`.
+pub(super) const NAMESAKES: &str = "
+SELECT count(*) FROM (SELECT 1 FROM lineages
+                      WHERE tenant = $1 AND resource = $2 AND thread_key = $3 AND last_ms >= $4
+                      LIMIT $5)";
+
 /// A new lineage. It is of the family of the message its first one follows (`$6`), or of its own.
 pub(super) const NEW_LINEAGE: &str = "
 INSERT INTO lineages (tenant, resource, thread_key, family, model, requests, first_ms, last_ms)

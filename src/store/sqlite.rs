@@ -456,6 +456,14 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {
+        let (scope, key) = (scope.clone(), key.to_owned());
+        self.read("store namesakes", move |conn| {
+            Box::pin(read::namesakes(conn, scope, key, since_ms))
+        })
+        .await
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         self.read("store open jobs", |conn| Box::pin(queue::open_jobs(conn)))
             .await

@@ -171,3 +171,29 @@ async fn keys_the_upstream_does_not_know_leave_no_row() {
         12
     );
 }
+
+/// One id for all users of an application.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_for_a_crowd_names_no_conversation() {
+    let rig = Rig::small().await;
+    let shared = [("x-session-id", "static-id")];
+    for user in 0..12 {
+        let talk = Talk::new(&format!("user{user}"));
+        rig.talk_as(ME, &shared, &talk, 1..=2).await;
+    }
+    let named = "SELECT count(*) FROM lineages WHERE thread_key = 'static-id'";
+    assert_eq!(rig.number(named).await, 8);
+    assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 12);
+    let lines = rig.audited(24).await;
+    // The ninth conversation finds it out; from then on it is nobody's name.
+    assert_eq!(lines[16]["thread_by"], "x-session-id");
+    for line in &lines[17..] {
+        assert_eq!(line["thread_by"], "content");
+        assert_eq!(line["ignored"], "x-session-id:many_conversations");
+    }
+    // Another credential's name is another name.
+    let other = rig
+        .talk_as("Bearer sk-other", &shared, &Talk::new("eve"), 1..=1)
+        .await;
+    assert_eq!(other.headers["x-diarist-thread"], "static-id");
+}

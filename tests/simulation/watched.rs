@@ -376,6 +376,10 @@ impl Store for Watched {
         self.store.waiting(at_ms).await
     }
 
+    async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {
+        self.store.namesakes(scope, key, since_ms).await
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         self.store.open_jobs().await
     }

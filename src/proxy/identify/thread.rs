@@ -39,6 +39,16 @@ pub struct Thread {
     pub child: bool,
 }
 
+impl Thread {
+    /// The name turned out to stand for many conversations.
+    pub fn disown(&mut self) {
+        self.key = None;
+        if let Some(by) = self.by.take() {
+            self.ignored.push(format!("{by}:many_conversations"));
+        }
+    }
+}
+
 /// Why a name is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bad {

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
+use sqlx::{query, query_scalar};
 
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::place::Step;
 use crate::memory::{Part, PartId, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Carried, Found, Known, Probes, sql};
+use crate::store::{CROWD, Carried, Found, Known, Probes, sql};
 
 /// A request as `FIND` takes it.
 pub(super) struct Request {
@@ -225,4 +225,21 @@ pub(super) async fn chain(
         .fetch_all(conn)
         .await?;
     rows.iter().map(|row| rows::link(row, 0)).collect()
+}
+
+pub(super) async fn namesakes(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    key: String,
+    since_ms: i64,
+) -> Answer<u32> {
+    let found = query_scalar(sql::NAMESAKES)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(key)
+        .bind(since_ms)
+        .bind(CROWD)
+        .fetch_one(conn)
+        .await?;
+    Ok(found)
 }

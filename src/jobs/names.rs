@@ -1,0 +1,33 @@
+//! The name a conversation is recorded under: the client's, unless it stands for a crowd. Called by the
+//! recorder.
+
+use super::Shop;
+use super::intake::Exchange;
+use super::track::Track;
+use crate::store::{CROWD, StoreError};
+
+/// How long ago the last request of a conversation that is live may have come: a week.
+const LIVE_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
+
+/// The name that `exchange` goes under. One that stands for a crowd names no conversation: a fixed id for
+/// all users of an application, or for all that one of them ever asked.
+pub(super) async fn of(
+    shop: &Shop,
+    track: &Track,
+    exchange: &Exchange,
+) -> Result<Option<String>, StoreError> {
+    let Some(key) = exchange.thread_key.as_deref() else {
+        return Ok(None);
+    };
+    let (scope, since) = (&exchange.scope, exchange.at_ms - LIVE_MS);
+    if track.is_named(key) || shop.store.namesakes(scope, key, since).await? < CROWD {
+        return Ok(Some(key.to_owned()));
+    }
+    if shop.recall.crowd(scope, key) {
+        tracing::warn!(
+            tenant = scope.tenant_label(),
+            "more than {CROWD} conversations go under one name: it is not taken for a name any more"
+        );
+    }
+    Ok(None)
+}
