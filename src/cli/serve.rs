@@ -45,7 +45,8 @@ async fn serve(config: &Config, sources: &Sources) -> anyhow::Result<()> {
     let app = App::build(config).await?;
     let hangups = Hangups::listen().context("signals cannot be listened for")?;
     let (reload, stop) = (app.reload(), app.tasks().token());
-    let reloading = reloading(hangups, reload, sources.clone());
+    // On the heap: it holds a whole configuration across its waits.
+    let reloading = Box::pin(reloading(hangups, reload, sources.clone()));
     app.tasks().spawn("reload", async move {
         stop.run_until_cancelled(reloading).await;
     });

@@ -96,13 +96,13 @@ fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
     };
     let header = match texts.remove("header") {
         None => None,
-        Some(name) => match name.parse::<http::HeaderName>() {
-            Ok(name) => Some(name),
-            Err(_) => {
+        Some(name) => {
+            let Ok(header) = name.parse::<http::HeaderName>() else {
                 let what = format!("\"{name}\" is no name of a header");
                 return wrong(what, "write the name alone; its value belongs into value");
-            }
-        },
+            };
+            Some(header)
+        }
     };
     let value = texts.remove("value");
     if value.is_some() && header.is_none() {

@@ -346,14 +346,10 @@ impl Recorder {
                         limit,
                         plan,
                     } => {
-                        changed |= match self
-                            .shorten(&mut track, &plan, span, (message_tokens, limit))
-                            .await
-                        {
-                            true => true,
-                            // What can not be shortened is sent as it is.
-                            false => self.snapshot(&mut track, plan).await,
-                        };
+                        let sizes = (message_tokens, limit);
+                        // What can not be shortened is sent as it is.
+                        changed |= self.shorten(&mut track, &plan, span, sizes).await
+                            || self.snapshot(&mut track, plan).await;
                     }
                 }
             }

@@ -179,8 +179,7 @@ fn longest<T: Copy>(name: &str, table: &[(&str, T)]) -> Option<T> {
 /// The size that open models carry in their names: `llama-3.2-1b-instruct`, `qwen2.5:0.5b`.
 fn billions(name: &str) -> Option<f32> {
     name.split(['-', ':', '_'])
-        .filter_map(|word| word.strip_suffix('b')?.parse::<f32>().ok())
-        .next()
+        .find_map(|word| word.strip_suffix('b')?.parse::<f32>().ok())
 }
 
 #[cfg(test)]

@@ -202,7 +202,7 @@ impl fmt::Display for Shape {
         match self.limit {
             Limit::MaxTokens => {}
             Limit::MaxCompletionTokens => {
-                left_out.push("max_tokens (max_completion_tokens instead)")
+                left_out.push("max_tokens (max_completion_tokens instead)");
             }
             Limit::None => left_out.push("max_tokens"),
         }

@@ -24,7 +24,7 @@ impl Trim {
     pub fn at(history: &History, to_count: usize) -> Option<Self> {
         Some(Self {
             to_count,
-            pin: pinned(history, to_count)?,
+            pin: place(history, to_count)?.pin,
             wording: super::render::TRIM_WORDING,
         })
     }
@@ -52,23 +52,29 @@ fn next_speaker(history: &History, cut: usize) -> Option<Role> {
         .find(|role| *role != Role::System)
 }
 
-/// The message that stands raw before the tail where `history` is cut at `cut`; `None` where it must
-/// not be cut there.
+/// A place where a history may be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    /// The message that stands raw before the tail.
+    pin: Option<usize>,
+}
+
+/// What cutting `history` at `at` needs; `None` where it must not be cut there.
 ///
 /// A cut stands at the beginning of a round of the conversation. Behind the newest user message it
 /// stands at the beginning of a round of tools, and that message is pinned.
-fn pinned(history: &History, cut: usize) -> Option<Option<usize>> {
-    if !is_cut(history, cut) {
+fn place(history: &History, at: usize) -> Option<Cut> {
+    if !is_cut(history, at) {
         return None;
     }
-    let next = next_speaker(history, cut);
-    let newest = history.newest_user().filter(|newest| *newest < cut);
+    let next = next_speaker(history, at);
+    let newest = history.newest_user().filter(|newest| *newest < at);
     match (newest, next) {
-        (None, Some(Role::User)) => Some(None),
+        (None, Some(Role::User)) => Some(Cut { pin: None }),
         // Right behind it nothing but what is pinned would go.
-        (Some(asked), Some(Role::Assistant)) if asked + 1 < cut => Some(newest),
+        (Some(asked), Some(Role::Assistant)) if asked + 1 < at => Some(Cut { pin: newest }),
         // Nobody asked in so many words: any round is as good as another.
-        (None, Some(Role::Assistant)) if history.newest_user().is_none() => Some(None),
+        (None, Some(Role::Assistant)) if history.newest_user().is_none() => Some(Cut { pin: None }),
         _ => None,
     }
 }
@@ -135,7 +141,7 @@ mod tests {
     fn cuts(roles: &str) -> Vec<usize> {
         let history = history(roles);
         (0..=history.len() + 1)
-            .filter(|cut| pinned(&history, *cut).is_some())
+            .filter(|at| place(&history, *at).is_some())
             .collect()
     }
 
@@ -157,7 +163,7 @@ mod tests {
     fn one_task_is_cut_between_its_rounds_and_keeps_its_question() {
         assert_eq!(cuts("ucrcrcr"), [4, 7]);
         let task = history("ucrcrcr");
-        assert_eq!(pinned(&task, 4), Some(Some(0)));
+        assert_eq!(place(&task, 4), Some(Cut { pin: Some(0) }));
         // The unfinished round stays whole.
         assert_eq!(cuts("ucrcrc"), [4, 7]);
         assert_eq!(cuts("uc"), [0; 0]);
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn a_conversation_nobody_began_is_cut_all_the_same() {
         assert_eq!(cuts("crcr"), [3]);
-        assert_eq!(pinned(&history("crcr"), 3), Some(None));
+        assert_eq!(place(&history("crcr"), 3), Some(Cut { pin: None }));
     }
 
     #[test]

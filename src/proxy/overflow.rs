@@ -76,18 +76,16 @@ impl<'a> Steps<'a> {
             return Some(self.choice(None, &refused.choice, Rung::Refused));
         }
         match self.memory.overflow {
-            Overflow::Pass => None,
             // What is only read may leave no trace, and what was observed for it would be lost.
             Overflow::Observe(within) if self.asked.writes && !self.observed => {
                 self.observed = true;
                 self.awaited(refused, within).await
             }
-            Overflow::Observe(_) => None,
             Overflow::Trim if self.trims < TRIMS => {
                 self.trims += 1;
                 self.trimmed(refused).await
             }
-            Overflow::Trim => None,
+            Overflow::Pass | Overflow::Observe(_) | Overflow::Trim => None,
         }
     }
 
@@ -271,8 +269,9 @@ fn weigh(parsed: &Parsed, sent: &[Option<usize>], model: &str) -> Vec<u32> {
 
 /// Requests by owner and tip, each with the turn that its equals take one after the other.
 #[derive(Debug, Default)]
-pub struct Turns(Mutex<HashMap<([u8; 32], Link), Weak<Turn>>>);
+pub struct Turns(Mutex<HashMap<Asking, Weak<Turn>>>);
 
+type Asking = ([u8; 32], Link);
 type Turn = tokio::sync::Mutex<()>;
 
 impl Turns {

@@ -54,8 +54,10 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| line.failed(error))?;
     line.answered(sent.response.status());
-    if sent.response.status().is_success() {
-        settled.into_iter().for_each(|settled| settled.accept());
+    if sent.response.status().is_success()
+        && let Some(settled) = &settled
+    {
+        settled.accept();
     }
     let way = lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
     Ok(stream_back(proxy, memory, asked, way, sent, line, abort))
@@ -242,8 +244,8 @@ fn stream_back(
                 .map(|words| Mark::of_text(&asked.history.root(), &words));
             if asked.writes {
                 memory.jobs.intake().offer(Exchange {
-                    answered_ms,
                     answer,
+                    answered_ms,
                     ..asked.exchange(used, way, at_ms)
                 });
             }

@@ -25,6 +25,6 @@ impl Hangups {
         if self.signal.recv().await.is_some() {
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

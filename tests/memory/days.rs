@@ -281,7 +281,7 @@ async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
             .clock
             .pass(2 * HOUR + Duration::from_secs(5 * 60 + 30));
         world.say("Back again", None).await;
-        world.clock.pass(Duration::from_secs(9 * 60));
+        world.clock.pass(Duration::from_mins(9));
         world.say("Still here", None).await;
         let mut sent = world.until_active(None).await;
         let asked = world.asked().concat();

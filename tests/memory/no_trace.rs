@@ -35,9 +35,12 @@ async fn what_was_refused_leaves_no_trace() {
     let rig = Rig::small().await;
     let talk = Talk::new("refused");
     for stream in [false, true] {
-        let body = |turn| match stream {
-            true => talk.streamed(turn),
-            false => talk.body(turn),
+        let body = |turn| {
+            if stream {
+                talk.streamed(turn)
+            } else {
+                talk.body(turn)
+            }
         };
         for status in [
             400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529,

@@ -140,9 +140,10 @@ async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
     rig.provider.script(Part::Observer, |ask: &Ask<'_>| {
         let shown = ask.text_of("user").concat();
         let history = shown.split("<history-").nth(1).unwrap_or_default();
-        match history.contains("marker150x") {
-            true => Reply::say("I would rather not."),
-            false => Observer::default().reply(ask),
+        if history.contains("marker150x") {
+            Reply::say("I would rather not.")
+        } else {
+            Observer::default().reply(ask)
         }
     });
     let book = book(300);

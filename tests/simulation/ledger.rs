@@ -322,10 +322,8 @@ impl Ledger {
 
     pub fn renewed(&mut self, job: &Job, until_ms: i64, renewed: bool) {
         match self.leases.get_mut(&job.id) {
-            Some(lease) if lease.fence == job.fence => {
-                if renewed {
-                    lease.until_ms = until_ms;
-                }
+            Some(lease) if lease.fence == job.fence && renewed => {
+                lease.until_ms = until_ms;
             }
             _ if renewed => self.breach(Rule::Lease, "a lost lease was renewed"),
             _ => {}

@@ -198,7 +198,7 @@ fn month(word: &Word<'_>) -> Option<i8> {
     let known = |month: &&str| {
         *month == name || month[..3] == name || name == "sept" && *month == "september"
     };
-    let at = MONTHS.iter().position(|month| known(&month))?;
+    let at = MONTHS.iter().position(known)?;
     i8::try_from(at + 1).ok()
 }
 
@@ -215,8 +215,8 @@ fn year(word: &Word<'_>) -> Option<i16> {
 /// How many words `th`, `st`, `nd`, `rd` takes up.
 fn ordinal(word: Option<&Word<'_>>) -> usize {
     let ending =
-        |word: &&Word<'_>| word.gap.is_empty() && ["st", "nd", "rd", "th"].contains(&word.text);
-    usize::from(word.filter(ending).is_some())
+        |word: &Word<'_>| word.gap.is_empty() && ["st", "nd", "rd", "th"].contains(&word.text);
+    usize::from(word.is_some_and(ending))
 }
 
 fn joins(gap: &str) -> bool {

@@ -84,9 +84,10 @@ fn faithful(case: u64) -> (String, String) {
             0 => {
                 let done = event * 100 / events;
                 input.push_str(&format!("Tool call {tool} ({minute}): {{\"id\": 4471}}\nTool result {tool}: {{\"state\": \"RUNNING\", \"progress\": {done}}}\n"));
-                log.push_str(&match terse {
-                    true => format!("* 🟢{time} {tool} says the job is still RUNNING\n"),
-                    false => format!("* 🟢{time} {tool}: job 4471 RUNNING, progress {done}\n"),
+                log.push_str(&if terse {
+                    format!("* 🟢{time} {tool} says the job is still RUNNING\n")
+                } else {
+                    format!("* 🟢{time} {tool}: job 4471 RUNNING, progress {done}\n")
                 });
             }
             1 => {
@@ -102,10 +103,11 @@ fn faithful(case: u64) -> (String, String) {
             3 => {
                 let read = format!("{}.{}", value / 10, value % 10);
                 input.push_str(&format!("Tool call {tool} ({minute}): {{\"sensor\": \"{subject}\"}}\nTool result {tool}: {read} °C\n"));
-                log.push_str(&match terse {
-                    true => format!("* 🟢{time} Sensor of the {subject}: {read} °C\n"),
-                    false => format!("* 🟢{time} Sensor of the {subject} was read\n  * -> {read} °C, within limits\n"),
-                });
+                log.push_str(&if terse {
+                    format!("* 🟢{time} Sensor of the {subject}: {read} °C\n")
+} else {
+                    format!("* 🟢{time} Sensor of the {subject} was read\n  * -> {read} °C, within limits\n")
+});
             }
             4 => {
                 input.push_str(&format!(

@@ -181,13 +181,12 @@ pub(super) fn read(word: &str) -> Option<Number> {
     let tail = rest[body.len()..].trim_start_matches(['-', '+', '.', ',']);
     let mut values = values(body)?;
     let after = match tail {
-        "" | "st" | "nd" | "rd" | "th" | "er" => None,
+        "" | "st" | "nd" | "rd" | "th" | "er" | "x" | "×" => None,
         "k" | "K" => {
             let thousands = values.iter().filter_map(|value| thousandfold(value));
             values = thousands.collect();
             None
         }
-        "x" | "×" => None,
         _ => match unit(tail) {
             Some(unit) => Some(unit),
             // "4-stanza", "2-person"

@@ -38,7 +38,6 @@ fn same(found: &Missing, lost: &str) -> bool {
 
 /// Precision: of what is called lost, how much is. Recall: of what is lost, how much is called so.
 #[test]
-#[expect(clippy::print_stdout, reason = "the numbers are worth reading")]
 fn losses_are_found_and_rewordings_are_none() {
     let pairs = pairs();
     assert_eq!(pairs.len(), 30);

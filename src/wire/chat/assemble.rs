@@ -96,14 +96,13 @@ impl Parsed {
     fn insert_memory(&self, insert: &Insert<'_>, edits: &mut Vec<Edit>) {
         // What comes into the array, in order, each item whole.
         let mut items = self.raw_before_tail(insert);
-        match self.append(insert) {
-            Some(append) => edits.push(append),
-            None => {
-                let behind_front = items.iter().rposition(|item| item.front);
-                let at = behind_front.map_or(0, |last| last + 1);
-                let block = Item::ours(self.block(insert));
-                items.insert(at, block);
-            }
+        if let Some(append) = self.append(insert) {
+            edits.push(append);
+        } else {
+            let behind_front = items.iter().rposition(|item| item.front);
+            let at = behind_front.map_or(0, |last| last + 1);
+            let block = Item::ours(self.block(insert));
+            items.insert(at, block);
         }
         let items = items.into_iter().map(|item| item.segment).collect();
         edits.push(self.replace_oldest(insert.cut, items));
