@@ -8,7 +8,11 @@
 //! A failure names its seed: `DIARIST_SEED=1234 cargo test --test simulation` plays that one alone.
 //! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 #[path = "simulation/after.rs"]
 mod after;

@@ -138,7 +138,6 @@ async fn replay(lines: &[Value]) -> Row {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stdout, reason = "the table is the point")]
 async fn real_clients_lose_nothing_and_cost_no_more_than_they_say() {
     println!("client             requests refused views active    raw  left out  calls  shown/new");
     for client in CLIENTS {

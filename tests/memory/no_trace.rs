@@ -54,8 +54,7 @@ async fn what_was_refused_leaves_no_trace() {
             }
         }
         rig.provider.behave(Part::Actor, Behaviour::default());
-        type Ending = fn() -> Reply;
-        let endings: [(&str, Ending); 4] = [
+        let endings: [(&str, fn() -> Reply); 4] = [
             ("filtered", Reply::filtered),
             ("refused", refusal),
             ("filtered after some words", || stopped_by("content_filter")),

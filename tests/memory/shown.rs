@@ -68,11 +68,12 @@ async fn pictures_are_shown_as_parts_and_other_things_are_named() {
             told += 1;
             assert!(history.contains("[File #1: table.csv]"), "{history}");
             let names = |part: &Value| part["type"] == "text" && part["text"] == "[Image #1]:";
-            let shown = parts.windows(2).find(|pair| names(&pair[0]));
+            let mut pairs = parts.iter().zip(parts.iter().skip(1));
+            let shown = pairs.find(|(name, _)| names(name));
             assert_eq!(shown.is_some(), image, "{setting}");
-            if let Some(pair) = shown {
+            if let Some((_, image)) = shown {
                 let bare = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
-                assert_eq!(pair[1], bare);
+                assert_eq!(*image, bare);
             }
             assert_eq!(
                 parts.iter().any(|part| part["type"] == "file"),

@@ -1,0 +1,441 @@
+//! The values that go into the verbs of the store and come out of them: what is recorded, offered,
+//! claimed, prepared, listed. Data alone; what the verbs promise stands with [`super::Store`].
+
+use super::{Costs, NewTimer};
+use crate::history::{Item, Link, Mark, Scope};
+use crate::memory::advance::Work;
+use crate::memory::place::{Step, StoredView};
+use crate::memory::record::Content;
+use crate::memory::{
+    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId,
+    SnapshotMeta, Span, Trim,
+};
+
+/// What went wrong. Never carries message text.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database did not answer in time or is locked; the same call may work later.
+    #[error("the store is busy: {0}")]
+    Busy(String),
+    /// The database is gone, full, read-only or damaged.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A row could not be understood.
+    #[error("the store holds something unreadable: {0}")]
+    Corrupt(String),
+    /// What the call builds upon is not recorded under this owner (any more): nothing was stored.
+    #[error("the conversation is not recorded; it may have been forgotten")]
+    Forgotten,
+}
+
+/// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME). The
+/// default is a request that went out raw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The snapshot, or `None` where the history went out raw.
+    pub snapshot: Option<SnapshotId>,
+    /// Placement of the block, by its configured name; empty where there was none.
+    pub placement: String,
+    /// Whether its stream was asked for usage on the client's behalf; `None` where that was not ours
+    /// to say.
+    pub asked_usage: Option<bool>,
+    /// The raw rounds that were left out behind the snapshot, because the request did not fit.
+    pub trimmed: Option<Trim>,
+}
+
+/// The answer to a cold conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Snapshots whose `to` is among the probes.
+    pub snapshots: Vec<SnapshotMeta>,
+    /// What the request with exactly this tip was sent with, if it was recorded.
+    pub used: Option<Used>,
+    /// Whether the tip itself is recorded (then longer chains may be as well).
+    pub tip_known: bool,
+    /// How far recorded beginnings of this history were trimmed, once for each model.
+    pub carried: Vec<Carried>,
+    /// How many of the chain's messages are recorded as they are.
+    pub depth: usize,
+    /// The longest beginning of the chain that is a view of another one.
+    pub view: Option<StoredView>,
+    /// The chain that `view` is of, from its first message.
+    pub base: Vec<Step>,
+    /// The place of the latest message of the request that is known anywhere, and the path it stands
+    /// on, up to it. No path where that is the chain itself.
+    pub path: Option<(usize, Vec<Step>)>,
+    /// The chain that was answered with what the client put at this place into its history.
+    pub answered: Option<(usize, Vec<Step>)>,
+}
+
+/// A beginning of a history that was trimmed: what continues it goes on from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Where.
+    pub trim: Trim,
+    /// The model that it did not fit.
+    pub model: String,
+}
+
+/// What the request path looks a conversation up by beside its links.
+#[derive(Clone, Debug, Default)]
+pub struct Probes {
+    /// Anchors of its messages and their places.
+    pub anchors: Vec<(Mark, usize)>,
+    /// Marks of texts among its first messages and the places behind them; the best comes first.
+    pub answers: Vec<(Mark, usize)>,
+}
+
+/// What an accepted request leaves behind for those that do not continue its chain.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    /// What each new message is known and found by, in order; empty where that is not kept.
+    pub marks: Vec<(Item, Option<Mark>)>,
+    /// The last link of what the client sent, if that is a view of the chain.
+    pub view: Option<(Link, StoredView)>,
+    /// The mark of what the model answered.
+    pub answer: Option<Mark>,
+}
+
+/// What the store knows of one chain.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The recorded prefix of the chain, in order, gapless from the first message.
+    pub nodes: Vec<Node>,
+    /// The lineage of the deepest recorded link.
+    pub lineage: Option<i64>,
+    /// Every lineage that recorded one of the links, and its thread key; the deepest comes first.
+    pub lineages: Vec<(i64, Option<String>)>,
+    /// Whether the deepest recorded link already has a recorded successor (then a new message
+    /// after it is a fork).
+    pub branches: bool,
+    /// Chunks and reflections whose span lies in the chain, by `to_count`, then id.
+    pub parts: Vec<PartMeta>,
+    /// Snapshots whose `to` lies in the chain, by `to_count`, then id.
+    pub snapshots: Vec<SnapshotMeta>,
+    /// Jobs whose span lies in the chain.
+    pub jobs: Vec<Work>,
+}
+
+/// One accepted request, as it is recorded.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The thread key the client gave, if any.
+    pub thread_key: Option<String>,
+    /// The lineage it continues; `None` starts a new one.
+    pub lineage: Option<i64>,
+    /// Messages not recorded before, in order; the parent of the first is `parent`.
+    pub new_nodes: Vec<Node>,
+    /// The link the new messages follow.
+    pub parent: Link,
+    /// Messages up to this count become confirmed.
+    pub confirmed: usize,
+    /// The links up to `confirmed` that were not yet confirmed.
+    pub confirm: Vec<Link>,
+    /// What those links say. What no other chain of its family has confirmed yet raises the bound
+    /// on what the Observer may be shown.
+    pub contents: Vec<Content>,
+    /// The last link of the request and its length.
+    pub tip: Link,
+    /// Its length.
+    pub count: usize,
+    /// What it was sent with.
+    pub used: Used,
+    /// The model it asked for.
+    pub model: String,
+    /// The way it took to the upstream (see [`NewJob::way`]); `None` leaves what is known.
+    pub way: Option<[u8; 32]>,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// What later requests find it by that do not continue its chain.
+    pub traces: Traces,
+    /// When the conversation will have been idle for long enough, if that matters.
+    pub timer: Option<NewTimer>,
+}
+
+/// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// What to do.
+    pub kind: PartKind,
+    /// The range.
+    pub span: Span,
+    /// Tokens of the messages in the range.
+    pub message_tokens: u32,
+    /// Text for the Observer (redacted, fenced later); empty for a reflection. Deleted with the job.
+    pub payload: String,
+    /// The parts that stand before the range (Observer) or are to be condensed (Reflector).
+    pub parts: Vec<PartId>,
+    /// The conversation's model, used where none is configured.
+    pub model: String,
+    /// Tip of the request that made it due.
+    pub tip: Link,
+    /// Length of that request.
+    pub tip_count: usize,
+    /// Hash of the way to the upstream that its conversation took: where no endpoint of its own is
+    /// configured, only who holds this very way may do the job. `None`: the last one that the
+    /// conversation is known to have taken.
+    pub way: Option<[u8; 32]>,
+    /// How close the conversation is to its limit, in thousandths of it. More urgent jobs of a
+    /// tenant are claimed first.
+    pub urgency: u32,
+}
+
+/// What became of a job that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in the queue.
+    New,
+    /// Its span has a job or a part already.
+    Known,
+    /// The Observer was shown as much of this family of conversations as it may be for what is
+    /// confirmed of them. The same job may be taken when more is.
+    Paused,
+    /// Its last link is not recorded (any more).
+    Forgotten,
+}
+
+/// A claimed job. `fence` changes with every claim; a commit with an old one is refused.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its row.
+    pub id: i64,
+    /// The owner.
+    pub scope: Scope,
+    /// What to do.
+    pub work: NewJob,
+    /// How often it was claimed, this time included.
+    pub attempts: u32,
+    /// How many usable-looking calls gave an empty answer before.
+    pub empty_answers: u32,
+    /// The lease's fencing number.
+    pub fence: i64,
+}
+
+/// Which jobs a worker may claim.
+#[derive(Clone, Debug)]
+pub struct ClaimFilter {
+    /// Observe jobs of any tenant (an endpoint of its own is configured), or only of `held`.
+    pub observe_any: bool,
+    /// Reflect jobs of any tenant, or only of `held`.
+    pub reflect_any: bool,
+    /// Tenants and the ways of theirs that this process holds.
+    pub held: Vec<([u8; 32], [u8; 32])>,
+    /// Tokens that model calls may cost a tenant on a UTC day; jobs of one that has spent them wait
+    /// for the next.
+    pub daily_tokens: Option<u64>,
+}
+
+/// Live conversations that a name can stand for: clients start anew under a name now and then, and a
+/// name that all users of an application share has more at once.
+pub const CROWD: u32 = 8;
+
+/// Something that happened in a conversation: numbers and names, never words of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its published name.
+    pub kind: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// A JSON object.
+    pub body: String,
+}
+
+/// Events of each kind that a lineage keeps, the newest.
+pub const EVENTS_KEPT: u32 = 100;
+
+/// A tenant with open jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Short hash of the tenant.
+    pub tenant: String,
+    /// Open jobs.
+    pub jobs: u64,
+    /// Tokens its model calls cost on the day asked about.
+    pub tokens: u64,
+}
+
+/// The UTC day of a time in milliseconds since 1970, counted from then.
+#[must_use]
+pub fn day(at_ms: i64) -> i64 {
+    at_ms.div_euclid(24 * 60 * 60 * 1_000)
+}
+
+/// How a claimed job ended without a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Try again at this time (milliseconds since 1970).
+    RetryAt(i64),
+    /// The model answered nothing usable; try again at this time.
+    EmptyRetryAt(i64),
+    /// Give the span up.
+    Abandon,
+    /// Delete the job, so that its span can be offered again.
+    Drop,
+}
+
+/// A snapshot before the store gave it an id and a first eligible length.
+#[derive(Clone, Debug)]
+pub struct NewSnapshot {
+    /// The last link it covers.
+    pub to: Link,
+    /// How many messages it covers.
+    pub to_count: usize,
+    /// See [`SnapshotMeta::pin`].
+    pub pin: Option<usize>,
+    /// Its parts in order.
+    pub parts: Vec<PartId>,
+    /// Tokens of its text.
+    pub tokens: u32,
+    /// Why it was made.
+    pub cause: Cause,
+    /// The frozen text.
+    pub segments: Vec<String>,
+    /// See [`SnapshotMeta::placement`].
+    pub placement: String,
+    /// By which settings it was made, as a JSON object: for people.
+    pub made_with: String,
+    /// The chain it was made for: it becomes eligible beyond the longest recorded chain that
+    /// extends this tip.
+    pub tip: Link,
+    /// Length of that chain.
+    pub tip_count: usize,
+    /// Eligible at `tip_count` itself: the request at hand was refused as too long and is sent
+    /// again with it.
+    pub at_once: bool,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+/// What was observed for a request while its client waited, and is not stored yet.
+#[derive(Clone, Debug)]
+pub struct Adoption {
+    /// The chunks, in order.
+    pub parts: Vec<NewPart>,
+    /// How parts are written that were not frozen before.
+    pub rendering: Rendering,
+    /// What the request went out with. Its parts are stored ones and, behind them, those of `parts`,
+    /// numbered from -1 downwards.
+    pub snapshot: NewSnapshot,
+}
+
+/// The same, stored.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    /// The lineage of the request.
+    pub lineage: i64,
+    /// The ids of the chunks, in order.
+    pub parts: Vec<PartId>,
+    /// The snapshot.
+    pub snapshot: Snapshot,
+}
+
+/// The longest chain of a lineage, for the operator.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// Whose it is.
+    pub scope: Scope,
+    /// The model of its last request.
+    pub model: String,
+    /// Everything known of it.
+    pub known: Known,
+}
+
+/// What an operator wants of a conversation; it is done with its next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// To look again what waits for it: the store was written to beside the server.
+    Look,
+    /// To observe everything that is confirmed, whatever it weighs.
+    Observe,
+}
+
+impl Wanted {
+    pub(super) fn number(self) -> i64 {
+        match self {
+            Self::Look => 1,
+            Self::Observe => 2,
+        }
+    }
+
+    pub(super) fn of(number: i64) -> Option<Self> {
+        match number {
+            1 => Some(Self::Look),
+            2 => Some(Self::Observe),
+            _ => None,
+        }
+    }
+}
+
+/// What became of the waiting observations of a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Revived {
+    /// Ranges that were given up and can be offered again.
+    pub given_up: u64,
+    /// Jobs that are due now.
+    pub due: u64,
+}
+
+/// What became of a job that somebody asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demanded {
+    /// It is in the queue.
+    New,
+    /// It was waiting or given up, and is due now.
+    Revived,
+    /// A worker is at it.
+    Running,
+    /// Its span has a part.
+    Done,
+    /// Its last link is not recorded (any more).
+    Forgotten,
+}
+
+/// A thread or lineage for people.
+#[derive(Clone, Debug)]
+pub struct ThreadRow {
+    /// The lineage's id as shown by `diarist threads`.
+    pub lineage: i64,
+    /// Short hash of the tenant.
+    pub tenant: String,
+    /// Whether it belongs to a resource.
+    pub resource: bool,
+    /// The key the client gave.
+    pub key: Option<String>,
+    /// What the Observer calls it.
+    pub title: Option<String>,
+    /// Short name of the first link: what a client that gives no key is told it is called.
+    pub label: String,
+    /// The model of the last request.
+    pub model: String,
+    /// Messages in its longest recorded chain.
+    pub messages: usize,
+    /// Tokens of that chain.
+    pub message_tokens: u64,
+    /// Requests recorded.
+    pub requests: u64,
+    /// Chunks and reflections written for it.
+    pub parts: usize,
+    /// Snapshots prepared for it.
+    pub snapshots: usize,
+    /// What memory's own model calls cost for it.
+    pub costs: Costs,
+    /// First and last request, in milliseconds since 1970.
+    pub first_ms: i64,
+    /// See `first_ms`.
+    pub last_ms: i64,
+}
+
+/// Everything of one lineage, for `diarist threads show`.
+#[derive(Clone, Debug)]
+pub struct ThreadDetail {
+    /// The row of the list.
+    pub row: ThreadRow,
+    /// Links of its longest chain.
+    pub nodes: Vec<Node>,
+    /// Its parts with their text, in order.
+    pub parts: Vec<Part>,
+    /// Its snapshots, in order.
+    pub snapshots: Vec<Snapshot>,
+    /// What happened in it, oldest first.
+    pub events: Vec<Event>,
+}
