@@ -23,7 +23,7 @@ use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
-use crate::memory::{Early, Idle, Policy, render};
+use crate::memory::{Early, Idle, Pattern, Policy, render};
 use crate::proxy::identify::Sources;
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
@@ -370,7 +370,7 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
     let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
     jobs::Settings {
         policy: policy(&config.memory.thresholds),
-        overrides: Vec::new(),
+        overrides: overrides(config),
         upstream: config
             .upstream
             .base_url
@@ -449,6 +449,31 @@ fn policy(thresholds: &config::Thresholds) -> Policy {
     }
 }
 
+/// Those for this upstream.
+fn overrides(config: &Config) -> Vec<jobs::Override> {
+    let host = config.upstream.base_url.host_str().unwrap_or_default();
+    let here = |pattern: &String| Pattern::new(pattern).matches(host);
+    config
+        .memory
+        .overrides
+        .iter()
+        .filter(|known| known.upstream.as_ref().is_none_or(here))
+        .map(|known| jobs::Override {
+            model: Pattern::new(known.model.as_deref().unwrap_or("*")),
+            policy: policy(&known.thresholds),
+            observer: known.observer.clone().map(models),
+            reflector: known.reflector.clone().map(models),
+        })
+        .collect()
+}
+
+fn models(models: config::Models) -> llm::Models {
+    match models {
+        config::Models::One(name) => llm::Models::One(name),
+        config::Models::Tiers(tiers) => llm::Models::Tiers(tiers),
+    }
+}
+
 fn early(early: config::Early) -> Early {
     Early {
         idle: match early.idle {
@@ -472,10 +497,7 @@ fn phase(phase: &config::Phase) -> jobs::Phase {
                 base_url: endpoint.base_url.clone(),
                 api_key: endpoint.api_key.clone(),
             }),
-        model: phase.model.clone().map(|models| match models {
-            config::Models::One(name) => llm::Models::One(name),
-            config::Models::Tiers(tiers) => llm::Models::Tiers(tiers),
-        }),
+        model: phase.model.clone().map(models),
         temperature: Some(phase.temperature),
         max_output_tokens: phase.max_output_tokens,
         parameters: phase.parameters.clone(),

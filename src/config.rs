@@ -15,6 +15,7 @@ mod layers;
 mod memory;
 mod nearest;
 mod observer;
+mod overrides;
 mod platform;
 mod problem;
 mod reference;
@@ -37,8 +38,8 @@ pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
     Attachments, Audit, Config, Database, Early, Endpoint, Hints, Idle, Memory, MemoryMode, Models,
-    Observation, Overflow, Phase, Placement, Redact, Reflection, Rule, Secret, Server, Thresholds,
-    Upstream,
+    Observation, Overflow, Override, Phase, Placement, Redact, Reflection, Rule, Secret, Server,
+    Thresholds, Upstream,
 };
 
 /// What every environment variable of ours begins with.

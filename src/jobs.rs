@@ -45,7 +45,7 @@ pub use intake::{Exchange, Intake};
 pub use payload::words;
 pub use reflector::Wish;
 pub use routes::Routes;
-pub use settings::{InForce, Phase, Settings};
+pub use settings::{InForce, Override, Phase, Settings};
 
 use crate::llm::{Breaker, Model};
 use crate::memory::Policy;

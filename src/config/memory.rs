@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
 use super::observer;
+use super::overrides::overrides;
 use super::problem::Problem;
 use super::rules;
 use super::settings::{RawConfig, RawObservation, RawReflection};
@@ -20,7 +21,14 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let scope = raw.memory.scope.check(problems, |text| scope(text));
     let timezone = raw.memory.timezone.check(problems, |text| timezone(text));
     let (observer, reflector) = phases(raw, problems);
-    let thresholds = Numbers::of(raw).validate(problems);
+    let numbers = Numbers::of(raw);
+    let thresholds = numbers.validate(problems);
+    let overrides = overrides(
+        &raw.memory.overrides,
+        &numbers,
+        thresholds.is_ok(),
+        problems,
+    );
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
@@ -37,6 +45,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
         daily_tokens: daily_tokens?,
         bundles: bundles?.map(std::path::PathBuf::from),
         thresholds: thresholds?,
+        overrides: overrides?,
         read_only: raw.memory.read_only.value,
         rules: rules?,
         overflow: overflow?,

@@ -14,13 +14,13 @@ use super::written::{Checked, Lexical, Reported, Written};
 const FIELDS: [&str; 5] = ["path", "model", "header", "value", "memory"];
 
 /// A list of tables, as written.
-#[derive(Debug, Default)]
-pub(super) struct Tables(Vec<BTreeMap<String, ValueKind>>);
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tables(pub(super) Vec<BTreeMap<String, ValueKind>>);
 
 impl Lexical for Tables {
     const EXPECTED: &'static str = "a list of tables";
     const EXAMPLE: &'static str =
-        "[[memory.rules]], or [{ model = \"*-embed\", memory = \"off\" }]";
+        "a section in double brackets for each, or [{ model = \"*-embed\", ... }, ...]";
 
     fn read(kind: &ValueKind) -> Option<Self> {
         match kind {

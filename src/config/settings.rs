@@ -226,6 +226,13 @@ settings! {
         /// x-diarist-memory of a request counts before them. Either a list as here, or a section
         /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
         rules: Tables = Default("[]"),
+        /// Other numbers for some models or upstreams: model and upstream (its host) with * for any text
+        /// and ? for one character, then what differs of share_token_budget, and of observation and
+        /// reflection the model, the thresholds and the moments of activation. Of those that match the
+        /// narrowest alone counts: model and upstream before model before upstream, then the longer
+        /// pattern. Either a list as here, or a section [[memory.overrides]] for each:
+        /// { model = "*-mini", observation = { message_tokens = 15000, buffer_tokens = 0.25 } }.
+        overrides: Tables = Default("[]"),
         /// What is done for a request that does not fit its model, once all observations there are have
         /// been put in the place of its messages: "pass" (the upstream's refusal reaches the client),
         /// "observe" (what is left is observed while the client waits, and the request sent again), or

@@ -129,6 +129,8 @@ pub struct Memory {
     /// Where model calls that came to nothing are kept.
     pub bundles: Option<PathBuf>,
     pub thresholds: Thresholds,
+    /// Other numbers for some, the narrowest first; the first that matches counts.
+    pub overrides: Vec<Override>,
     /// Observations are sent and never made.
     pub read_only: bool,
     /// Which requests have memory; the first that matches counts.
@@ -201,6 +203,42 @@ pub struct Thresholds {
     pub early_activation: Early,
     /// When a reflection is used before `observation_tokens`.
     pub early_reflection: Early,
+}
+
+/// Numbers and models for some conversations. Patterns have `*` for any text and `?` for one character.
+#[derive(Debug, Clone)]
+pub struct Override {
+    /// Of the conversation's model; `None` is any.
+    pub model: Option<String>,
+    /// Of the upstream's host; `None` is any. One of the two is there.
+    pub upstream: Option<String>,
+    pub thresholds: Thresholds,
+    /// In the place of the Observer's model.
+    pub observer: Option<Models>,
+    /// In the place of the Reflector's model.
+    pub reflector: Option<Models>,
+}
+
+impl Override {
+    /// Whether both are for the same.
+    pub(super) fn is_for(&self, other: &Self) -> bool {
+        let whom = |known: &Self| {
+            let lower = |text: &Option<String>| text.as_deref().map(str::to_lowercase);
+            (lower(&known.model), lower(&known.upstream))
+        };
+        whom(self) == whom(other)
+    }
+
+    /// The narrower, the greater: model and upstream, model alone, upstream alone; then by how many
+    /// characters stand for themselves.
+    pub(super) fn narrowness(&self) -> (usize, usize) {
+        let literal = |text: &Option<String>| {
+            let text = text.as_deref().unwrap_or_default();
+            text.chars().filter(|c| !matches!(c, '*' | '?')).count()
+        };
+        let named = 2 * usize::from(self.model.is_some()) + usize::from(self.upstream.is_some());
+        (named, literal(&self.model) + literal(&self.upstream))
+    }
 }
 
 /// Moments at which the provider's prompt cache is lost anyway.

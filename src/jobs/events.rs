@@ -158,7 +158,8 @@ pub(super) fn status(shop: &Shop, settings: &Settings, track: &Track, standing: 
     let Some(tip) = track.nodes.last() else {
         return;
     };
-    let body = status_body(&settings.policy, &track.nodes, standing);
+    let policy = settings.policy_for(&track.model);
+    let body = status_body(policy, &track.nodes, standing);
     let now = shop.clock.now_ms();
     shop.events.tell(&track.scope, tip.link, STATUS, now, &body);
 }
@@ -246,7 +247,10 @@ pub(super) fn started(shop: &Shop, settings: &Settings, job: &Job, at_ms: i64) {
     let mut body = cycle(job);
     body.insert("startedAt".to_owned(), json!(time(at_ms)));
     body.insert(tokens.to_owned(), json!(job.work.message_tokens));
-    body.insert("config".to_owned(), config(&job.scope, &settings.policy));
+    body.insert(
+        "config".to_owned(),
+        config(&job.scope, settings.policy_for(&job.work.model)),
+    );
     tell(shop, job, "start", at_ms, body);
 }
 
@@ -305,7 +309,7 @@ pub(super) fn activated(
     snapshot: &Snapshot,
 ) {
     let now = shop.clock.now_ms();
-    let policy = shop.settings.now().policy;
+    let policy = *shop.settings.now().policy_for(&track.model);
     let body = activation_body(
         &track.scope,
         &policy,

@@ -380,7 +380,8 @@ impl Recorder {
                     .count()
             }
         };
-        plan_dropped(&track.path(), &self.shop.settings.now().policy, sent_from)
+        let settings = self.shop.settings.now();
+        plan_dropped(&track.path(), settings.policy_for(&track.model), sent_from)
     }
 
     async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {

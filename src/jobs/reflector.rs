@@ -59,10 +59,11 @@ pub(super) async fn reflect(
         return Err(Failure::Hopeless);
     }
     let wish = Wish::of(job);
-    let phase = &settings.reflection;
+    let phase = &settings.phase_for(PartKind::Reflection, &job.work.model);
+    let policy = settings.policy_for(&job.work.model);
     let counter = Arc::clone(&shop.counter);
-    let from = settings.policy.reflect_from;
-    let whole = wish.asked || weight(&parts) >= settings.policy.observation_tokens;
+    let from = policy.reflect_from;
+    let whole = wish.asked || weight(&parts) >= policy.observation_tokens;
     let log = off_the_runtime(move || Log::of(parts, (!whole).then_some(from), counter)).await?;
     let log = Arc::new(log);
 
@@ -107,7 +108,7 @@ pub(super) async fn reflect(
         return Err(failure.map_or(Failure::Hopeless, Failure::Call));
     };
     let span = job.work.span;
-    let limit = settings.policy.observation_limit;
+    let limit = policy.observation_limit;
     let (text, tokens, evidence) = off_the_runtime(move || {
         let (text, tokens) = log.below(limit, text, tokens);
         let evidence = evidence::of_reflection(&log.parts, &log.source.observations, &text, &span);

@@ -69,12 +69,14 @@ pub(super) async fn rescue(
     let deadline = tokio::time::Instant::now() + within;
     let (scope, history) = (&exchange.scope, &exchange.history);
     let mut track = load(shop, scope, history).await?;
+    track.model.clone_from(&exchange.model);
     let known = track.nodes.len();
     let new = weigh(shop, exchange, known, None).await?;
     track.nodes.extend(new);
     track.snapshots.retain(|known| Some(known.id) == sent);
     let settings = shop.settings.now();
-    let ranges = unobserved(&track.path(), to_count, settings.policy.message_tokens);
+    let policy = settings.policy_for(&exchange.model);
+    let ranges = unobserved(&track.path(), to_count, policy.message_tokens);
     let nodes: Arc<[Node]> = track.nodes.as_slice().into();
     let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
     let telling = Telling {
@@ -108,7 +110,7 @@ pub(super) async fn rescue(
         work: &[],
         ..track.path()
     };
-    let Some(plan) = overflow(&path, &settings.policy) else {
+    let Some(plan) = overflow(&path, settings.policy_for(&track.model)) else {
         return Ok(None);
     };
     let rendering = Rendering {

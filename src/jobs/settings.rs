@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::observe::{Hints, Options};
-use crate::memory::{Early, Idle, Pattern, Policy};
+use crate::memory::{Early, Idle, PartKind, Pattern, Policy};
 use crate::wire::Placement;
 
 /// How one phase calls its model.
@@ -50,13 +50,26 @@ impl Phase {
     }
 }
 
+/// What is otherwise for conversations with some models.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// Which.
+    pub model: Pattern,
+    /// Their thresholds.
+    pub policy: Policy,
+    /// In the place of the Observer's model.
+    pub observer: Option<Models>,
+    /// In the place of the Reflector's model.
+    pub reflector: Option<Models>,
+}
+
 /// How memory is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Thresholds, where none of `overrides` says otherwise.
     pub policy: Policy,
-    /// Thresholds of some models, the narrowest first.
-    pub overrides: Vec<(Pattern, Policy)>,
+    /// What is otherwise for some models, the narrowest first.
+    pub overrides: Vec<Override>,
     /// The host of the upstream, which tells how long prompts stay in its cache.
     pub upstream: String,
     /// Where the blocks of new snapshots stand; `None` sends none.
@@ -87,10 +100,27 @@ pub struct Settings {
 impl Settings {
     /// The thresholds for conversations with `model`.
     pub fn policy_for(&self, model: &str) -> &Policy {
+        self.override_for(model)
+            .map_or(&self.policy, |known| &known.policy)
+    }
+
+    /// How the model for `kind` is called, for conversations with `model`.
+    pub(super) fn phase_for(&self, kind: PartKind, model: &str) -> Phase {
+        let known = self.override_for(model);
+        let (phase, own) = match kind {
+            PartKind::Chunk => (&self.observation, known.and_then(|k| k.observer.as_ref())),
+            PartKind::Reflection => (&self.reflection, known.and_then(|k| k.reflector.as_ref())),
+        };
+        Phase {
+            model: own.or(phase.model.as_ref()).cloned(),
+            ..phase.clone()
+        }
+    }
+
+    fn override_for(&self, model: &str) -> Option<&Override> {
         self.overrides
             .iter()
-            .find(|(pattern, _)| pattern.matches(model))
-            .map_or(&self.policy, |(_, policy)| policy)
+            .find(|known| known.model.matches(model))
     }
 
     /// Whether any conversation may be activated when it is idle.
@@ -101,7 +131,7 @@ impl Settings {
     }
 
     fn policies(&self) -> impl Iterator<Item = &Policy> {
-        let others = self.overrides.iter().map(|(_, policy)| policy);
+        let others = self.overrides.iter().map(|known| &known.policy);
         others.chain([&self.policy])
     }
 }

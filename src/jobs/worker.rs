@@ -197,9 +197,9 @@ impl How {
 /// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
 pub(super) async fn observe_beside(shop: &Shop, job: &Job) -> Option<Result<NewPart, Failure>> {
     let settings = shop.settings.now();
-    let phase = phase(&settings, PartKind::Chunk);
-    let endpoint = endpoint(shop, phase, job)?;
-    Some(observe(shop, phase, &endpoint, job).await)
+    let phase = settings.phase_for(PartKind::Chunk, &job.work.model);
+    let endpoint = endpoint(shop, &phase, job)?;
+    Some(observe(shop, &phase, &endpoint, job).await)
 }
 
 async fn observe(
@@ -219,14 +219,14 @@ async fn observe(
 pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
     let since_ms = shop.clock.now_ms();
     let settings = shop.settings.now();
-    let phase = phase(&settings, job.work.kind);
-    let Some(endpoint) = endpoint(shop, phase, job) else {
+    let phase = settings.phase_for(job.work.kind, &job.work.model);
+    let Some(endpoint) = endpoint(shop, &phase, job) else {
         let how = How::NoWay;
         return Answered { since_ms, how };
     };
     events::started(shop, &settings, job, since_ms);
     let result = match job.work.kind {
-        PartKind::Chunk => observe(shop, phase, &endpoint, job).await,
+        PartKind::Chunk => observe(shop, &phase, &endpoint, job).await,
         PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job).await,
     };
     let outcome = match &result {

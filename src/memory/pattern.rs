@@ -38,11 +38,6 @@ impl Pattern {
         }
         self.0[at..].iter().all(|rest| *rest == '*')
     }
-
-    /// How many characters stand for themselves: of two patterns the one with more is narrower.
-    pub fn literal(&self) -> usize {
-        self.0.iter().filter(|c| !matches!(c, '*' | '?')).count()
-    }
 }
 
 #[cfg(test)]
@@ -74,6 +69,5 @@ mod tests {
         // What a naive matcher takes exponential time for.
         let hard = "*a".repeat(30) + "b";
         assert!(!Pattern::new(&hard).matches(&"a".repeat(200)));
-        assert_eq!(Pattern::new("gpt-?*").literal(), 4);
     }
 }

@@ -5,12 +5,10 @@
 //! request's header, then the first rule that matches, then a task. Never looks at messages. Called by
 //! `remember`.
 
-mod glob;
-
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
-pub use glob::Glob;
+pub use crate::memory::Pattern as Glob;
 
 /// Says it for one request.
 const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");

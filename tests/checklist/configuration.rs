@@ -144,6 +144,9 @@ pub const DEFAULTS: &[Default] = &[
         let models = Some(config::Models::Tiers(tiers));
         assert_eq!(written.memory.observation.phase.model, models);
     }),
+    ("per-record overrides", || {
+        assert!(plain().memory.overrides.is_empty());
+    }),
 ];
 
 fn load(set: &[(&str, &str)]) -> Result<Config, Vec<String>> {
