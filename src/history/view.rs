@@ -163,12 +163,16 @@ impl View {
     pub fn parts_no_round(&self, client: &[Message]) -> bool {
         let raw = |index: usize| self.place(index).is_none();
         let mut calls = std::collections::HashMap::new();
-        for (index, message) in client.iter().enumerate().take(self.client) {
-            if let Some(id) = &message.answers
-                && calls
-                    .get(id)
-                    .is_none_or(|call: &usize| raw(*call) != raw(index))
-            {
+        for (index, message) in client.iter().enumerate() {
+            let parted = message
+                .answers
+                .as_ref()
+                .is_some_and(|id| match calls.get(id) {
+                    Some(call) => raw(*call) != raw(index),
+                    // Whether a tail may begin with it is up to the cut.
+                    None => index < self.client,
+                });
+            if parted {
                 return false;
             }
             for id in &message.calls {

@@ -137,7 +137,7 @@ pub(super) fn asked(
     prompt: &Prompt,
     answer: &Result<Reply, CallError>,
 ) {
-    if shop.settings.now().bundles.is_none() {
+    if shop.settings.now().bundles.is_none() || !job.has_row() {
         return;
     }
     let attempt = Attempt {

@@ -72,7 +72,7 @@ pub(super) async fn observe(
         .map_or(settings.observer.max_input_tokens, |known| {
             known.min(settings.observer.max_input_tokens)
         });
-    let mut draft = match shop.drafts.take(job.id) {
+    let mut draft = match shop.drafts.take(job) {
         Some(draft) => draft,
         None => Draft::new(cut(shop, payload.transcript.clone(), limit).await, limit),
     };
@@ -81,7 +81,7 @@ pub(super) async fn observe(
         shop.windows.lowered(window, draft.limit);
     }
     if let Err(failure) = done {
-        shop.drafts.keep(job.id, draft);
+        shop.drafts.keep(job, draft);
         return Err(failure);
     }
     let written = draft.finish();

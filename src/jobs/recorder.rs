@@ -253,7 +253,7 @@ impl Recorder {
         };
         let recall = &self.shop.recall;
         recall.insert(&track.scope, snapshot);
-        recall.agree(&track.scope, record.tip, &record.used, used.clone());
+        recall.renumber(&track.scope, record.tip, &record.used, used.clone());
         Ok((lineage, used))
     }
 

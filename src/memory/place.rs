@@ -186,3 +186,93 @@ fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         How::Compacted,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Encoder, Message, Role, Scope, anchor};
+
+    fn message(role: Role, text: &str, calls: &[&str], answers: Option<&str>) -> Message {
+        let mut encoder = Encoder::new();
+        encoder.text("role", role.name());
+        encoder.text("content", text);
+        calls.iter().for_each(|id| encoder.text("call", id));
+        Message {
+            fingerprint: encoder.finish(),
+            role,
+            calls: calls.iter().map(|id| (*id).into()).collect(),
+            answers: answers.map(Into::into),
+            weight: u32::try_from(text.len()).unwrap(),
+            span: 0..0,
+        }
+    }
+
+    fn path(history: &History, taken: usize) -> Vec<Step> {
+        let root = history.root();
+        let item = |at: usize| Item::of(&root, &history.turns()[at].message);
+        (0..history.len())
+            .map(|at| Step {
+                stand: Stand {
+                    link: history.turns()[at].link,
+                    role: history.turns()[at].message.role,
+                },
+                parent: match at {
+                    0 => root,
+                    _ => history.turns()[at - 1].link,
+                },
+                item: Some(item(at)),
+                anchor: at
+                    .checked_sub(1)
+                    .and_then(|b| anchor(&root, &item(b), &item(at))),
+                taken: at + 1 == taken,
+                lineage: 1,
+            })
+            .collect()
+    }
+
+    /// A client dropped one of two parallel calls together with its result, and everything before. The
+    /// call that is left is another message and would stay raw in front of the block for ever; its
+    /// result is known, and would be covered one day.
+    #[test]
+    fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
+        let said = "a long answer of the model that nobody else would ever give by chance";
+        let mut known: Vec<Message> = (0..6)
+            .map(|at| match at % 2 {
+                0 => message(Role::User, &format!("question {at}, {said}"), &[], None),
+                _ => message(Role::Assistant, &format!("answer {at}, {said}"), &[], None),
+            })
+            .collect();
+        known.push(message(Role::User, "read both", &[], None));
+        known.push(message(
+            Role::Assistant,
+            "",
+            &["call_aaaaaaaa", "call_bbbbbbbb"],
+            None,
+        ));
+        known.push(message(Role::Tool, "text of a", &[], Some("call_aaaaaaaa")));
+        known.push(message(Role::Tool, "text of b", &[], Some("call_bbbbbbbb")));
+        known.push(message(
+            Role::Assistant,
+            &format!("both read, {said}"),
+            &[],
+            None,
+        ));
+        let scope = Scope::of(b"key", None);
+        let chain = History::chain(&scope, known.clone());
+
+        let mut sent = vec![message(Role::Assistant, "", &["call_bbbbbbbb"], None)];
+        sent.extend_from_slice(&known[9..]);
+        sent.push(message(Role::User, "and now", &[], None));
+        let client = Arc::new(History::chain(&scope, sent));
+        let evidence = Evidence {
+            path: path(&chain, 4),
+            ..Evidence::default()
+        };
+        assert!(decide(&client, &evidence).is_none());
+        // Whole, the round is no obstacle.
+        let mut sent = known[7..].to_vec();
+        sent.push(message(Role::User, "and now", &[], None));
+        let client = Arc::new(History::chain(&scope, sent));
+        assert!(decide(&client, &evidence).is_some());
+    }
+}

@@ -304,9 +304,13 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
     let picked = pick(memory, asked, lookup).await;
     let (selection, rung) = (picked.selection, picked.rung);
     let observed = selection.cut();
+    let carried = lookup.trim_for(&asked.model);
+    let trimmed_before = lookup.before.as_ref().and_then(|before| before.trimmed);
+    // What did not fit one model may fit another, which is then no repetition.
+    let anew = trimmed_before.is_some() && carried.is_none();
     let trim = match &lookup.before {
-        Some(before) => before.trimmed,
-        None => lookup.trim_for(&asked.model),
+        Some(_) => trimmed_before.filter(|_| !anew),
+        None => carried,
     };
     // A client that drops messages by itself is left to do so.
     let trim = trim.filter(|trim| trim.to_count > observed && trim.fits(&asked.history));
@@ -335,7 +339,7 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
     let asks_usage = asks_usage(memory, asked, lookup.before.as_ref());
     let choice = Choice::of(asked, block, asks_usage, why, rung);
     // What only a failing store kept from a request must not be held against its repetition.
-    if picked.certain {
+    if picked.certain && !anew {
         settle(memory, asked, choice, lookup.before.is_some()).await
     } else {
         (choice, None)
@@ -457,6 +461,9 @@ async fn settle(
     let used = memory
         .recall
         .settle(scope, tip, &asked.model, mine.used().clone(), before);
+    if let Some(seen) = &asked.seen {
+        memory.recall.hold_sighting(scope, seen);
+    }
     let settled = Settled {
         recall: Arc::clone(&memory.recall),
         scope: scope.clone(),

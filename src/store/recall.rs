@@ -109,6 +109,8 @@ struct Known {
     steps: HashMap<Key, Step>,
     anchors: HashMap<([u8; 32], Mark), Link>,
     views: HashMap<Key, StoredView>,
+    /// Requests that went out as views and are not recorded, by the last link of what was sent.
+    held: HashMap<Key, Arc<Sighting>>,
     /// Ends of ranges that are observed or wait for it.
     taken: HashSet<Key>,
     bytes: usize,
@@ -178,8 +180,9 @@ impl Recall {
         client: &Arc<History>,
         answers: impl FnOnce() -> Vec<(Mark, usize)> + Send,
     ) -> (Lookup, Option<Sighting>) {
+        let place = self.known().place(scope, client);
         let (here, enough) = self.known().evidence(scope, client);
-        let sighting = decide(client, &here);
+        let sighting = place.clone().unwrap_or_else(|| decide(client, &here));
         let complete = match &sighting {
             Some(seen) => self.known().holds_seen(scope, &seen.history),
             None => enough,
@@ -198,10 +201,20 @@ impl Recall {
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
                 let (used, carried) = (found.used.clone(), found.carried.clone());
+                let path = found.path.as_ref().and_then(|(_, path)| path.last());
+                let ended = path
+                    .map(|step| step.stand.link)
+                    .zip(found.path_used.clone());
                 let evidence = self.known().learn_found(scope, found);
-                let sighting = decide(client, &evidence);
+                let sighting = place.unwrap_or_else(|| decide(client, &evidence));
                 let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
                 lookup.before = lookup.before.or(used);
+                // A view that brings nothing new ends where another request did, and is pinned with it.
+                if let (Some(seen), Some((tip, used))) = (&sighting, ended)
+                    && seen.history.tip() == Some(tip)
+                {
+                    lookup.before = lookup.before.or(Some(used));
+                }
                 for carried in carried {
                     lookup.carry(carried);
                 }
@@ -296,6 +309,7 @@ impl Recall {
             parent = turn.link;
         }
         if let Some((tip, view)) = &traces.view {
+            known.let_go(&(scope.tenant, *tip));
             known.charge(ENTRY);
             known.views.insert((scope.tenant, *tip), view.clone());
         }
@@ -343,6 +357,20 @@ impl Recall {
         known.pins.settle((scope.tenant, tip), model, mine, before)
     }
 
+    /// The request was settled as the view that `seen` is. Until it is recorded its repetitions are that
+    /// same view, whatever is observed meanwhile.
+    pub fn hold_sighting(&self, scope: &Scope, seen: &Arc<Sighting>) {
+        let Some(tip) = seen.client.tip() else { return };
+        let key = (scope.tenant, tip);
+        let mut known = self.known();
+        // What is recorded as this view is found by it.
+        if known.views.contains_key(&key) || known.held.contains_key(&key) {
+            return;
+        }
+        known.charge(weight(seen));
+        known.held.insert(key, Arc::clone(seen));
+    }
+
     /// What the request with this tip is sent with at the moment.
     pub fn settled(&self, scope: &Scope, tip: Link) -> Option<Used> {
         self.known().pins.of(&(scope.tenant, tip)).cloned()
@@ -352,6 +380,11 @@ impl Recall {
     /// unless an equal one was settled otherwise meanwhile. What both go out with.
     pub fn agree(&self, scope: &Scope, tip: Link, was: &Used, now: Used) -> Used {
         self.known().pins.agree((scope.tenant, tip), was, now)
+    }
+
+    /// What the request with this tip was sent with is stored now, under the number of `now`.
+    pub fn renumber(&self, scope: &Scope, tip: Link, was: &Used, now: Used) {
+        self.known().pins.renumber(&(scope.tenant, tip), was, now);
     }
 
     /// A request that was settled has its answer. Where no upstream `accepted` it, and no equal one
@@ -426,7 +459,32 @@ impl Recall {
     }
 }
 
+/// Roughly what a held sighting weighs: two chains.
+fn weight(seen: &Sighting) -> usize {
+    ENTRY * (seen.client.len() + seen.history.len() + 1)
+}
+
 impl Known {
+    /// Where `client` stands if it went out before and is pinned, recorded or not: on a chain of its own,
+    /// or as the view it was. `None` where that is to be decided.
+    fn place(&self, scope: &Scope, client: &History) -> Option<Option<Sighting>> {
+        let key = (scope.tenant, client.tip()?);
+        if self.pins.of(&key).is_some() {
+            return Some(None);
+        }
+        let held = self.held.get(&key)?;
+        let tip = held.history.tip()?;
+        let pinned = self.pins.of(&(scope.tenant, tip)).is_some();
+        pinned.then(|| Some(Sighting::clone(held)))
+    }
+
+    /// A held sighting is recorded.
+    fn let_go(&mut self, key: &Key) {
+        if let Some(gone) = self.held.remove(key) {
+            self.bytes = self.bytes.saturating_sub(weight(&gone));
+        }
+    }
+
     /// What this process knows that `client` may stand on, and whether that is all there is if it
     /// stands on nothing but its own chain.
     fn evidence(&self, scope: &Scope, client: &History) -> (Evidence, bool) {

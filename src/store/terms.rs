@@ -63,6 +63,8 @@ pub struct Found {
     /// The place of the latest message of the request that is known anywhere, and the path it stands
     /// on, up to it. No path where that is the chain itself.
     pub path: Option<(usize, Vec<Step>)>,
+    /// What the request was sent with that ended where that path ends.
+    pub path_used: Option<Used>,
     /// The chain that was answered with what the client put at this place into its history.
     pub answered: Option<(usize, Vec<Step>)>,
 }
@@ -197,7 +199,7 @@ pub enum Offered {
 /// A claimed job. `fence` changes with every claim; a commit with an old one is refused.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its row.
+    /// Its row; [`Job::BESIDE`] where it is none of the queue's.
     pub id: i64,
     /// The owner.
     pub scope: Scope,
@@ -209,6 +211,17 @@ pub struct Job {
     pub empty_answers: u32,
     /// The lease's fencing number.
     pub fence: i64,
+}
+
+impl Job {
+    /// The number of every job that was never in the queue. Rows count from 1.
+    pub const BESIDE: i64 = 0;
+
+    /// Whether its number names it alone, so that something may be kept under it: without a row it is
+    /// the number of other jobs, of other owners, as well (INV-OWN).
+    pub fn has_row(&self) -> bool {
+        self.id != Self::BESIDE
+    }
 }
 
 /// Which jobs a worker may claim.

@@ -9,5 +9,6 @@ mod rig;
 
 mod random;
 mod recorded;
+mod retried;
 mod stage;
 mod table;

@@ -137,6 +137,34 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
     assert!(!noted, "the gap was never closed");
 }
 
+/// A router asks one model, then a smaller one, then the first again. What did not fit the one is no
+/// reason to keep it from the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_one_model_changes_nothing_for_another() {
+    let small = Talk::new("ada");
+    let large = Talk {
+        model: "gpt-other",
+        ..small.clone()
+    };
+    for large_first in [true, false] {
+        let rig = trimming().await;
+        for round in 0..4 {
+            let large_now = (round % 2 == 0) == large_first;
+            rig.provider
+                .rules(|rules| rules.window = (!large_now).then_some(8_000));
+            let talk = if large_now { &large } else { &small };
+            let answer = rig.send(&talk.body(24)).await;
+            rig.quiet().await;
+            if large_now {
+                assert_eq!(answer.memory(), "watching", "round {round}");
+                assert_eq!(rig.last().body, talk.body(24).to_string(), "round {round}");
+            } else {
+                assert_eq!(answer.memory(), "active; rung=trimmed", "round {round}");
+            }
+        }
+    }
+}
+
 /// Bedrock and others say no more than that it was too long.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
@@ -404,6 +432,35 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
     let read = [("x-diarist-memory", "read")];
     let answer = rig.send_as("Bearer sk-test", &read, &talk.body(24)).await;
     assert_eq!((answer.status, observers(&rig)), (400, asked));
+}
+
+/// What was observed in part before a call failed is nobody else's, however alike the two requests are
+/// cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
+    let settings = [
+        ("MEMORY__OVERFLOW", "observe"),
+        ("MEMORY__OVERFLOW_TIMEOUT", "20s"),
+        ("MEMORY__OBSERVATION__MAX_INPUT_TOKENS", "1000"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.provider.next(Part::Observer, 1, &Behaviour::default());
+    rig.provider
+        .next(Part::Observer, 1, &Behaviour::failing(500));
+    let answer = rig.send_as("Bearer sk-one", &[], &ada.body(24)).await;
+    assert_eq!(answer.status, 400, "nothing was left to do");
+    let answer = rig.send_as("Bearer sk-two", &[], &bob.body(24)).await;
+    assert_eq!(
+        (answer.status, answer.memory()),
+        (200, "active; rung=awaited")
+    );
+    let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
+    assert!(
+        sent.contains(&bob.canary()) && !sent.contains("ada"),
+        "{sent}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{CODE, Written};
 use crate::memory::observe;
+use crate::store::Job;
 
 /// A range that is being observed.
 #[derive(Debug)]
@@ -90,20 +91,20 @@ const DRAFTS: usize = 64;
 pub(crate) struct Drafts(Mutex<HashMap<i64, Draft>>);
 
 impl Drafts {
-    pub(super) fn take(&self, job: i64) -> Option<Draft> {
+    pub(super) fn take(&self, job: &Job) -> Option<Draft> {
         let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        drafts.remove(&job)
+        drafts.remove(&job.id)
     }
 
-    pub(super) fn keep(&self, job: i64, draft: Draft) {
-        if draft.done.is_empty() {
+    pub(super) fn keep(&self, job: &Job, draft: Draft) {
+        if draft.done.is_empty() || !job.has_row() {
             return;
         }
         let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if drafts.len() >= DRAFTS {
             drafts.clear();
         }
-        drafts.insert(job, draft);
+        drafts.insert(job.id, draft);
     }
 }
 

@@ -57,14 +57,22 @@ impl Pins {
     }
 
     /// `was` was refused and `now` is to go out instead, unless somebody else has agreed on something.
+    /// What an upstream has taken stays: it is another model, or another day of the same, that refused.
     pub(super) fn agree(&mut self, key: Key, was: &Used, now: Used) -> Used {
         match self.0.get_mut(&key) {
-            Some(pin) if pin.used == *was => {
+            Some(pin) if pin.used == *was && !pin.accepted => {
                 pin.used = now.clone();
                 now
             }
             Some(pin) => pin.used.clone(),
             None => now,
+        }
+    }
+
+    /// What was sent as `was` is stored as `now`: the same bytes under another number.
+    pub(super) fn renumber(&mut self, key: &Key, was: &Used, now: Used) {
+        if let Some(pin) = self.0.get_mut(key).filter(|pin| pin.used == *was) {
+            pin.used = now;
         }
     }
 

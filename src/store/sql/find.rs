@@ -9,7 +9,7 @@
 /// pairs of anchor and place) (5) or by an answer that the client put into its history (`$6`: pairs
 /// of mark and place) (6), what the tip was sent with if it is a view (`$7`: its length) (7), and
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
-/// model (10). An answer that was followed in its own chain is an
+/// model (10), what a request was sent with that ended where 5 begins (11). An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -93,7 +93,12 @@ UNION ALL
 SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL
 FROM json_each($3) AS p CROSS JOIN requests AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
-GROUP BY c.model";
+GROUP BY c.model
+UNION ALL
+SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
+       r.placement, NULL
+FROM hit CROSS JOIN requests AS r
+WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link";
 
 /// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
 /// stand on another chain (`$5`).

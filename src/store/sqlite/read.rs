@@ -74,6 +74,7 @@ pub(super) async fn find(
                 let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
                 found.carried.extend(carried);
             }
+            11 => found.path_used = Some(rows::used(row)?),
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }

@@ -1,0 +1,107 @@
+//! A request that is a view of a chain comes again: as it went out, whatever was observed meanwhile and
+//! whoever asks.
+
+use diarist::provider::{Behaviour, Cut, Part};
+use serde_json::Value;
+
+use crate::rig::Rig;
+use crate::stage::{Client, roomy, talk};
+
+/// The body as the provider got it.
+async fn sent(rig: &mut Rig, messages: &[Value]) -> String {
+    Client::new(rig).send(messages).await.body.0
+}
+
+/// Sends `messages`; the answer breaks off midway, so that nothing is recorded of it.
+async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
+    let body = Client::new(rig).body(messages).to_string();
+    let cut = Behaviour::cutting(Cut::AfterBytes(40));
+    rig.provider.next(Part::Actor, 1, &cut);
+    let request = rig
+        .client
+        .post(rig.url("/v1/chat/completions"))
+        .header("content-type", "application/json")
+        .header("authorization", "Bearer sk-test")
+        .body(body);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.bytes().await.is_err(), "the answer was whole");
+    rig.quiet().await;
+    let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+    String::from_utf8(got.body.to_vec()).unwrap()
+}
+
+/// Sends the growing beginnings of `all`, from `from` messages to `to`.
+async fn grow(rig: &mut Rig, all: &[Value], from: usize, to: usize) {
+    for turn in (from..=to).step_by(2) {
+        Client::new(rig).send(&all[..turn]).await;
+    }
+}
+
+/// What is observed decides which of the messages that the client no longer sends are on the chain. A
+/// repetition does not ask for that again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_in_part_goes_out_alike_though_more_is_observed() {
+    for length in [19, 21, 23, 25] {
+        let mut rig = roomy().await;
+        let all = talk("late", 45);
+        grow(&mut rig, &all, 1, length).await;
+        let mut window = all[length - 4..length].to_vec();
+        window.extend(talk("new", 3).split_off(1));
+        let first = broken_off(&mut rig, &window).await;
+        grow(&mut rig, &all, length + 2, length + 16).await;
+        let again = sent(&mut rig, &window).await;
+        assert!(again == first, "a chain of {length}");
+        // It is recorded now, and found so by a process that was not there.
+        rig.restart().await;
+        assert!(
+            sent(&mut rig, &window).await == first,
+            "a chain of {length}"
+        );
+    }
+}
+
+/// The same where the conversation was not known yet when the request first came.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_went_out_on_a_chain_of_its_own_stays_there() {
+    let mut rig = roomy().await;
+    let all = talk("early", 45);
+    let mut window = all[18..24].to_vec();
+    window.extend(talk("new", 1));
+    let first = broken_off(&mut rig, &window).await;
+    grow(&mut rig, &all, 1, 41).await;
+    assert!(sent(&mut rig, &window).await == first);
+    rig.restart().await;
+    assert!(sent(&mut rig, &window).await == first);
+}
+
+/// A window that ends where another request ended, seen first by a process that knows neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
+    let all = talk("tip", 61);
+    // The last request that still went out raw, while its snapshot waits for the next.
+    let mut rig = roomy().await;
+    let mut length = 1;
+    while Client::new(&mut rig)
+        .send(&all[..length])
+        .await
+        .told
+        .is_empty()
+    {
+        length += 2;
+    }
+    let length = length - 2;
+
+    let mut rig = roomy().await;
+    grow(&mut rig, &all, 1, length - 2).await;
+    let whole = sent(&mut rig, &all[..length]).await;
+    rig.restart().await;
+    let window = &all[length - 8..length];
+    let first = sent(&mut rig, window).await;
+    assert!(sent(&mut rig, &all[..length]).await == whole);
+    for _ in 0..2 {
+        rig.restart().await;
+        assert!(sent(&mut rig, window).await == first);
+        assert!(sent(&mut rig, &all[..length]).await == whole);
+    }
+}
