@@ -364,9 +364,10 @@ impl Recall {
         let key = (scope.tenant, tip);
         let mut known = self.known();
         // What is recorded as this view is found by it.
-        if known.views.contains_key(&key) || known.held.contains_key(&key) {
+        if known.views.contains_key(&key) {
             return;
         }
+        known.let_go(&key);
         known.charge(weight(seen));
         known.held.insert(key, Arc::clone(seen));
     }

@@ -32,16 +32,16 @@ impl Pins {
         self.0.get(key).map(|pin| (&pin.used, &*pin.model))
     }
 
-    /// The first to settle decides. `accepted` says that `mine` is what it was sent with before.
+    /// The first to settle decides. `accepted` says that `mine` is what it was sent with before; of a pin
+    /// that is there it says nothing, since what is under way was "sent before" as well.
     pub(super) fn settle(&mut self, key: Key, model: &str, mine: Used, accepted: bool) -> Used {
         let pin = self.0.entry(key).or_insert_with(|| Pin {
             used: mine,
             model: model.into(),
             under_way: 0,
-            accepted: false,
+            accepted,
         });
         pin.under_way += 1;
-        pin.accepted |= accepted;
         pin.used.clone()
     }
 
