@@ -83,6 +83,11 @@ fn migrations() -> Vec<Migration> {
             "alignment",
             include_str!("../../../migrations/sqlite/0008_alignment.sql"),
         ),
+        (
+            9,
+            "crowds",
+            include_str!("../../../migrations/sqlite/0009_crowds.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
