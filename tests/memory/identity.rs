@@ -30,9 +30,12 @@ async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
     let headers = [("x-session-id", "a b"), ("x-acme-session-id", "short")];
     let answer = rig.send_as(ME, &headers, &body).await;
     assert_eq!(answer.headers["x-diarist-thread"], "chat-7");
+    // Lines stand in the order in which answers ended, which is settled a moment after the client has them.
+    rig.audited(1).await;
     assert_eq!(rig.last().body, body.to_string(), "forwarded as it came");
     rig.send_as(ME, &[("x-room", "r1"), ("x-session-id", "s1")], &body)
         .await;
+    rig.audited(2).await;
     rig.send(&talk.body(1)).await;
     rig.quiet().await;
     let lines = rig.audited(3).await;
