@@ -62,8 +62,8 @@ use ledger::{Counts, Rule};
 use planted::Bug;
 use run::run;
 
-/// Runs in a plain test: half a minute on two cores.
-const SEEDS: u64 = 200;
+/// Runs in a plain test: about a minute on two cores.
+const SEEDS: u64 = 120;
 
 #[expect(
     clippy::disallowed_methods,

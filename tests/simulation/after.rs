@@ -131,9 +131,10 @@ impl World {
 
     /// A snapshot that a conversation has left is not come back to.
     pub fn changes_once(&mut self, request: &Request, exchange: &Exchange) {
-        if exchange.doubtful || exchange.stepped_down {
+        if exchange.doubtful {
             return;
         }
+        let forced = exchange.stepped_down || exchange.too_long;
         let Some((_, now)) = exchange.sent.last() else {
             return;
         };
@@ -146,7 +147,7 @@ impl World {
             .find_map(|run| self.used.get(&(owner.clone(), *run)));
         let mut path = before.cloned().unwrap_or_default();
         if path.last() != Some(&now) {
-            if path.contains(&now) {
+            if path.contains(&now) && !forced {
                 let how = format!("{now:?} came back after {:?}", path.last());
                 self.ledger().breach(Rule::OnceActive, how);
             }

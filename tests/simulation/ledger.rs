@@ -136,6 +136,8 @@ pub struct Ledger {
     recording: HashMap<usize, (Request, Vec<u8>)>,
     /// What every recorded request went out as.
     pub canon: HashMap<(String, Bytes), (Request, Vec<u8>)>,
+    /// What the Observer was shown of each range.
+    asked: HashMap<(String, Run), String>,
     pub shown: Vec<Shown>,
     pub breaches: Vec<Breach>,
     pub counts: Counts,
@@ -194,11 +196,11 @@ impl Ledger {
                 };
                 self.places.insert(turn.link, new);
             }
-            let place = self.places.get_mut(&turn.link);
-            if let (Some(place), Some(sent)) = (place, sent)
-                && place.digest != request.turns[sent].digest
+            let said = sent.map(|sent| request.turns[sent].digest);
+            if let Some(place) = self.places.get_mut(&turn.link)
+                && said != Some(place.digest)
             {
-                // A client that puts a placeholder there may leave nothing to be shown.
+                // A client that sends it no more, or a placeholder of it, may leave nothing to be shown.
                 place.words.clear();
             }
             parent = Some(turn.link);
@@ -238,10 +240,22 @@ impl Ledger {
         self.snapshots.get(&id).map(|(_, snapshot)| snapshot)
     }
 
-    /// The Observer was asked `prompt` about `range`.
+    /// The Observer was asked `prompt` about `range`, or about a piece of it.
     pub fn asked(&mut self, range: &Range, prompt: &Prompt) {
         let shown = prompt.user.rsplit_once("<history-").map_or("", |it| it.1);
-        if let Some(words) = range.words.iter().find(|words| !shown.contains(&***words)) {
+        let before = self
+            .asked
+            .entry((range.owner.clone(), range.whole()))
+            .or_default();
+        before.push_str(shown);
+    }
+
+    /// Whatever was said in the range was shown, or stands in what code wrote of it.
+    fn words(&mut self, range: &Range, text: &str) {
+        let shown = self.asked.get(&(range.owner.clone(), range.whole()));
+        let shown = shown.map_or("", String::as_str);
+        let missing = |words: &&String| !shown.contains(&***words) && !text.contains(&***words);
+        if let Some(words) = range.words.iter().find(missing) {
             let how = format!("{range:?}: {words:?} was not shown");
             self.breach(Rule::Words, how);
         }
@@ -364,7 +378,10 @@ impl Ledger {
         }
         let own = part.model != "code";
         match part.kind {
-            PartKind::Chunk => self.counts.chunks += 1,
+            PartKind::Chunk => {
+                self.words(&range, &part.text);
+                self.counts.chunks += 1;
+            }
             PartKind::Reflection => self.counts.reflections += 1,
         }
         self.counts.by_code += usize::from(!own);
@@ -422,18 +439,20 @@ impl Ledger {
         chain
     }
 
-    /// A chunk or reflection that code wrote carries no mark: the one its range asks for is added.
+    /// What code wrote carries no mark, and what was observed in pieces one for each piece: the one that
+    /// its range asks for is put in their place. A mark that says something else stays and is noticed.
     pub fn marked(&self, scope: &Scope, part: &NewPart) -> NewPart {
-        if part.model != "code" {
+        let range = self.range(scope, part.kind, &part.span);
+        let (own, marks) = (range.mark(), Mark::read(&part.text));
+        let left_out = part.text.contains("observations left out");
+        let code = part.model == "code" || left_out;
+        let pieces = part.kind == PartKind::Chunk && marks.iter().all(|mark| *mark == own);
+        if (!code && !pieces) || (pieces && marks.len() == 1) {
             return part.clone();
         }
-        let range = self.range(scope, part.kind, &part.span);
-        let lines: Vec<&str> = part
-            .text
-            .lines()
-            .filter(|line| Mark::read(line).is_empty())
-            .collect();
-        let text = format!("{}\n* {}", lines.join("\n"), range.mark().write(0));
+        let lines = part.text.lines().filter(|line| Mark::read(line).is_empty());
+        let lines: Vec<&str> = lines.collect();
+        let text = format!("{}\n* {}", lines.join("\n"), own.write(0));
         NewPart {
             tokens: u32::try_from(text.len().div_ceil(4)).unwrap(),
             text,

@@ -352,8 +352,9 @@ impl World {
         }
         let mut last = first.clone();
         let mut answer = judge(&first.body(), &self.rules);
-        // Every step takes more out, so there is a last one.
-        while let Err(refused) = &answer {
+        // What is observed is applied, or the block goes; there is no third step that costs nothing.
+        for _ in 0..2 {
+            let Err(refused) = &answer else { break };
             let kind = kind(refused);
             exchange.too_long |= kind == Some(RefusalKind::TooLong);
             let process = &self.processes[at];
