@@ -132,7 +132,6 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::HintsOfBefore, Rule::Hints),
     (Bug::EmptyCommitted, Rule::Empty),
     (Bug::ConfirmedAtOnce, Rule::Sent(Law::Confirmed)),
-    (Bug::OutcomeUnheard, Rule::Sent(Law::Bound)),
 ];
 
 /// Seeds within which a planted bug must be noticed.

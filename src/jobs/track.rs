@@ -15,7 +15,7 @@ const NODES: usize = 400_000;
 
 /// Requests recorded while a job is under way and nobody says how it stands; then the store is asked.
 /// A worker of another process has nobody here to tell.
-const UNHEARD: usize = 3;
+const UNHEARD: usize = 2;
 
 /// One chain up to the tip of its last recorded request.
 #[derive(Debug)]

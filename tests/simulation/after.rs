@@ -134,27 +134,32 @@ impl World {
         if exchange.doubtful {
             return;
         }
-        let forced = exchange.stepped_down || exchange.too_long;
         let Some((_, now)) = exchange.sent.last() else {
             return;
         };
         let now = now.map(|(id, _)| id);
         let owner = request.owner.label();
         let prefixes = request.prefixes();
+        let tip = (owner.clone(), *prefixes.last().unwrap());
+        if self.used.contains_key(&tip) {
+            // A repetition: INV-SAME knows what it goes out as.
+            return;
+        }
         let before = prefixes
             .iter()
             .rev()
             .find_map(|run| self.used.get(&(owner.clone(), *run)));
         let mut path = before.cloned().unwrap_or_default();
-        if path.last() != Some(&now) {
-            if path.contains(&now) && !forced {
+        // What a refusal made of a request is no choice, and nothing follows from it.
+        let forced = exchange.stepped_down || exchange.too_long;
+        if !forced && path.last() != Some(&now) {
+            if path.contains(&now) {
                 let how = format!("{now:?} came back after {:?}", path.last());
                 self.ledger().breach(Rule::OnceActive, how);
             }
             path.push(now);
         }
-        let tip = *prefixes.last().unwrap();
-        self.used.entry((owner, tip)).or_insert(path);
+        self.used.insert(tip, path);
     }
 
     /// Everybody is well again, and does what is left to do. Then the conversations go on for a

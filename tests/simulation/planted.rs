@@ -38,8 +38,6 @@ pub enum Bug {
     ConfirmedAtOnce,
     /// Of the parts of a chain only the newest is found.
     SourceStranded,
-    /// The recorder never hears how a job ended.
-    OutcomeUnheard,
 }
 
 /// Spoils a snapshot on its way to the store.

@@ -246,12 +246,6 @@ impl World {
         let Some((step, ready)) = self.choose(at) else {
             return;
         };
-        if self.ground.bug == Some(Bug::OutcomeUnheard)
-            && let Step::Hear(told) = step
-        {
-            self.processes[at].told.remove(told);
-            return;
-        }
         let ledger = Arc::clone(&self.ground.ledger);
         let alive = self
             .runtime
@@ -375,7 +369,10 @@ impl World {
             last = again;
         }
         exchange.accepted = answer.ok();
-        exchange.doubtful = self.processes[at].doubts();
+        // A model that takes the block nowhere is sent everything, whatever is prepared.
+        exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
+        // It goes out with nothing taken out, this once.
+        exchange.waiting |= exchange.stepped_down;
         self.judge(request, &mut exchange, &first);
         let accepted = exchange.accepted.is_some();
         if accepted {
