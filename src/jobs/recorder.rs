@@ -4,6 +4,7 @@
 //! view. It never calls a model and is never waited for by a request.
 
 mod idle;
+mod wishes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,10 +24,10 @@ use super::weigh::weigh;
 use super::{Shop, events};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{
-    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, everything, standing,
+    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, Span, record};
-use crate::store::{Adopted, Adoption, NewJob, Offered, Record, StoreError, Used, Wanted};
+use crate::store::{Adopted, Adoption, NewJob, Offered, Record, StoreError, Used};
 use crate::telemetry;
 
 /// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
@@ -255,35 +256,6 @@ impl Recorder {
         recall.insert(&track.scope, snapshot);
         recall.renumber(&track.scope, record.tip, &record.used, used.clone());
         Ok((lineage, used))
-    }
-
-    /// Does what an operator wants of this conversation: looks at what was written beside this task, and
-    /// offers everything that is confirmed where that is the wish.
-    async fn grant(&self, track: &mut Track, exchange: &Exchange) {
-        let Some(lineage) = track.lineage else { return };
-        let store = &self.shop.store;
-        let Ok(Some(wanted)) = store.wanted(&track.scope, lineage).await else {
-            return;
-        };
-        let known = match load(&self.shop, &track.scope, &exchange.history).await {
-            Ok(known) => known,
-            Err(error) => return failed("what an operator asked for was not done", &error),
-        };
-        track.learn(known);
-        if wanted == Wanted::Observe {
-            let steps = everything(&track.path(), &self.shop.settings.now().policy);
-            let ranges = steps.into_iter().filter_map(|step| match step {
-                Step::Observe {
-                    span,
-                    message_tokens,
-                } => Some((span, message_tokens)),
-                _ => None,
-            });
-            self.observe(track, ranges.collect(), exchange).await;
-        }
-        if let Err(error) = store.given(&track.scope, lineage).await {
-            failed("what an operator asked for will be done again", &error);
-        }
     }
 
     /// What waits for this conversation goes the way of its newest request, and is as urgent as that

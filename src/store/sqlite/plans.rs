@@ -35,7 +35,11 @@ const SMALL: [&str; 11] = [
 ];
 
 fn statements() -> Vec<(&'static str, &'static str)> {
-    let sources = [include_str!("../sql.rs"), include_str!("../sql/find.rs")];
+    let sources = [
+        include_str!("../sql.rs"),
+        include_str!("../sql/find.rs"),
+        include_str!("../sql/wishes.rs"),
+    ];
     let found: Vec<_> = sources
         .iter()
         .flat_map(|source| source.split(") const ").skip(1))
