@@ -196,7 +196,9 @@ mod tests {
         let mut encoder = Encoder::new();
         encoder.text("role", role.name());
         encoder.text("content", text);
-        calls.iter().for_each(|id| encoder.text("call", id));
+        for id in calls {
+            encoder.text("call", id);
+        }
         Message {
             fingerprint: encoder.finish(),
             role,

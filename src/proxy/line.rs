@@ -69,7 +69,7 @@ impl Line {
         self.record.thread = thread.key.clone().or_else(label);
         let by = thread.by.clone().unwrap_or_else(|| "content".to_owned());
         self.record.thread_by = Some(by.into());
-        self.ignored = thread.ignored.clone();
+        self.ignored.clone_from(&thread.ignored);
     }
 
     /// What the client said of its zone, if that could not be used.

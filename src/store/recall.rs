@@ -182,7 +182,7 @@ impl Recall {
     ) -> (Lookup, Option<Sighting>) {
         let place = self.known().place(scope, client);
         let (here, enough) = self.known().evidence(scope, client);
-        let sighting = place.clone().unwrap_or_else(|| decide(client, &here));
+        let sighting = place.clone().or_decide(|| decide(client, &here));
         let complete = match &sighting {
             Some(seen) => self.known().holds_seen(scope, &seen.history),
             None => enough,
@@ -206,7 +206,7 @@ impl Recall {
                     .map(|step| step.stand.link)
                     .zip(found.path_used.clone());
                 let evidence = self.known().learn_found(scope, found);
-                let sighting = place.unwrap_or_else(|| decide(client, &evidence));
+                let sighting = place.or_decide(|| decide(client, &evidence));
                 let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
                 lookup.before = lookup.before.or(used);
                 // A view that brings nothing new ends where another request did, and is pinned with it.
@@ -465,18 +465,46 @@ fn weight(seen: &Sighting) -> usize {
     ENTRY * (seen.client.len() + seen.history.len() + 1)
 }
 
-impl Known {
-    /// Where `client` stands if it went out before and is pinned, recorded or not: on a chain of its own,
-    /// or as the view it was. `None` where that is to be decided.
-    fn place(&self, scope: &Scope, client: &History) -> Option<Option<Sighting>> {
-        let key = (scope.tenant, client.tip()?);
-        if self.pins.of(&key).is_some() {
-            return Some(None);
+/// Where a request stands that may have gone out before.
+#[derive(Clone, Debug)]
+enum Place {
+    /// On a chain of its own.
+    Own,
+    /// As the view it was.
+    View(Box<Sighting>),
+    /// That is to be decided.
+    Open,
+}
+
+impl Place {
+    /// The view it is, where it is one; `decide` says it where nothing is settled.
+    fn or_decide(self, decide: impl FnOnce() -> Option<Sighting>) -> Option<Sighting> {
+        match self {
+            Self::Own => None,
+            Self::View(seen) => Some(*seen),
+            Self::Open => decide(),
         }
-        let held = self.held.get(&key)?;
-        let tip = held.history.tip()?;
-        let pinned = self.pins.of(&(scope.tenant, tip)).is_some();
-        pinned.then(|| Some(Sighting::clone(held)))
+    }
+}
+
+impl Known {
+    /// Where `client` stands if it went out before and is pinned, recorded or not.
+    fn place(&self, scope: &Scope, client: &History) -> Place {
+        let Some(tip) = client.tip() else {
+            return Place::Open;
+        };
+        let key = (scope.tenant, tip);
+        if self.pins.of(&key).is_some() {
+            return Place::Own;
+        }
+        let pinned = |seen: &&Arc<Sighting>| {
+            let tip = seen.history.tip();
+            tip.is_some_and(|tip| self.pins.of(&(scope.tenant, tip)).is_some())
+        };
+        match self.held.get(&key).filter(pinned) {
+            Some(held) => Place::View(Box::new(Sighting::clone(held))),
+            None => Place::Open,
+        }
     }
 
     /// A held sighting is recorded.

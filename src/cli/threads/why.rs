@@ -25,13 +25,12 @@ pub(super) fn text(
     if lines.is_empty() {
         bail!("nothing was observed of this conversation yet");
     }
-    let found: Vec<_> = match asked.trim().parse::<usize>() {
-        Ok(number) => lines.iter().filter(|line| line.number == number).collect(),
-        Err(_) => {
-            let wanted = asked.to_lowercase();
-            let fits = |text: &str| text.to_lowercase().contains(&wanted);
-            lines.iter().filter(|line| fits(line.text)).collect()
-        }
+    let found: Vec<_> = if let Ok(number) = asked.trim().parse::<usize>() {
+        lines.iter().filter(|line| line.number == number).collect()
+    } else {
+        let wanted = asked.to_lowercase();
+        let fits = |text: &str| text.to_lowercase().contains(&wanted);
+        lines.iter().filter(|line| fits(line.text)).collect()
     };
     let line = match found.as_slice() {
         [] => bail!(

@@ -80,17 +80,23 @@ mod tests {
         parse(&body.into()).expect("a request").named(path)
     }
 
-    fn text(text: &str) -> Option<Named> {
-        Some(Named::Text(text.to_owned()))
+    fn text(text: &str) -> Named {
+        Named::Text(text.to_owned())
     }
 
     #[test]
     fn names_are_found_where_they_stand() {
-        assert_eq!(named(r#""session_id":"s\u0031""#, "session_id"), text("s1"));
-        assert_eq!(named(r#""session\u005fid":"s""#, "session_id"), text("s"));
-        assert_eq!(named(r#""chat":17"#, "chat"), text("17"));
+        assert_eq!(
+            named(r#""session_id":"s\u0031""#, "session_id"),
+            Some(text("s1"))
+        );
+        assert_eq!(
+            named(r#""session\u005fid":"s""#, "session_id"),
+            Some(text("s"))
+        );
+        assert_eq!(named(r#""chat":17"#, "chat"), Some(text("17")));
         let nested = r#""metadata":{"a":{"b":"c"},"n":null}"#;
-        assert_eq!(named(nested, "metadata.a.b"), text("c"));
+        assert_eq!(named(nested, "metadata.a.b"), Some(text("c")));
         assert_eq!(named(nested, "metadata.a"), Some(Named::Unusable));
         for nothing in ["metadata.n", "metadata.x", "metadata.a.b.c", "x", "model"] {
             assert_eq!(named(nested, nothing), None, "{nothing}");
@@ -104,7 +110,7 @@ mod tests {
         let long = format!(r#""metadata":{{"id":"{}"}}"#, "x".repeat(LONGEST));
         assert_eq!(named(&long, "metadata.id"), Some(Named::Unusable));
         let many: Vec<String> = (0..=MOST).map(|n| format!(r#""f{n}":"v""#)).collect();
-        assert_eq!(named(&many.join(","), "f0"), text("v"));
+        assert_eq!(named(&many.join(","), "f0"), Some(text("v")));
         assert_eq!(named(&many.join(","), &format!("f{MOST}")), None);
     }
 }
