@@ -126,7 +126,7 @@ fn plan(turns: &[u32], policy: &Policy) -> Plan {
         Step::Snapshot(plan) => Some(plan),
         _ => None,
     });
-    plans.next().expect("an activation is due")
+    plans.next().unwrap()
 }
 
 fn chunks_of_ten_thousand() {

@@ -33,7 +33,7 @@ pub const DEFAULTS: &[Default] = &[
         assert!(!plain().memory.thresholds.share_token_budget);
     }),
     ("temporalMarkers", || {
-        assert!(!plain().memory.temporal_markers)
+        assert!(!plain().memory.temporal_markers);
     }),
     ("activateAfterIdle", || {
         let early = plain().memory.thresholds.early_activation;
