@@ -170,7 +170,7 @@ impl Recorder {
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
         // An older request that came again says nothing of when the conversation fell idle.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
-        let record = Record {
+        let mut record = Record {
             thread_key,
             lineage: lineage.or(continued.filter(|_| known == 0)),
             parent,
@@ -193,6 +193,10 @@ impl Recorder {
         track.way = exchange.way.or(track.way);
         let (recorded, used) = match self.shop.rescues.of(exchange.used.snapshot) {
             None => {
+                // One that was given up before it could be stored is none.
+                if record.used.snapshot.is_some_and(|id| id.0 < 1) {
+                    record.used = Used::default();
+                }
                 let recorded = self.shop.store.record(scope, &record).await?;
                 (recorded, record.used.clone())
             }

@@ -160,7 +160,8 @@ pub(super) async fn rescue(
         snapshot,
     });
     let meta = SnapshotMeta { id, ..meta };
-    Ok(Some(shop.recall.hold(scope, Snapshot { meta, segments })))
+    // A client in a hurry goes on before it is stored, from here.
+    Ok(Some(shop.recall.insert(scope, Snapshot { meta, segments })))
 }
 
 /// The chunk of one range; `None` where no model wrote it.

@@ -407,18 +407,6 @@ impl Recall {
         snapshot
     }
 
-    /// A snapshot that is in no store yet: only who knows its number is given its text.
-    pub fn hold(&self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
-        let mut known = self.known();
-        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
-        known.charge(size + ENTRY);
-        let snapshot = Arc::new(snapshot);
-        known
-            .texts
-            .insert((scope.tenant, snapshot.meta.id), Arc::clone(&snapshot));
-        snapshot
-    }
-
     /// The recorder wrote `tip` for the first time, for `model` and as it was sent, and knows every
     /// snapshot of its chain. From here on nobody asks the store for either.
     pub fn complete(

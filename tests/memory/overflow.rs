@@ -332,20 +332,26 @@ async fn what_is_left_is_observed_while_the_client_waits_once() {
     let kept = raw_tail(&parts, &client);
     assert!(kept > 2 && kept == parts.len() - 2, "the newest stay, raw");
 
+    // A client in a hurry goes on from there before anything of it is stored.
+    let observed = rig.got().len();
+    let answer = rig.send(&talk.streamed(25)).await;
+    assert_eq!((answer.status, answer.memory()), (200, "active"));
+    assert_eq!(rig.got().len(), observed + 1);
+
     // It is memory like any other: repeated alike, by a process that was not there, and gone on from.
     rig.quiet().await;
     rig.restart().await;
     rig.send(&talk.streamed(24)).await;
     assert_eq!(rig.last().body, sent.body);
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(25)).await;
+    let answer = rig.send(&talk.body(26)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.got().len(), before + 1);
     let head = messages(&rig.last().body);
     assert_eq!(head[..parts.len() - 1], parts[..parts.len() - 1]);
     rig.quiet().await;
     assert_eq!(observers(&rig), asked, "no model was asked again");
-    let lines = rig.audited(3).await;
+    let lines = rig.audited(4).await;
     assert_eq!(
         (&lines[0]["rung"], &lines[0]["cause"]),
         (&json!("awaited"), &json!("overflow"))

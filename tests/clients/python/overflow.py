@@ -38,25 +38,36 @@ def ask(client, messages, stream):
 
 def run(mode, stream):
     way = Way("through", {"DIARIST__MEMORY__OVERFLOW": mode})
+    try:
+        seen = turns(way, mode, stream)
+    finally:
+        way.diarist.close()
+        way.provider.close()
+    print(f"{mode:8} {'stream' if stream else 'whole':6}  {seen}")
+
+
+def turns(way, mode, stream):
+    """Two turns of the conversation; how many requests the provider got for each of them."""
     way.provider("rules", rules={"window": WINDOW, "alternate": True})
     client = way.client(max_retries=0)
     messages = conversation(24)
     status, memory = WANTED[mode]
     try:
         said, text = ask(client, messages, stream)
-        assert status == 200 and said == memory and text, (mode, stream, said, text)
-        messages += [
-            {"role": "assistant", "content": text},
-            {"role": "user", "content": "Go on, please."},
-        ]
-        said, text = ask(client, messages, stream)
-        assert said.startswith("active") and "awaited" not in said and text, (mode, stream, said)
     except openai.BadRequestError as refused:
         assert status is None and refused.code == "context_length_exceeded", (mode, refused)
-    sent = [len(entry["body"]) for entry in way.provider.record()]
-    print(f"{mode:8} {'stream' if stream else 'whole':6}  bytes sent to the provider: {sent}")
-    way.diarist.close()
-    way.provider.close()
+        return f"BadRequestError {refused.code} after {len(way.provider.record())} request"
+    first = len(way.provider.record())
+    assert status == 200 and said == memory and text, (mode, stream, said, text)
+    messages += [
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": "Go on, please."},
+    ]
+    then, text = ask(client, messages, stream)
+    second = len(way.provider.record()) - first
+    assert then.startswith("active") and "awaited" not in then and text, (mode, stream, then)
+    assert (first, second) == (2, 1), (mode, stream, first, second)
+    return f"{said} after {first} requests, then {then} after {second}"
 
 
 for mode in WANTED:
