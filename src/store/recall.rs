@@ -11,6 +11,7 @@
 
 mod crowds;
 mod pins;
+mod settled;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use self::crowds::Crowds;
 use self::pins::Pins;
+use self::settled::Place;
 use super::{Carried, Found, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Item, Link, Mark, Scope, Stand, anchor};
 use crate::memory::place::{Evidence, Sighting, Step, StoredView, decide};
@@ -451,28 +453,6 @@ impl Recall {
 /// Roughly what a held sighting weighs: two chains.
 fn weight(seen: &Sighting) -> usize {
     ENTRY * (seen.client.len() + seen.history.len() + 1)
-}
-
-/// Where a request stands that may have gone out before.
-#[derive(Clone, Debug)]
-enum Place {
-    /// On a chain of its own.
-    Own,
-    /// As the view it was.
-    View(Box<Sighting>),
-    /// That is to be decided.
-    Open,
-}
-
-impl Place {
-    /// The view it is, where it is one; `decide` says it where nothing is settled.
-    fn or_decide(self, decide: impl FnOnce() -> Option<Sighting>) -> Option<Sighting> {
-        match self {
-            Self::Own => None,
-            Self::View(seen) => Some(*seen),
-            Self::Open => decide(),
-        }
-    }
 }
 
 impl Known {
