@@ -89,6 +89,7 @@ mod tests {
         "memory.redact.",
         "memory.daily_tokens",
         "memory.bundles",
+        "memory.overrides",
         "memory.share_token_budget",
     ];
 

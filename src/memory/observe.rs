@@ -21,7 +21,7 @@ use super::prompt::{Attached, Prompt, fence};
 /// What one call of the Observer is about.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserveInput<'a> {
-    /// The new history, from [`super::transcript::format`], or one of its [`pieces`].
+    /// The new history, from [`super::transcript::format`], or one of its [pieces](mod@pieces).
     pub transcript: &'a str,
     /// Which piece it is, from 1, and of how many.
     pub piece: (usize, usize),

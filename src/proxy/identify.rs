@@ -1,7 +1,7 @@
 //! Who is talking, and whether memory may serve them.
 //!
 //! The owner is decided from headers and query alone, before the body is read; what the client calls the
-//! conversation ([`thread`]) comes after. A key groups requests, it does not admit: what memory a request
+//! conversation ([mod@thread]) comes after. A key groups requests, it does not admit: what memory a request
 //! gets is decided by its content (see `memory::select`). Called by `remember`.
 
 pub mod sources;

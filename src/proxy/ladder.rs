@@ -1,7 +1,7 @@
 //! Sending, and what is done when the upstream refuses (INV-OPEN).
 //!
 //! A changed request that is refused goes out once more as the client made it; what does not fit its
-//! model is shortened, step by step ([`overflow`]). Which statuses are worth reading decides
+//! model is shortened, step by step ([`super::overflow`]). Which statuses are worth reading decides
 //! `wire::usage::refusal`; any other answer passes at once. Called by `remember`.
 
 use bytes::Bytes;

@@ -30,6 +30,9 @@ fn stopped_by(finish: &'static str) -> Reply {
     }
 }
 
+/// What the model answers.
+type Says = fn() -> Reply;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_leaves_no_trace() {
     let rig = Rig::small().await;
@@ -54,7 +57,7 @@ async fn what_was_refused_leaves_no_trace() {
             }
         }
         rig.provider.behave(Part::Actor, Behaviour::default());
-        let endings: [(&str, fn() -> Reply); 4] = [
+        let endings: [(&str, Says); 4] = [
             ("filtered", Reply::filtered),
             ("refused", refusal),
             ("filtered after some words", || stopped_by("content_filter")),

@@ -4,14 +4,14 @@ use diarist::store::{Alarms, NewTimer, SqliteStore, Store, Timer};
 
 use crate::world::{Disk, Talk, scope};
 
-fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> Option<NewTimer> {
-    Some(NewTimer {
+fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> NewTimer {
+    NewTimer {
         alarms: Alarms {
             activate_ms,
             reflect_ms,
         },
         zone: Some("Europe/Oslo".to_owned()),
-    })
+    }
 }
 
 /// Records `talk`, of which `known` messages are recorded, and sets its timer.
@@ -20,10 +20,10 @@ async fn record(
     talk: &Talk,
     lineage: Option<i64>,
     known: usize,
-    timer: Option<NewTimer>,
+    timer: impl Into<Option<NewTimer>>,
 ) -> i64 {
     let mut record = talk.record(lineage, known);
-    record.timer = timer;
+    record.timer = timer.into();
     store.record(&talk.scope, &record).await.expect("recorded")
 }
 

@@ -1,6 +1,6 @@
 //! Where clients write what they call a conversation: one table, in the order in which it is looked at.
 //!
-//! Facts only; [`super::thread`] reads requests by it. An operator's own names stand before it or in its
+//! Facts only; [`thread`](mod@super::thread) reads requests by it. An operator's own names stand before it or in its
 //! place ([`Sources::of`]). Never in it: `user` and `safety_identifier`, which name a person, and anything
 //! that is computed from what was said.
 
