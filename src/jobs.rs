@@ -245,9 +245,11 @@ impl Jobs {
         let ready = self.shop.standby.find(scope, history, model)?;
         let (shop, scope) = (self.shop.clone(), scope.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
+        shop.untold.fetch_add(1, Ordering::SeqCst);
         // A task of its own: what is committed too late for this request serves the next.
         self.tasks.spawn("model change", async move {
             let committed = prepare::commit(&shop, &scope, &ready).await;
+            shop.untold.fetch_sub(1, Ordering::SeqCst);
             // Nobody waits any more where it took too long.
             let _ = tell.send(committed);
         });

@@ -64,7 +64,11 @@ pub(super) async fn run(
             }
             Some((exchange, _room)) = exchanges.recv() => recorder.exchange(exchange).await,
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(recorder.until_ring()) => drop(recorder.ring().await),
+            () = tokio::time::sleep(recorder.until_ring()) => {
+                recorder.shop.untold.fetch_add(1, Ordering::SeqCst);
+                recorder.ring().await;
+                recorder.shop.untold.fetch_sub(1, Ordering::SeqCst);
+            }
             else => break,
         }
     }
