@@ -62,8 +62,8 @@ use ledger::{Counts, Rule};
 use planted::Bug;
 use run::run;
 
-/// Runs in a plain test: about a minute on two cores.
-const SEEDS: u64 = 120;
+/// Runs in a plain test: two to four minutes of a debug build on two busy cores.
+const SEEDS: u64 = 200;
 
 #[expect(
     clippy::disallowed_methods,
