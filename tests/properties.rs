@@ -179,6 +179,17 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::RefusalPassedOn, Law::Open),
 ];
 
+#[test]
+fn the_table_of_planted_bugs_is_whole() {
+    let table = include_str!("../ARCHITECTURE.md");
+    for (bug, _) in NOTICED {
+        assert!(
+            table.contains(&format!("(`{bug:?}`)")),
+            "{bug:?} is not in ARCHITECTURE.md"
+        );
+    }
+}
+
 /// Cases within which a planted bug must be noticed.
 const WITHIN: usize = 150;
 

@@ -187,9 +187,12 @@ struct Coming {
     offered: bool,
     /// A range that is complete, and waits for the next request to confirm it.
     unconfirmed: bool,
+    /// How many messages lie in ranges; `None` behind one that was given up.
+    in_ranges: Option<usize>,
 }
 
-/// Every range that is complete and confirmed but not yet observed or offered.
+/// Every range that is complete and confirmed but not yet observed or offered, up to the first that was
+/// given up: what lies behind it can be part of no log, which has no gaps, and would be paid for in vain.
 fn observe(view: &View<'_>, policy: &Policy) -> (Vec<Step>, Coming) {
     let nodes = view.path.nodes;
     let mut steps = Vec::new();
@@ -198,20 +201,30 @@ fn observe(view: &View<'_>, policy: &Policy) -> (Vec<Step>, Coming) {
         queued(view, from).or_else(|| boundary(nodes, from, view.confirmed, policy))
     {
         let span = span(view, from, to);
-        let taken = view.path.work.iter().any(|work| {
+        let taken = view.path.work.iter().find(|work| {
             work.kind == PartKind::Chunk && work.span.from == span.from && work.span.to == span.to
         });
-        if !taken {
-            steps.push(Step::Observe {
+        match taken.map(|work| work.state) {
+            None => steps.push(Step::Observe {
                 span,
                 message_tokens: tokens(&nodes[from..to]),
-            });
+            }),
+            Some(WorkState::Fresh | WorkState::Retrying) => {}
+            Some(WorkState::Abandoned) => {
+                let coming = Coming {
+                    offered: !steps.is_empty(),
+                    unconfirmed: false,
+                    in_ranges: None,
+                };
+                return (steps, coming);
+            }
         }
         from = to;
     }
     let coming = Coming {
         offered: !steps.is_empty(),
         unconfirmed: boundary(nodes, from, nodes.len(), policy).is_some(),
+        in_ranges: Some(from),
     };
     (steps, coming)
 }
@@ -219,13 +232,10 @@ fn observe(view: &View<'_>, policy: &Policy) -> (Vec<Step>, Coming) {
 /// Everything that is confirmed and not yet observed or offered, whatever it weighs: somebody asked.
 pub fn everything(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
     let view = View::of(path);
-    let (mut steps, _) = observe(&view, policy);
-    let mut from = view.observed();
-    while let Some(to) =
-        queued(&view, from).or_else(|| boundary(path.nodes, from, view.confirmed, policy))
-    {
-        from = to;
-    }
+    let (mut steps, coming) = observe(&view, policy);
+    let Some(from) = coming.in_ranges else {
+        return steps;
+    };
     let rest = path.nodes.get(from..view.confirmed).unwrap_or_default();
     if let Some(last) = rest.iter().rev().find(|node| node.closed) {
         steps.push(Step::Observe {

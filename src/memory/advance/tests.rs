@@ -274,6 +274,24 @@ fn a_reminder_before_the_tail_counts_too() {
 }
 
 #[test]
+fn nothing_behind_a_range_that_was_given_up_is_paid_for() {
+    let mut chain = Chain::chat(&[3_000; 9]);
+    let wanted = observed(&chain.advance());
+    assert!(wanted.len() > 2, "{wanted:?}");
+    let after = |state, chain: &mut Chain| {
+        chain.work = vec![Work {
+            kind: PartKind::Chunk,
+            span: chain.span(wanted[1].0, wanted[1].1),
+            state,
+        }];
+        observed(&chain.advance())
+    };
+    let but_one: Vec<_> = [&wanted[..1], &wanted[2..]].concat();
+    assert_eq!(after(WorkState::Retrying, &mut chain), but_one);
+    assert_eq!(after(WorkState::Abandoned, &mut chain), wanted[..1]);
+}
+
+#[test]
 fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
     let mut chain = Chain::chat(&[3_000; 7]);
     let (one, two) = (
