@@ -4,6 +4,7 @@
 //! view. It never calls a model and is never waited for by a request.
 
 mod idle;
+mod queueing;
 mod wishes;
 
 use std::sync::Arc;
@@ -14,10 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
 use super::names;
-use super::payload;
 use super::prepare::{Occasion, draft, load, prepare};
-use super::reflector::Wish;
-use super::shorten::shorten;
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
@@ -27,12 +25,8 @@ use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, Span, record};
-use crate::store::{Adopted, Adoption, NewJob, Offered, Record, StoreError, Used};
+use crate::store::{Adopted, Adoption, Record, StoreError, Used};
 use crate::telemetry;
-
-/// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
-/// is taken up in bounded steps.
-const OFFERS: usize = 64;
 
 /// Tracks of one conversation that may be stale at the same time, its forks.
 const STALE: usize = 8;
@@ -364,151 +358,6 @@ impl Recorder {
         plan_dropped(&track.path(), settings.policy_for(&track.model), sent_from)
     }
 
-    async fn observe(&self, track: &mut Track, ranges: Vec<(Span, u32)>, exchange: &Exchange) {
-        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-        let settings = self.shop.settings.now();
-        let telling = payload::Telling {
-            zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
-            pauses: settings.temporal_markers,
-        };
-        let urgency = self.urgency(track, PartKind::Chunk);
-        // In order: a range that is not taken leaves those after it without what comes before them.
-        for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
-            let places = span.from_count..span.to_count;
-            if places.clone().any(|place| exchange.sent(place).is_none()) {
-                // Said to be observed when the request came, and given up since.
-                return;
-            }
-            let sent: Vec<Option<usize>> = places
-                .map(|place| {
-                    exchange
-                        .sent(place)
-                        .filter(|_| !exchange.is_degraded(place))
-                })
-                .collect();
-            let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
-            let counter = Arc::clone(&self.shop.counter);
-            let options = Arc::clone(&settings.observer);
-            let telling = telling.clone();
-            let written = tokio::task::spawn_blocking(move || {
-                payload::of(
-                    &parsed,
-                    &nodes,
-                    &span,
-                    &sent,
-                    &options,
-                    &telling,
-                    counter.as_ref(),
-                )
-            });
-            let Ok(Some(payload)) = written.await else {
-                return;
-            };
-            let job = NewJob {
-                kind: PartKind::Chunk,
-                span,
-                message_tokens,
-                payload: payload.to_json(),
-                parts: Vec::new(),
-                model: exchange.model.clone(),
-                tip: track.nodes.last().map_or(span.to, |node| node.link),
-                tip_count: track.nodes.len(),
-                way: track.way,
-                urgency,
-            };
-            if !self.offer(track, &job).await {
-                return;
-            }
-        }
-    }
-
-    async fn reflect(
-        &self,
-        track: &mut Track,
-        parts: Vec<crate::memory::PartId>,
-        span: Span,
-        message_tokens: u32,
-    ) -> bool {
-        let settings = self.shop.settings.now();
-        let zone = track.zone.as_ref().unwrap_or(&settings.zone);
-        let job = NewJob {
-            kind: PartKind::Reflection,
-            span,
-            message_tokens,
-            payload: Wish {
-                zone: zone.iana_name().map(str::to_owned),
-                ..Wish::default()
-            }
-            .to_json(),
-            parts,
-            model: track.model.clone(),
-            tip: track.nodes.last().map_or(span.to, |node| node.link),
-            tip_count: track.nodes.len(),
-            way: track.way,
-            urgency: self.urgency(track, PartKind::Reflection),
-        };
-        self.offer(track, &job).await;
-        false
-    }
-
-    async fn shorten(&self, track: &mut Track, plan: &Plan, span: Span, sizes: (u32, u32)) -> bool {
-        match shorten(&self.shop, &track.scope, plan, span, sizes).await {
-            Ok(Some(part)) => {
-                track.settle(PartKind::Reflection, &span, &Settled::Written(part));
-                true
-            }
-            Ok(None) => false,
-            Err(error) => {
-                track.stale = true;
-                failed("a log could not be shortened", &error);
-                false
-            }
-        }
-    }
-
-    /// Whether somebody does the job, or has done it.
-    async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
-        let offered = self
-            .shop
-            .store
-            .offer(&track.scope, job, self.shop.clock.now_ms())
-            .await;
-        match offered {
-            Ok(taken @ (Offered::New | Offered::Known)) => {
-                // Somebody else does it, or has done it: another chain here, another process.
-                track.stale |= taken == Offered::Known;
-                if job.kind == PartKind::Chunk {
-                    self.shop.recall.taken(&track.scope, job.span.to);
-                }
-                track.work.push(Work {
-                    kind: job.kind,
-                    span: job.span,
-                    state: WorkState::Fresh,
-                });
-                if self.shop.recall.resume(&track.scope, job.span.to) {
-                    pause_changed("resumed", track, job);
-                }
-                self.wake.notify_one();
-                true
-            }
-            Ok(Offered::Paused) => {
-                track.paused = true;
-                if self.shop.recall.pause(&track.scope, job.span.to) {
-                    pause_changed("paused", track, job);
-                }
-                false
-            }
-            Ok(Offered::Forgotten) => {
-                track.stale = true;
-                false
-            }
-            Err(error) => {
-                failed("a job could not be queued", &error);
-                false
-            }
-        }
-    }
-
     /// Holds ready what is sent if the next request asks another model, where that is configured.
     async fn stand_by(&self, track: &Track) {
         let settings = self.shop.settings.now();
@@ -575,17 +424,6 @@ impl Recorder {
             }
         }
     }
-}
-
-fn pause_changed(change: &'static str, track: &Track, job: &NewJob) {
-    metrics::counter!(telemetry::OBSERVER_PAUSES, "change" => change).increment(1);
-    tracing::info!(
-        tenant = %track.scope.tenant_label(),
-        lineage = track.lineage,
-        observed = job.span.from_count,
-        messages = track.nodes.len(),
-        "observing {change}: the Observer is shown at most 1.5 times what is new"
-    );
 }
 
 fn failed(what: &'static str, error: &StoreError) {

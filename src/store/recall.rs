@@ -10,20 +10,19 @@
 //! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
 
 mod crowds;
+mod known;
 mod pins;
 mod settled;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::crowds::Crowds;
-use self::pins::Pins;
-use self::settled::Place;
-use super::{Carried, Found, Probes, Store, StoreError, Traces, Used};
-use crate::history::{History, Item, Link, Mark, Scope, Stand, anchor};
-use crate::memory::place::{Evidence, Sighting, Step, StoredView, decide};
+use self::known::{Known, anchors, weight};
+use super::{Carried, Probes, Store, StoreError, Traces, Used};
+use crate::history::{History, Link, Mark, Scope, Stand};
+use crate::memory::place::{Sighting, Step, decide};
 use crate::memory::select::Before;
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta, Trim};
 
@@ -94,42 +93,6 @@ impl Lookup {
             }) => Before::With(*id),
         }
     }
-}
-
-/// Links are seeded by their scope; the tenant stands beside them all the same (INV-OWN).
-type Key = ([u8; 32], Link);
-
-#[derive(Debug, Default)]
-struct Known {
-    seen: HashSet<Key>,
-    ends: HashMap<Key, Vec<SnapshotMeta>>,
-    pins: Pins,
-    /// Ends of the ranges at which observing stands still.
-    paused: HashSet<Key>,
-    texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
-    /// Messages, and by what those that do not continue their chain find them.
-    steps: HashMap<Key, Step>,
-    anchors: HashMap<([u8; 32], Mark), Link>,
-    views: HashMap<Key, StoredView>,
-    /// Requests that went out as views and are not recorded, by the last link of what was sent.
-    held: HashMap<Key, Arc<Sighting>>,
-    /// Ends of ranges that are observed or wait for it.
-    taken: HashSet<Key>,
-    bytes: usize,
-}
-
-/// Messages of a request whose anchors are looked up, the latest first. A request that is not known
-/// by one of them is not known.
-const ANCHORS: usize = 96;
-
-/// Anchors of `client` from the message at `from` on, the latest first, each with its place.
-fn anchors(client: &History, from: usize) -> impl Iterator<Item = (Mark, usize)> {
-    let root = client.root();
-    let from = from.max(1).max(client.len().saturating_sub(ANCHORS));
-    (from..client.len()).rev().filter_map(move |place| {
-        let item = |at: usize| Item::of(&root, &client.turns()[at].message);
-        anchor(&root, &item(place - 1), &item(place)).map(|mark| (mark, place))
-    })
 }
 
 /// The cache in front of a [`Store`].
@@ -447,146 +410,6 @@ impl Recall {
     /// Drops everything: something was deleted from the store.
     pub fn clear(&self) {
         *self.known() = Known::default();
-    }
-}
-
-/// Roughly what a held sighting weighs: two chains.
-fn weight(seen: &Sighting) -> usize {
-    ENTRY * (seen.client.len() + seen.history.len() + 1)
-}
-
-impl Known {
-    /// Where `client` stands if it went out before and is pinned, recorded or not.
-    fn place(&self, scope: &Scope, client: &History) -> Place {
-        let Some(tip) = client.tip() else {
-            return Place::Open;
-        };
-        let key = (scope.tenant, tip);
-        if self.pins.of(&key).is_some() {
-            return Place::Own;
-        }
-        let pinned = |seen: &&Arc<Sighting>| {
-            let tip = seen.history.tip();
-            tip.is_some_and(|tip| self.pins.of(&(scope.tenant, tip)).is_some())
-        };
-        match self.held.get(&key).filter(pinned) {
-            Some(held) => Place::View(Box::new(Sighting::clone(held))),
-            None => Place::Open,
-        }
-    }
-
-    /// A held sighting is recorded.
-    fn let_go(&mut self, key: &Key) {
-        if let Some(gone) = self.held.remove(key) {
-            self.bytes = self.bytes.saturating_sub(weight(&gone));
-        }
-    }
-
-    /// What this process knows that `client` may stand on, and whether that is all there is if it
-    /// stands on nothing but its own chain.
-    fn evidence(&self, scope: &Scope, client: &History) -> (Evidence, bool) {
-        let mut evidence = Evidence::default();
-        let mut warm = false;
-        for (index, turn) in client.turns().iter().enumerate() {
-            let key = (scope.tenant, turn.link);
-            warm |= self.seen.contains(&key);
-            if self.steps.contains_key(&key) {
-                evidence.depth = index + 1;
-            }
-            if let Some(view) = self.views.get(&key) {
-                let base = self.path(scope, view.base);
-                evidence.view = Some((view.clone(), base));
-            }
-        }
-        let known = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
-        let hit = anchors(client, known.max(evidence.depth))
-            .find_map(|(mark, _)| self.anchors.get(&(scope.tenant, mark)));
-        if let Some(link) = hit {
-            evidence.path = self.path(scope, *link);
-        }
-        // What leads elsewhere and proves nothing may do so with what only the store knows.
-        let enough = warm && hit.is_none() && known <= evidence.depth;
-        (evidence, enough)
-    }
-
-    /// The path up to `link`; nothing unless it is known from its first message on.
-    fn path(&self, scope: &Scope, link: Link) -> Vec<Step> {
-        let root = Link::root(scope);
-        let mut path = Vec::new();
-        let mut at = link;
-        while at != root {
-            let key = (scope.tenant, at);
-            let Some(step) = self.steps.get(&key) else {
-                return Vec::new();
-            };
-            path.push(Step {
-                taken: step.taken || self.taken.contains(&key),
-                ..*step
-            });
-            at = step.parent;
-        }
-        path.reverse();
-        path
-    }
-
-    fn holds_seen(&self, scope: &Scope, history: &History) -> bool {
-        let mut turns = history.turns().iter();
-        turns.any(|turn| self.seen.contains(&(scope.tenant, turn.link)))
-    }
-
-    fn step(&mut self, scope: &Scope, step: &Step) {
-        let key = (scope.tenant, step.stand.link);
-        if self.steps.contains_key(&key) {
-            return;
-        }
-        self.charge(2 * ENTRY);
-        self.steps.insert(key, *step);
-        if let Some(anchor) = step.anchor {
-            self.anchors.insert((scope.tenant, anchor), step.stand.link);
-        }
-    }
-
-    /// Keeps what the store found, and says what it is evidence of.
-    fn learn_found(&mut self, scope: &Scope, found: Found) -> Evidence {
-        for meta in &found.snapshots {
-            self.learn(scope, meta);
-        }
-        let (hit, path) = found.path.unwrap_or_default();
-        let answered = found.answered.as_ref().map(|(_, path)| path.as_slice());
-        for step in path
-            .iter()
-            .chain(&found.base)
-            .chain(answered.unwrap_or_default())
-        {
-            self.step(scope, step);
-            if step.taken {
-                self.taken.insert((scope.tenant, step.stand.link));
-            }
-        }
-        let viewed = found.view.as_ref().map_or(0, |view| view.count);
-        Evidence {
-            depth: found.depth,
-            view: found.view.map(|view| (view, found.base)),
-            // What continues a view is known by it.
-            path: if hit >= viewed { path } else { Vec::new() },
-            answered: found.answered,
-        }
-    }
-
-    fn learn(&mut self, scope: &Scope, meta: &SnapshotMeta) {
-        let ends = self.ends.entry((scope.tenant, meta.to)).or_default();
-        if ends.iter().all(|known| known.id != meta.id) {
-            ends.push(meta.clone());
-            self.bytes += ENTRY;
-        }
-    }
-
-    /// Books `bytes`; over the budget everything goes (see the head of the file).
-    fn charge(&mut self, bytes: usize) {
-        if self.bytes + bytes > BUDGET {
-            *self = Self::default();
-        }
-        self.bytes += bytes;
     }
 }
 

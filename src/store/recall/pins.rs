@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::Key;
+use super::known::Key;
 use crate::store::Used;
 
 #[derive(Debug)]

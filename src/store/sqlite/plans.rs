@@ -37,7 +37,12 @@ const SMALL: [&str; 11] = [
 fn statements() -> Vec<(&'static str, &'static str)> {
     let sources = [
         include_str!("../sql.rs"),
+        include_str!("../sql/books.rs"),
         include_str!("../sql/find.rs"),
+        include_str!("../sql/forget.rs"),
+        include_str!("../sql/people.rs"),
+        include_str!("../sql/queue.rs"),
+        include_str!("../sql/timers.rs"),
         include_str!("../sql/wishes.rs"),
     ];
     let found: Vec<_> = sources

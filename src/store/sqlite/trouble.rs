@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::history::{Encoder, Role};
+use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
-use crate::store::Used;
+use crate::store::{Record, Store as _, Used};
 
 struct Disk {
     _folder: tempfile::TempDir,

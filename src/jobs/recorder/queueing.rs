@@ -1,0 +1,188 @@
+//! What follows for a conversation and takes a model: written down as jobs while the words are at hand.
+//! Also what takes none because no model helps. Called by the recorder alone.
+
+use std::sync::Arc;
+
+use super::{Recorder, failed};
+use crate::jobs::intake::Exchange;
+use crate::jobs::payload;
+use crate::jobs::reflector::Wish;
+use crate::jobs::shorten::shorten;
+use crate::jobs::track::{Settled, Track};
+use crate::memory::advance::{Plan, Work, WorkState};
+use crate::memory::{Node, PartKind, Span};
+use crate::store::{NewJob, Offered};
+use crate::telemetry;
+
+/// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
+/// is taken up in bounded steps.
+const OFFERS: usize = 64;
+
+impl Recorder {
+    pub(super) async fn observe(
+        &self,
+        track: &mut Track,
+        ranges: Vec<(Span, u32)>,
+        exchange: &Exchange,
+    ) {
+        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        let settings = self.shop.settings.now();
+        let telling = payload::Telling {
+            zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
+            pauses: settings.temporal_markers,
+        };
+        let urgency = self.urgency(track, PartKind::Chunk);
+        // In order: a range that is not taken leaves those after it without what comes before them.
+        for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
+            let places = span.from_count..span.to_count;
+            if places.clone().any(|place| exchange.sent(place).is_none()) {
+                // Said to be observed when the request came, and given up since.
+                return;
+            }
+            let sent: Vec<Option<usize>> = places
+                .map(|place| {
+                    exchange
+                        .sent(place)
+                        .filter(|_| !exchange.is_degraded(place))
+                })
+                .collect();
+            let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
+            let counter = Arc::clone(&self.shop.counter);
+            let options = Arc::clone(&settings.observer);
+            let telling = telling.clone();
+            let written = tokio::task::spawn_blocking(move || {
+                payload::of(
+                    &parsed,
+                    &nodes,
+                    &span,
+                    &sent,
+                    &options,
+                    &telling,
+                    counter.as_ref(),
+                )
+            });
+            let Ok(Some(payload)) = written.await else {
+                return;
+            };
+            let job = NewJob {
+                kind: PartKind::Chunk,
+                span,
+                message_tokens,
+                payload: payload.to_json(),
+                parts: Vec::new(),
+                model: exchange.model.clone(),
+                tip: track.nodes.last().map_or(span.to, |node| node.link),
+                tip_count: track.nodes.len(),
+                way: track.way,
+                urgency,
+            };
+            if !self.offer(track, &job).await {
+                return;
+            }
+        }
+    }
+
+    pub(super) async fn reflect(
+        &self,
+        track: &mut Track,
+        parts: Vec<crate::memory::PartId>,
+        span: Span,
+        message_tokens: u32,
+    ) -> bool {
+        let settings = self.shop.settings.now();
+        let zone = track.zone.as_ref().unwrap_or(&settings.zone);
+        let job = NewJob {
+            kind: PartKind::Reflection,
+            span,
+            message_tokens,
+            payload: Wish {
+                zone: zone.iana_name().map(str::to_owned),
+                ..Wish::default()
+            }
+            .to_json(),
+            parts,
+            model: track.model.clone(),
+            tip: track.nodes.last().map_or(span.to, |node| node.link),
+            tip_count: track.nodes.len(),
+            way: track.way,
+            urgency: self.urgency(track, PartKind::Reflection),
+        };
+        self.offer(track, &job).await;
+        false
+    }
+
+    pub(super) async fn shorten(
+        &self,
+        track: &mut Track,
+        plan: &Plan,
+        span: Span,
+        sizes: (u32, u32),
+    ) -> bool {
+        match shorten(&self.shop, &track.scope, plan, span, sizes).await {
+            Ok(Some(part)) => {
+                track.settle(PartKind::Reflection, &span, &Settled::Written(part));
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                track.stale = true;
+                failed("a log could not be shortened", &error);
+                false
+            }
+        }
+    }
+
+    /// Whether somebody does the job, or has done it.
+    async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
+        let offered = self
+            .shop
+            .store
+            .offer(&track.scope, job, self.shop.clock.now_ms())
+            .await;
+        match offered {
+            Ok(taken @ (Offered::New | Offered::Known)) => {
+                // Somebody else does it, or has done it: another chain here, another process.
+                track.stale |= taken == Offered::Known;
+                if job.kind == PartKind::Chunk {
+                    self.shop.recall.taken(&track.scope, job.span.to);
+                }
+                track.work.push(Work {
+                    kind: job.kind,
+                    span: job.span,
+                    state: WorkState::Fresh,
+                });
+                if self.shop.recall.resume(&track.scope, job.span.to) {
+                    pause_changed("resumed", track, job);
+                }
+                self.wake.notify_one();
+                true
+            }
+            Ok(Offered::Paused) => {
+                track.paused = true;
+                if self.shop.recall.pause(&track.scope, job.span.to) {
+                    pause_changed("paused", track, job);
+                }
+                false
+            }
+            Ok(Offered::Forgotten) => {
+                track.stale = true;
+                false
+            }
+            Err(error) => {
+                failed("a job could not be queued", &error);
+                false
+            }
+        }
+    }
+}
+
+fn pause_changed(change: &'static str, track: &Track, job: &NewJob) {
+    metrics::counter!(telemetry::OBSERVER_PAUSES, "change" => change).increment(1);
+    tracing::info!(
+        tenant = %track.scope.tenant_label(),
+        lineage = track.lineage,
+        observed = job.span.from_count,
+        messages = track.nodes.len(),
+        "observing {change}: the Observer is shown at most 1.5 times what is new"
+    );
+}
