@@ -178,8 +178,8 @@ async fn an_upstream_that_does_not_begin_to_answer_is_a_gateway_timeout() {
     let rig = Rig::start(&upstream.url(), |options| options.timeouts.head = SHORT);
     let mut client = rig.client().await;
     client.send(GET).await;
+    // On a busy machine the time may be over before the head was written: it is not waited for.
     let mut peer = upstream.accept().await;
-    peer.head().await;
     assert_eq!(
         told(&mut client).await,
         (
