@@ -7,8 +7,11 @@
 #[expect(dead_code, reason = "shared with another test binary")]
 mod rig;
 
+mod inflate;
+mod oracle;
 mod random;
 mod recorded;
+mod replayed;
 mod retried;
 mod stage;
 mod table;

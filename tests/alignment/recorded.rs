@@ -1,164 +1,196 @@
 //! The recordings of real clients, where they lie beside the project, in the order in which they were
-//! made: what does not go out was shown to the Observer, and the Observer is not shown things again
-//! and again. A table tells the rest.
+//! made and with texts long enough that memory comes into use. Each request is judged by what the
+//! provider got; a table tells the rest. Where a client gets no memory, the table says why.
 
-use std::collections::HashSet;
+use diarist::provider::Part;
 
-use diarist::provider::{Options, Part};
-use serde_json::Value;
-
+use crate::replayed::{Line, Play, Row, play};
 use crate::rig::Rig;
 
-const CLIENTS: [&str; 10] = [
-    "ai-sdk",
-    "aider",
-    "codex-via-litellm",
-    "continue",
-    "langchain",
-    "litellm",
-    "llm-cli",
-    "openai-agents",
-    "openai-python",
-    "opencode",
+/// A client, how many of its requests have memory at least, and the runs that have none, each with the
+/// reason.
+type Expected = (&'static str, usize, &'static [(&'static str, &'static str)]);
+
+const CLIENTS: [Expected; 10] = [
+    ("ai-sdk", 40, &[("num-aisdk", "two requests")]),
+    (
+        "aider",
+        14,
+        &[(
+            "aider-cache",
+            "four turns, the files behind the first edited in each",
+        )],
+    ),
+    ("codex-via-litellm", 4, &[]),
+    ("continue", 19, &[]),
+    ("langchain", 12, &[("num-langchain", "two requests")]),
+    ("litellm", 21, &[]),
+    ("llm-cli", 5, &[]),
+    ("openai-agents", 13, &[]),
+    ("openai-python", 30, &[]),
+    (
+        "opencode",
+        34,
+        &[(
+            "opencode-edit",
+            "five requests, of one to seven short messages",
+        )],
+    ),
 ];
 
-fn recording(client: &str) -> Option<Vec<Value>> {
+/// Requests that their client made wrong: a call without its result.
+const BROKEN: [(&str, usize); 1] = [("langchain", 5)];
+
+fn recording(client: &str) -> Option<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data/clients");
-    let lines = std::fs::read_to_string(format!("{folder}/{client}.jsonl")).ok()?;
-    Some(
-        lines
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect(),
-    )
+    std::fs::read_to_string(format!("{folder}/{client}.jsonl")).ok()
 }
 
-/// The words of a message as the Observer would be shown them: enough to know them by.
-fn words(message: &Value) -> Option<String> {
-    let said = match &message["content"] {
-        Value::String(said) => said.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
-        _ => return None,
-    };
-    let line = said.trim().lines().next()?.trim().to_owned();
-    // What redaction or escaping may change proves nothing here.
-    let plain = line.chars().all(|c| c.is_alphanumeric() || c == ' ');
-    (plain && line.len() >= 16).then_some(line)
-}
-
-#[derive(Debug, Default)]
-struct Row {
-    requests: usize,
-    refused: usize,
-    views: i64,
-    active: usize,
-    raw: usize,
-    left_out: usize,
-    calls: usize,
-    shown: i64,
-    confirmed: i64,
-}
-
-async fn number(rig: &Rig, query: &'static str) -> i64 {
-    use sqlx::ConnectOptions as _;
-    let file = rig.folder.path().join("diarist.db");
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
-    let mut database = options.connect().await.unwrap();
-    sqlx::query_scalar(query)
-        .fetch_one(&mut database)
-        .await
-        .unwrap()
-}
-
-async fn replay(lines: &[Value]) -> Row {
-    let rig = Rig::with(
-        Options::default(),
-        &[
-            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "1000"),
-            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
-        ],
-    )
-    .await;
-    let mut row = Row::default();
-    for line in lines {
-        row.requests += 1;
-        let mut body = line["body"].clone();
-        body["stream"] = Value::Bool(false);
-        body.as_object_mut().unwrap().remove("stream_options");
-        body["tools"].take();
-        body.as_object_mut().unwrap().remove("tools");
-        let headers: Vec<(&str, &str)> = ["x-session-id", "x-conversation-id"]
-            .into_iter()
-            .filter_map(|name| Some((name, line["headers"][name].as_str()?)))
-            .collect();
-        let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
-        rig.quiet().await;
-        if answer.status != 200 {
-            row.refused += 1;
+#[expect(clippy::print_stdout, reason = "the table is worth reading")]
+async fn all(how: Play) -> Vec<(Expected, Row)> {
+    println!("{how:?}\n{}", Row::TITLES);
+    let mut rows = Vec::new();
+    for expected in CLIENTS {
+        let Some(text) = recording(expected.0) else {
+            println!("{}: no recording beside the project", expected.0);
             continue;
-        }
-        row.active += usize::from(answer.memory().starts_with("active"));
-        let got = rig.provider.record_of(Part::Actor).pop().unwrap();
-        let sent = got.json().unwrap();
-        let sent: HashSet<String> = sent["messages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(Value::to_string)
-            .collect();
-        let shown: String = rig
-            .provider
-            .record_of(Part::Observer)
-            .iter()
-            .map(|entry| String::from_utf8_lossy(&entry.body).into_owned())
-            .collect();
-        for message in body["messages"].as_array().unwrap() {
-            if sent.contains(&message.to_string()) {
-                row.raw += 1;
-                continue;
-            }
-            row.left_out += 1;
-            if let Some(words) = words(message) {
-                assert!(
-                    shown.contains(&words),
-                    "{words:?} is neither sent nor observed"
-                );
-            }
-        }
+        };
+        let row = play(&Line::read_all(&text), how).await;
+        println!("{}", row.told(expected.0));
+        rows.push((expected, row));
     }
-    row.calls = rig.provider.record_of(Part::Observer).len();
-    row.views = number(&rig, "SELECT count(*) FROM views").await;
-    row.shown = number(&rig, "SELECT coalesce(sum(shown_tokens), 0) FROM accounts").await;
-    row.confirmed = number(
-        &rig,
-        "SELECT coalesce(sum(confirmed_tokens), 0) FROM accounts",
-    )
-    .await;
-    row
+    rows
+}
+
+/// What holds however it is played.
+fn check(client: &str, row: &Row) {
+    assert!(row.wrong.is_empty(), "{client}: {:#?}", row.wrong);
+    assert!(row.ratio() <= 150, "{client}: {}", row.told(client));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_clients_lose_nothing_and_cost_no_more_than_they_say() {
-    println!("client             requests refused views active    raw  left out  calls  shown/new");
-    for client in CLIENTS {
-        let Some(lines) = recording(client) else {
-            println!("{client}: no recording beside the project");
-            continue;
-        };
-        let row = replay(&lines).await;
-        println!(
-            "{client:18} {:8} {:7} {:5} {:6} {:6} {:9} {:6}  {}/{}",
-            row.requests,
+async fn every_client_gets_memory_and_loses_nothing() {
+    for ((client, least, without), row) in all(Play::default()).await {
+        check(client, &row);
+        assert!(row.active() >= least, "{client}: {}", row.told(client));
+        let expected = BROKEN.iter().find(|(name, _)| *name == client);
+        assert_eq!(
             row.refused,
-            row.views,
-            row.active,
-            row.raw,
-            row.left_out,
-            row.calls,
-            row.shown,
-            row.confirmed
+            expected.map_or(0, |(_, count)| *count),
+            "{client}"
         );
-        assert!(row.shown * 2 <= row.confirmed * 3, "{client}: {row:?}");
-        assert!(row.refused * 4 < row.requests, "{client}: {row:?}");
+        for (run, active) in row.runs() {
+            let why = without.iter().find(|(name, _)| *name == run);
+            assert_eq!(
+                active == 0,
+                why.is_some(),
+                "{run}: {active} with memory, {why:?}"
+            );
+        }
+        compacted(client, &row);
     }
+}
+
+/// Where a client put a summary in the place of what was said: the run, how many requests of it came
+/// before the first one that holds the summary and something new, and why the log does not go on there,
+/// if it does not.
+const COMPACTED: [(&str, &str, usize, Option<&str>); 3] = [
+    ("continue", "continue-compact", 5, None),
+    (
+        "opencode",
+        "opencode-compact2",
+        7,
+        Some("asked for with the history as one text; what was kept behind it stood in no request"),
+    ),
+    (
+        "aider",
+        "aider-restore-summarize",
+        1,
+        Some("asked for by another process, with a history read from a file, as one text"),
+    ),
+];
+
+/// Behind a summary the log goes on: what was said before it, and is not sent any more, is told.
+fn compacted(client: &str, row: &Row) {
+    for (_, run, before, why_not) in COMPACTED.iter().filter(|(name, ..)| *name == client) {
+        let seen: Vec<_> = row.seen.iter().filter(|seen| seen.run == *run).collect();
+        let (old, new) = seen.split_at(*before);
+        for (at, request) in new.iter().enumerate() {
+            let mut gone = request.told.difference(&request.sent);
+            let goes_on = gone.any(|mark| old.iter().any(|old| old.sent.contains(mark)));
+            assert_eq!(
+                goes_on,
+                why_not.is_none(),
+                "{run}: {at} behind it, {why_not:?}, {request:?}"
+            );
+        }
+    }
+}
+
+/// The strictest provider refuses many recordings as they are; none for what was made of it. From the
+/// middle on another process answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn strictly_judged_and_with_a_restart_in_the_middle() {
+    for ((client, ..), row) in all(Play {
+        strict: true,
+        restart: true,
+        ..Play::default()
+    })
+    .await
+    {
+        check(client, &row);
+        // aider says two things in a row, and has system messages everywhere.
+        assert!(
+            row.active() > 0 || row.seen.len() < 12,
+            "{client}: {}",
+            row.told(client)
+        );
+    }
+}
+
+/// The same with a Reflector at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn condensed_logs_cover_the_same() {
+    let mut reflections = 0;
+    for ((client, ..), row) in all(Play {
+        reflect: true,
+        ..Play::default()
+    })
+    .await
+    {
+        check(client, &row);
+        reflections += row.reflections;
+    }
+    assert!(reflections > 0 || recording("opencode").is_none());
+}
+
+/// Codex by itself speaks another protocol: no memory, and every byte as it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_chat_passes_untouched() {
+    let Some(text) = recording("codex-responses") else {
+        return;
+    };
+    let rig = Rig::small().await;
+    for line in Line::read_all(&text) {
+        let body = line.body.to_string();
+        let mut request = rig.client.post(rig.url("/v1/responses")).body(body.clone());
+        for (name, value) in &line.headers {
+            request = request.header(name, value);
+        }
+        let answer = request.send().await.unwrap();
+        assert!(
+            answer
+                .headers()
+                .get("x-diarist-memory")
+                .is_none_or(|m| m == "off")
+        );
+        let got = rig.provider.record_of(Part::Other).pop().unwrap();
+        assert_eq!(got.body, body);
+        assert_eq!(
+            got.headers["session-id"],
+            line.body["prompt_cache_key"].as_str().unwrap()
+        );
+    }
+    rig.quiet().await;
+    assert!(rig.provider.record_of(Part::Observer).is_empty());
 }

@@ -1,0 +1,214 @@
+//! Judges a request by the two bodies alone: what the client sent, and what the provider got. Each
+//! message has to be there, or its mark in the notes, and in one of the two only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diarist::provider::script;
+use serde_json::Value;
+
+use crate::inflate::{mark, marks};
+
+/// What became of the messages of one request.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// How many did not go out.
+    pub left_out: usize,
+    /// Left out, and nothing tells of them.
+    pub lost: Vec<String>,
+    /// Told twice, or told and sent; a pinned message may be both.
+    pub twice: Vec<String>,
+    /// Told, and the client no longer sends it.
+    pub gone: BTreeSet<String>,
+    /// Told, and nobody said it in this conversation.
+    pub foreign: BTreeSet<String>,
+    /// Sent, not the client's, or not in its order.
+    pub strange: Vec<String>,
+    /// All that the notes tell of.
+    pub told: BTreeSet<String>,
+}
+
+impl Judged {
+    pub fn is_wrong(&self) -> bool {
+        let none = self.lost.is_empty() && self.twice.is_empty();
+        !(none && self.foreign.is_empty() && self.strange.is_empty())
+    }
+}
+
+/// What the models of memory were shown so far.
+#[derive(Debug)]
+pub struct Shown {
+    /// Histories, to Observers.
+    pub history: String,
+    /// Logs, to Reflectors.
+    pub condensed: String,
+}
+
+/// Remembers what was said in the requests before.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// What a tool's result said when it was first sent.
+    results: BTreeMap<String, String>,
+    said: BTreeMap<String, BTreeSet<String>>,
+    /// In what shapes a mark was sent: a message that lost its calls is another message.
+    shapes: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn shape(message: &Value) -> String {
+    let calls = message["tool_calls"].as_array();
+    let ids: Vec<&Value> = calls
+        .into_iter()
+        .flatten()
+        .map(|call| &call["id"])
+        .collect();
+    format!("{} {ids:?}", message["role"])
+}
+
+impl Oracle {
+    /// What is known of `conversation` now includes these messages.
+    fn hear(&mut self, conversation: &str, messages: &[Value]) {
+        let said = self.said.entry(conversation.to_owned()).or_default();
+        for message in messages {
+            for mark in marks(&script::text(message)) {
+                let shapes = self.shapes.entry(mark.clone()).or_default();
+                shapes.insert(shape(message));
+                said.insert(mark);
+            }
+            if let (Some(id), Some(mark)) = (message["tool_call_id"].as_str(), mark(message)) {
+                self.results.entry(id.to_owned()).or_insert(mark);
+            }
+        }
+    }
+
+    /// The marks one of which has to be told where `message` is not sent.
+    fn known_by(&self, message: &Value) -> Vec<String> {
+        let first = message["tool_call_id"]
+            .as_str()
+            .and_then(|id| self.results.get(id).cloned());
+        mark(message).into_iter().chain(first).collect()
+    }
+
+    /// What became of `ours`, given what went out.
+    pub fn judge(
+        &mut self,
+        conversation: &str,
+        ours: &[Value],
+        sent: &[Value],
+        shown: &Shown,
+    ) -> Judged {
+        self.hear(conversation, ours);
+        let mut judged = Judged::default();
+        let (kept, inserted) = kept(ours, sent, &mut judged.strange);
+        let told: Vec<String> = inserted.iter().flat_map(|m| notes(m)).collect();
+        let times = |mark: &String| told.iter().filter(|told| *told == mark).count();
+
+        let known: Vec<Vec<String>> = ours.iter().map(|m| self.known_by(m)).collect();
+        let mut pinned = 0;
+        for (at, message) in ours.iter().enumerate() {
+            let by = &known[at];
+            let told = by.iter().map(times).max().unwrap_or_default();
+            let alone = known
+                .iter()
+                .filter(|other| other.first() == by.first())
+                .count()
+                == 1
+                && by.first().is_some_and(|mark| self.shapes[mark].len() == 1);
+            if kept[at] {
+                if told > 0 && alone {
+                    pinned += usize::from(message["role"] == "user");
+                    if message["role"] != "user" || pinned > 1 {
+                        judged.twice.push(format!("{by:?} is sent and told"));
+                    }
+                }
+                continue;
+            }
+            if let Some(text) = head(message)
+                && inserted.iter().any(|m| script::text(m).starts_with(&text))
+            {
+                // The notes were appended to it.
+                continue;
+            }
+            judged.left_out += 1;
+            let is_told = match words(message) {
+                // A line that a Reflector was shown may have become part of another.
+                _ if !by.is_empty() => {
+                    told > 0 || by.iter().any(|mark| shown.condensed.contains(mark))
+                }
+                // It bears no mark: a program wrote it.
+                Some(words) => shown.history.contains(&words),
+                None => true,
+            };
+            if !is_told {
+                judged.lost.push(format!("{by:?} at {at}"));
+            }
+            if told > 1 && alone {
+                judged.twice.push(format!("{by:?} is told {told} times"));
+            }
+        }
+        let present: BTreeSet<&String> = known.iter().flatten().collect();
+        let quoted: BTreeSet<String> = ours.iter().flat_map(|m| marks(&script::text(m))).collect();
+        let said = &self.said[conversation];
+        judged.told = told.into_iter().collect();
+        for mark in &judged.told {
+            if !said.contains(mark) {
+                judged.foreign.insert(mark.clone());
+            } else if !present.contains(mark) && !quoted.contains(mark) {
+                judged.gone.insert(mark.clone());
+            }
+        }
+        judged
+    }
+}
+
+fn head(message: &Value) -> Option<String> {
+    (message["role"] == "system").then(|| script::text(message))
+}
+
+/// Which of `ours` are in `sent`, and what is in `sent` besides.
+fn kept<'a>(
+    ours: &[Value],
+    sent: &'a [Value],
+    strange: &mut Vec<String>,
+) -> (Vec<bool>, Vec<&'a Value>) {
+    let tail = ours
+        .iter()
+        .rev()
+        .zip(sent.iter().rev())
+        .take_while(|(ours, sent)| ours == sent)
+        .count();
+    let behind = ours.len() - tail;
+    let mut kept: Vec<bool> = (0..ours.len()).map(|at| at >= behind).collect();
+    let mut inserted = Vec::new();
+    let mut at = 0;
+    for message in &sent[..sent.len() - tail] {
+        if let Some(found) = ours[at..behind].iter().position(|ours| ours == message) {
+            kept[at + found] = true;
+            at += found + 1;
+        } else if ours.contains(message) {
+            strange.push(format!("out of order: {:.200}", message.to_string()));
+        } else {
+            inserted.push(message);
+        }
+    }
+    (kept, inserted)
+}
+
+/// The marks that the notes in an inserted message tell of, without the hints at their end: these say
+/// once more where things stood.
+fn notes(inserted: &Value) -> Vec<String> {
+    let text = script::text(inserted);
+    let end = ["\n<current-task>\n", "\n<suggested-response>\n"]
+        .iter()
+        .filter_map(|tag| text.find(tag))
+        .min()
+        .unwrap_or(text.len());
+    marks(&text[..end])
+}
+
+/// The words of a message as an Observer would be shown them: enough to know them by.
+fn words(message: &Value) -> Option<String> {
+    let said = script::text(message);
+    let line = said.trim().lines().next()?.trim().to_owned();
+    // What redaction or escaping may change proves nothing here.
+    let plain = line.chars().all(|c| c.is_alphanumeric() || c == ' ');
+    (plain && line.len() >= 16).then_some(line)
+}

@@ -1,0 +1,317 @@
+//! Plays requests as they were recorded, with longer texts, and counts what came of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diarist::provider::{Ask, Options, Part, Rules, judge, script};
+use serde_json::Value;
+
+use crate::inflate::{Inflate, marks};
+use crate::oracle::{Oracle, Shown};
+use crate::rig::Rig;
+
+/// One request, and what the model had answered.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub run: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Value,
+    pub reply: Value,
+}
+
+impl Line {
+    /// Reads JSON Lines of `run`, `headers`, `body` and `server_replied`. Tools that were sent before
+    /// are written as `<same tools as line 2, …>`.
+    pub fn read_all(text: &str) -> Vec<Self> {
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        lines.iter().map(|line| Self::read(line, &lines)).collect()
+    }
+
+    fn read(line: &Value, all: &[Value]) -> Self {
+        let mut body = line["body"].clone();
+        if let Some(same) = body["tools"].as_str() {
+            let number = same.trim_start_matches("<same tools as line ");
+            let number: usize = number.split(',').next().unwrap().parse().unwrap();
+            body["tools"] = all[number - 1]["body"]["tools"].clone();
+        }
+        if body["tools"].is_null() {
+            body.as_object_mut().unwrap().remove("tools");
+        }
+        let headers = line["headers"].as_object().unwrap();
+        Self {
+            run: line["run"].as_str().unwrap().to_owned(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
+                .collect(),
+            body,
+            reply: line["server_replied"].clone(),
+        }
+    }
+
+    /// The conversation a run belongs to: one that is restored is the same one, and so is one in which
+    /// the calls have the same ids.
+    fn conversation(&self) -> String {
+        if self.run.starts_with("openai-python") {
+            return "openai-python".to_owned();
+        }
+        self.run.replace("-restore", "")
+    }
+}
+
+/// How requests are played.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Play {
+    /// Against the strictest provider.
+    pub strict: bool,
+    /// With another process from the middle on.
+    pub restart: bool,
+    /// With so little room for observations that they are condensed.
+    pub reflect: bool,
+}
+
+impl Play {
+    fn rules(self) -> Rules {
+        if self.strict {
+            Rules::strict()
+        } else {
+            Rules::default()
+        }
+    }
+
+    async fn rig(self) -> Rig {
+        let options = Options {
+            rules: self.rules(),
+            ..Options::default()
+        };
+        let (messages, observations) = if self.reflect {
+            ("2000", "1000")
+        } else {
+            ("1000", "20000")
+        };
+        // A strict provider wants one system message; what that costs where it has to be found out is
+        // tested elsewhere.
+        let placement = if self.strict {
+            "append_to_system"
+        } else {
+            "auto"
+        };
+        let settings = [
+            ("UPSTREAM__PLACEMENT", placement),
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", messages),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", observations),
+        ];
+        Rig::with(options, &settings).await
+    }
+}
+
+/// What came of one request.
+#[derive(Debug)]
+pub struct Seen {
+    pub run: String,
+    /// `reason` of the audit.
+    pub reason: String,
+    pub active: bool,
+    /// Marks that the notes tell of.
+    pub told: BTreeSet<String>,
+    /// Marks of this request.
+    pub sent: BTreeSet<String>,
+    pub left_out: usize,
+    pub gone: usize,
+}
+
+/// What came of a recording.
+#[derive(Debug, Default)]
+pub struct Row {
+    pub requests: usize,
+    /// The accepted ones, in order.
+    pub seen: Vec<Seen>,
+    /// Asked once and never gone on with: titles, summaries, dead ends.
+    pub side: usize,
+    pub refused: usize,
+    pub calls: usize,
+    pub reflections: usize,
+    /// Bytes of messages that the Observer was shown.
+    pub shown: usize,
+    /// Bytes of messages that were confirmed.
+    pub new: usize,
+    pub wrong: Vec<String>,
+}
+
+impl Row {
+    /// Requests with memory for this reason.
+    fn by(&self, reason: &str) -> usize {
+        let seen = self.seen.iter();
+        seen.filter(|seen| seen.active && seen.reason == reason)
+            .count()
+    }
+
+    pub fn active(&self) -> usize {
+        self.seen.iter().filter(|seen| seen.active).count()
+    }
+
+    /// What the Observer was shown for each byte that was new, in hundredths.
+    pub fn ratio(&self) -> usize {
+        (self.shown * 100).div_ceil(self.new.max(1))
+    }
+
+    /// How many requests have memory, run by run.
+    pub fn runs(&self) -> BTreeMap<&str, usize> {
+        let mut runs = BTreeMap::new();
+        for seen in &self.seen {
+            *runs.entry(seen.run.as_str()).or_default() += usize::from(seen.active);
+        }
+        runs
+    }
+
+    pub const TITLES: &str = "client             requests exact aligned compacted  raw side left out gone refused calls (refl.) shown/new wrong";
+
+    /// One line of the table.
+    pub fn told(&self, client: &str) -> String {
+        let (aligned, compacted) = (self.by("aligned"), self.by("compaction_link"));
+        format!(
+            "{client:18} {:8} {:5} {:7} {:9} {:4} {:4} {:8} {:4} {:7} {:5} {:7} {:6}.{:02} {:5}",
+            self.requests,
+            self.active() - aligned - compacted,
+            aligned,
+            compacted,
+            self.seen.len() - self.active(),
+            self.side,
+            self.seen.iter().map(|seen| seen.left_out).sum::<usize>(),
+            self.seen.iter().map(|seen| seen.gone).sum::<usize>(),
+            self.refused,
+            self.calls,
+            self.reflections,
+            self.ratio() / 100,
+            self.ratio() % 100,
+            self.wrong.len(),
+        )
+    }
+}
+
+fn messages(body: &Value) -> &[Value] {
+    body["messages"].as_array().unwrap()
+}
+
+/// Plays `lines` in order, each judged by the provider's record.
+pub async fn play(lines: &[Line], how: Play) -> Row {
+    let mut rig = how.rig().await;
+    let mut row = Row::default();
+    let mut oracle = Oracle::default();
+    let mut talks: BTreeMap<String, Inflate> = BTreeMap::new();
+    let mut accepted: Vec<Value> = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        if how.restart && at == lines.len() / 2 {
+            rig.restart().await;
+        }
+        row.requests += 1;
+        let talk = line.conversation();
+        let inflate = talks
+            .entry(talk.clone())
+            .or_insert_with(|| Inflate::of(&talk));
+        let mut body = line.body.clone();
+        inflate.request(&mut body);
+        let reply = inflate.reply(&line.reply);
+        rig.provider
+            .script(Part::Actor, move |_: &Ask<'_>| reply.clone());
+
+        let before = rig.provider.record_of(Part::Actor).len();
+        let headers: Vec<(&str, &str)> = line
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
+        rig.quiet().await;
+        let arrived = rig.provider.record_of(Part::Actor).split_off(before);
+        if answer.status != 200 {
+            row.refused += 1;
+            // Only what the client made wrong by itself is refused.
+            if judge(body.to_string().as_bytes(), &how.rules()).is_ok() {
+                row.wrong.push(format!("{at}: refused"));
+            }
+            continue;
+        }
+        if arrived.len() != 1 || !arrived[0].accepted() {
+            let refusal = arrived[0].refusal();
+            row.wrong.push(format!("{at}: {refusal:?} at first"));
+        }
+        let sent = arrived.last().unwrap().json().unwrap();
+        let judged = oracle.judge(&talk, messages(&body), messages(&sent), &shown(&rig));
+        if judged.is_wrong() {
+            row.wrong.push(format!("{at} ({}): {judged:?}", line.run));
+        }
+        row.seen.push(Seen {
+            run: line.run.clone(),
+            reason: reason(&rig),
+            active: answer.memory().starts_with("active"),
+            told: judged.told,
+            sent: marks(&body.to_string()).into_iter().collect(),
+            left_out: judged.left_out,
+            gone: judged.gone.len(),
+        });
+        accepted.push(body);
+    }
+    row.side = side_calls(&accepted);
+    row.calls = rig.provider.record_of(Part::Observer).len();
+    row.reflections = rig.provider.record_of(Part::Reflector).len();
+    let lengths: BTreeMap<&String, usize> = talks
+        .values()
+        .flat_map(|talk| talk.lengths.iter().map(|(mark, length)| (mark, *length)))
+        .collect();
+    row.shown = marks(&shown(&rig).history)
+        .iter()
+        .filter_map(|mark| lengths.get(mark))
+        .sum();
+    row.new = confirmed(&accepted)
+        .iter()
+        .filter_map(|mark| lengths.get(mark))
+        .sum();
+    row
+}
+
+/// What the models of memory were shown so far.
+fn shown(rig: &Rig) -> Shown {
+    let said = |part| {
+        let record = rig.provider.record_of(part);
+        let bodies = record.into_iter().map(|entry| entry.json().unwrap());
+        bodies.map(|body| script::text(messages(&body).last().unwrap()))
+    };
+    Shown {
+        history: said(Part::Observer)
+            .map(|said| said[said.rfind("history to observe").unwrap()..].to_owned())
+            .collect(),
+        condensed: said(Part::Reflector).collect(),
+    }
+}
+
+/// Requests whose newest message no later one repeats; but for the last.
+fn side_calls(bodies: &[Value]) -> usize {
+    let newest = |body: &Value| messages(body).last().cloned().unwrap();
+    let is_repeated = |at: usize| {
+        let newest = newest(&bodies[at]);
+        let mut later = bodies[at + 1..].iter();
+        later.any(|body| messages(body).contains(&newest))
+    };
+    (0..bodies.len().saturating_sub(1))
+        .filter(|at| !is_repeated(*at))
+        .count()
+}
+
+/// Marks of messages that were not the newest of a request.
+fn confirmed(bodies: &[Value]) -> BTreeSet<String> {
+    bodies
+        .iter()
+        .filter_map(|body| messages(body).split_last())
+        .flat_map(|(_, before)| before)
+        .flat_map(|message| marks(&message.to_string()))
+        .collect()
+}
+
+fn reason(rig: &Rig) -> String {
+    let lines = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    last["reason"].as_str().unwrap_or_default().to_owned()
+}
