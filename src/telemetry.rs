@@ -45,6 +45,8 @@ pub const SNAPSHOTS: &str = "diarist_snapshots_total";
 pub const RETENTION: &str = "diarist_observation_retention_ratio";
 /// Reflections asked for again because they lost too much.
 pub const REFLECTIONS_REMINDED: &str = "diarist_reflections_reminded_total";
+/// Reflections that lost more than they may, since there was no room for all that is important.
+pub const REFLECTIONS_LOSSY: &str = "diarist_reflections_lossy_total";
 /// Jobs that a worker ended. Labels: `kind`, `outcome`.
 pub const JOBS: &str = "diarist_jobs_total";
 /// Jobs waiting or running.
@@ -157,6 +159,10 @@ fn describe_memory() {
     describe_counter!(
         REFLECTIONS_REMINDED,
         "Reflections asked for again because they lost too much"
+    );
+    describe_counter!(
+        REFLECTIONS_LOSSY,
+        "Reflections that lost more than they may, since there was no room for all that is important"
     );
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
     describe_counter!(

@@ -31,6 +31,8 @@ mod hangups;
 mod identity;
 #[path = "memory/idle.rs"]
 mod idle;
+#[path = "memory/important.rs"]
+mod important;
 #[path = "memory/ladder.rs"]
 mod ladder;
 #[path = "memory/modes.rs"]

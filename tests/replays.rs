@@ -3,13 +3,23 @@
 //! some of its own.
 //!
 //! `DIARIST_REPLAY=all cargo test --release --test replays` plays every conversation in every mode;
-//! without it a sample is played.
+//! without it a sample is played. With `-- facts` behind it only the planted facts are looked for.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "memory/rig.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
 mod rig;
+#[path = "memory/tools.rs"]
+#[expect(dead_code, reason = "shared with another test binary")]
+mod tools;
+
+#[path = "replays/facts.rs"]
+mod facts;
+#[path = "replays/planted.rs"]
+mod planted;
+#[path = "replays/scribes.rs"]
+mod scribes;
 
 use std::path::Path;
 

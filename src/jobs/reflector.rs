@@ -9,7 +9,7 @@ use super::ask::ask;
 use super::failure::Failure;
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint};
-use crate::memory::reflect::{self, Attempt, Ladder, Outcome, ReflectInput, Source};
+use crate::memory::reflect::{self, Attempt, Ladder, Outcome, Partial, ReflectInput, Source};
 use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback};
 use crate::store::Job;
 use crate::telemetry;
@@ -43,7 +43,8 @@ impl Wish {
 
 /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
 /// the target. Of the answers that lost no more of what is of high priority than they may, the
-/// smallest is kept, whichever came last, and only if it is smaller than the log it replaces.
+/// smallest is kept, whichever came last, and only if it is smaller than the log it replaces. Where
+/// there is none and the log is over its budget, the one that lost least, the newest of it put back.
 pub(super) async fn reflect(
     shop: &Shop,
     settings: &Settings,
@@ -64,8 +65,14 @@ pub(super) async fn reflect(
     let counter = Arc::clone(&shop.counter);
     let from = policy.reflect_from;
     let whole = wish.asked || weight(&parts) >= policy.observation_tokens;
-    let log = off_the_runtime(move || Log::of(parts, (!whole).then_some(from), counter)).await?;
-    let log = Arc::new(log);
+    // What is important is lost only where the log has no room for it.
+    let budget = policy.observation_tokens;
+    let over = (weight(&parts) >= budget).then_some(budget);
+    let log = off_the_runtime(move || Log {
+        over,
+        ..Log::of(parts, (!whole).then_some(from), counter)
+    });
+    let log = Arc::new(log.await?);
 
     let mut model = phase.settings(&job.work.model, log.tokens).model;
     let zone = payload::zone(wish.zone.as_deref(), &settings.zone);
@@ -104,8 +111,22 @@ pub(super) async fn reflect(
             }
         }
     }
-    let Some((text, tokens)) = ladder.into_best() else {
-        return Err(failure.map_or(Failure::Hopeless, Failure::Call));
+    let best = ladder.best();
+    let enough = |tokens| over.is_none_or(|budget| tokens < budget);
+    let instead = ladder.partial().filter(|partial| {
+        let best = best.as_ref().map(|(_, tokens)| *tokens);
+        // Where a call failed, another try may lose nothing.
+        best.map_or(failure.is_none(), |tokens| {
+            !enough(tokens) && enough(partial.tokens)
+        })
+    });
+    let (text, tokens) = match (instead, best) {
+        (Some(partial), _) => {
+            lossy(job, &partial);
+            (partial.text, partial.tokens)
+        }
+        (None, Some(best)) => best,
+        (None, None) => return Err(failure.map_or(Failure::Hopeless, Failure::Call)),
     };
     let span = job.work.span;
     let limit = policy.observation_limit;
@@ -128,6 +149,18 @@ pub(super) async fn reflect(
         asked: wish.asked,
         evidence,
     })
+}
+
+/// Says that a reflection lost more than it may.
+fn lossy(job: &Job, partial: &Partial) {
+    metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
+    tracing::warn!(
+        tenant = %job.scope.tenant_label(),
+        messages = job.work.span.to_count,
+        tokens = partial.tokens,
+        lost = partial.loss,
+        "the log is full of what is important: the oldest of what the Reflector lost stays lost"
+    );
 }
 
 fn weight(parts: &[Part]) -> u32 {
@@ -159,6 +192,8 @@ struct Log {
     items: faithful::Source,
     tokens: u32,
     target: u32,
+    /// Its budget, where it is over that: rather something is lost than nothing condensed.
+    over: Option<u32>,
     counter: Arc<dyn TokenCounter>,
 }
 
@@ -187,6 +222,7 @@ impl Log {
             newer,
             tokens,
             source,
+            over: None,
             counter,
             parts,
         }
@@ -213,19 +249,51 @@ impl Log {
         };
         let report = self.items.check(&text);
         let lost: BTreeSet<usize> = report.hurt().collect();
-        let whole = |condensed: &str| {
-            let text = self.source.restore(&reflect::join(condensed, &self.newer));
-            let tokens = self.counter.count(&text);
-            (text, tokens)
+        let mended = (!lost.is_empty()).then(|| self.mended(&text, &lost));
+        let partial = match (&mended, self.over) {
+            (Some((_, all)), Some(budget)) if *all >= budget.min(self.tokens) => {
+                Some(self.partial(&text, &lost))
+            }
+            _ => None,
         };
-        let mended = (!lost.is_empty()).then(|| whole(&faithful::mend(&self.older, &text, &lost)));
-        let (text, tokens) = whole(&text);
+        let (text, tokens) = self.whole(&text);
         Some(Attempt {
             text,
             tokens,
             loss: report.retention.high.loss(),
             mended,
             missing: reflect::missing(&self.older, &report),
+            partial,
         })
+    }
+
+    /// The log that would be sent where this is what became of its older days, and its tokens.
+    fn whole(&self, condensed: &str) -> (String, u32) {
+        let text = self.source.restore(&reflect::join(condensed, &self.newer));
+        let tokens = self.counter.count(&text);
+        (text, tokens)
+    }
+
+    fn mended(&self, condensed: &str, lost: &BTreeSet<usize>) -> (String, u32) {
+        self.whole(&faithful::mend(&self.older, condensed, lost))
+    }
+
+    /// With as many of the lost lines put back as the target has room for, the newest first.
+    fn partial(&self, condensed: &str, lost: &BTreeSet<usize>) -> Partial {
+        let bare = self.whole(condensed).1;
+        let mut room = self.target.saturating_sub(bare);
+        loop {
+            let weigh = |line: &str| self.counter.count(line);
+            let back = faithful::newest(&self.older, lost, room, weigh);
+            let (text, tokens) = self.mended(condensed, &back);
+            // Days that come back weigh something too.
+            if tokens > self.target && !back.is_empty() {
+                room = room.saturating_sub((tokens - self.target).max(1));
+                continue;
+            }
+            let mended = faithful::mend(&self.older, condensed, &back);
+            let loss = self.items.check(&mended).retention.high.loss();
+            return Partial { text, tokens, loss };
+        }
     }
 }

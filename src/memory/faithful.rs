@@ -11,6 +11,7 @@ mod items;
 mod measure;
 mod mend;
 mod names;
+mod namesakes;
 mod numbers;
 mod spelling;
 
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 pub use items::{Feature, Item, Reader};
 pub use measure::{Missing, Report, Source, condensed, observed};
-pub use mend::mend;
+pub use mend::{mend, newest};
 
 /// What an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,7 @@ mod ladder;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-pub use ladder::{Ask, Attempt, Ladder, Verdict, accept, levels, start_level};
+pub use ladder::{Ask, Attempt, Ladder, Partial, Verdict, accept, levels, start_level};
 
 use super::faithful::{self, Report};
 use super::observe::add_instruction;

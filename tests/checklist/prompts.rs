@@ -136,6 +136,7 @@ fn attempt(tokens: u32) -> Attempt {
         loss: 0.0,
         mended: None,
         missing: String::new(),
+        partial: None,
     }
 }
 
@@ -148,7 +149,7 @@ fn nothing_usable() {
     }
     // Levels 1 to 4.
     assert_eq!(calls, 4);
-    assert_eq!(ladder.into_best(), None);
+    assert_eq!(ladder.best(), None);
 }
 
 fn nothing_and_then_something() {
@@ -157,7 +158,7 @@ fn nothing_and_then_something() {
     assert_eq!(ladder.ask().map(|ask| ask.level), Some(2));
     ladder.offer(attempt(12_000));
     assert_eq!(ladder.ask(), None);
-    assert_eq!(ladder.into_best(), Some(("* 12000".to_owned(), 12_000)));
+    assert_eq!(ladder.best(), Some(("* 12000".to_owned(), 12_000)));
 }
 
 fn what_the_reflector_is_told() {

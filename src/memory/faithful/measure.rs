@@ -1,8 +1,10 @@
 //! Looks for the items of one text in another.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::items::{Item, Reader, strip};
+use super::namesakes::{Known, Namesakes};
 use super::spelling::{is_common, pair, stem, words};
 use super::{Kind, Retention};
 
@@ -102,15 +104,20 @@ impl Source {
     }
 
     /// Each item once, however often it is said.
-    fn distinct(&self) -> Vec<&Found> {
-        let mut at: HashMap<(Kind, &str), usize> = HashMap::new();
+    fn distinct(&self, namesakes: &Namesakes) -> Vec<&Found> {
+        let mut at: HashMap<(Kind, Cow<'_, str>), usize> = HashMap::new();
         let mut distinct: Vec<&Found> = Vec::new();
         for found in &self.found {
-            match at.get(&(found.item.kind, found.item.key())) {
+            let identity = match namesakes.known(&found.item) {
+                Known::ByAny => Cow::Borrowed(found.item.key()),
+                Known::By(_) | Known::ByAll(_) => Cow::Owned(words(&found.item.text).join(" ")),
+            };
+            let identity = (found.item.kind, identity);
+            match at.get(&identity) {
                 Some(index) if found.high || !distinct[*index].high => distinct[*index] = found,
                 Some(_) => {}
                 None => {
-                    at.insert((found.item.kind, found.item.key()), distinct.len());
+                    at.insert(identity, distinct.len());
                     distinct.push(found);
                 }
             }
@@ -122,8 +129,13 @@ impl Source {
     pub fn check(&self, text: &str) -> Report {
         let index = Index::of(text, &self.reader);
         let mut report = Report::default();
-        for found in self.distinct() {
-            let kept = index.holds(&found.item);
+        let namesakes = Namesakes::of(self.found.iter().map(|found| &found.item));
+        for found in self.distinct(&namesakes) {
+            let kept = match namesakes.known(&found.item) {
+                Known::ByAny => index.holds(&found.item),
+                Known::By(keys) => keys.iter().any(|key| index.names(key)),
+                Known::ByAll(words) => index.says(&words),
+            };
             report.retention.add(found.item.kind, found.high, kept);
             if !kept {
                 report.missing.push(Missing {
@@ -199,20 +211,28 @@ impl Index {
         index
     }
 
+    /// Whether a name with this key is said.
+    fn names(&self, key: &str) -> bool {
+        let word = key.strip_prefix("w:").unwrap_or(key);
+        self.words.contains(word) || self.marks.contains(key)
+    }
+
+    /// Whether these words are said, one behind the other.
+    fn says<T: AsRef<str>>(&self, said: &[T]) -> bool {
+        match said {
+            [word] => self.words.contains(word.as_ref()),
+            said => said
+                .windows(2)
+                .all(|two| self.pairs.contains(&pair(two[0].as_ref(), two[1].as_ref()))),
+        }
+    }
+
     fn holds(&self, item: &Item) -> bool {
         match item.kind {
-            Kind::Name => item.keys.iter().any(|key| {
-                let word = key.strip_prefix("w:").unwrap_or(key);
-                self.words.contains(word) || self.marks.contains(key)
-            }),
+            Kind::Name => item.keys.iter().any(|key| self.names(key)),
             Kind::Quote => {
                 let said: Vec<&str> = item.key()["q:".len()..].split(' ').collect();
-                match said.as_slice() {
-                    [word] => self.words.contains(*word),
-                    said => said
-                        .windows(2)
-                        .all(|two| self.pairs.contains(&pair(two[0], two[1]))),
-                }
+                self.says(&said)
             }
             Kind::Done => {
                 let said: HashSet<&str> = item.key()["✅".len()..].split(' ').collect();

@@ -87,6 +87,32 @@ impl<'a> Day<'a> {
     }
 }
 
+/// Those of the lines of `log` at the places `lost` that fit into `room` tokens together, the newest
+/// first: a log that has no room for all is better without what is older. `weigh` gives the tokens
+/// of a line.
+pub fn newest(
+    log: &str,
+    lost: &BTreeSet<usize>,
+    room: u32,
+    weigh: impl Fn(&str) -> u32,
+) -> BTreeSet<usize> {
+    let lines: Vec<&str> = log.lines().collect();
+    let mut room = u64::from(room);
+    let mut fit = BTreeSet::new();
+    for index in lost.iter().rev() {
+        let Some(line) = lines.get(*index) else {
+            continue;
+        };
+        // One more token for the line break.
+        let weight = u64::from(weigh(line)) + 1;
+        if weight <= room {
+            room -= weight;
+            fit.insert(*index);
+        }
+    }
+    fit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +143,26 @@ mod tests {
         assert_eq!(mended("* all", &[6]), "* all\nDate: Mar 5, 2026\n* ✅ four");
         assert_eq!(mended("* all", &[]), "* all");
         assert_eq!(mended("", &[4]), "Date: Mar 4, 2026\n* 🔴 three");
+    }
+
+    #[test]
+    fn the_newest_come_back_first_as_many_as_fit() {
+        let lost = BTreeSet::from([1, 4, 6, 8]);
+        let fit = |room| {
+            let words = |line: &str| u32::try_from(line.split_whitespace().count()).expect("few");
+            newest(LOG, &lost, room, words)
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        // Each weighs four.
+        assert_eq!(fit(3), [] as [usize; 0]);
+        assert_eq!(fit(4), [8]);
+        assert_eq!(fit(11), [6, 8]);
+        assert_eq!(fit(16), [1, 4, 6, 8]);
+        // One that is too large is passed over.
+        let log = "* 🔴 one\n* 🔴 two\n* 🔴 a very long line indeed";
+        let weigh = |line: &str| u32::try_from(line.len()).expect("few");
+        let all = BTreeSet::from([0, 1, 2]);
+        assert_eq!(newest(log, &all, 21, weigh), BTreeSet::from([1]));
     }
 }

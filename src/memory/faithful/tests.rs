@@ -120,6 +120,25 @@ fn an_item_counts_once_and_as_its_heaviest() {
 }
 
 #[test]
+fn a_namesake_keeps_nobody() {
+    let log = "* 🔴 ask Anna Keller and Peter Keller\n* 🔴 then Anna Brandt\n* 🔴 Keller pays";
+    let gone = |after: &str| lost(log, after);
+    assert_eq!(gone(log), [] as [&str; 0]);
+    // Peter is known by his first name alone; of the other two each word is another's too.
+    assert_eq!(gone("* 🔴 Anna Keller pays, Brandt not"), ["Peter Keller"]);
+    assert_eq!(
+        gone("* 🔴 Keller pays"),
+        ["Anna Keller", "Peter Keller", "Anna Brandt"]
+    );
+    assert_eq!(
+        gone("* 🔴 Peter, Anna Keller, Anna Brandt"),
+        [] as [&str; 0]
+    );
+    // Who is the only one of that name is known by either word.
+    assert!(lost("* 🔴 ask Anna Keller", "* 🔴 ask Keller").is_empty());
+}
+
+#[test]
 fn of_a_transcript_only_the_users_words_count() {
     let transcript = "Date: Mar 4, 2026\nUser maria (14:05): order 4471\n  is 12 kg\nTool result search: 9999 hits\nAssistant: 8888\nUser: and 17 goats\n";
     let report = observed(transcript, "* 🔴 order 4471, goats");

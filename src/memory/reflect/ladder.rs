@@ -70,6 +70,20 @@ pub struct Attempt {
     pub mended: Option<(String, u32)>,
     /// What to remind the Reflector of; empty where nothing of high priority is missing.
     pub missing: String,
+    /// The same with as many of those lines put back as there is room for, where there is none for all
+    /// and something may be lost for once.
+    pub partial: Option<Partial>,
+}
+
+/// A log that lost more than it may, since otherwise it would not be smaller.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// The whole log that would be sent.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: u32,
+    /// The share of the items of high priority that it lost, 0 to 1.
+    pub loss: f64,
 }
 
 /// What to ask for next.
@@ -91,6 +105,7 @@ pub struct Ladder {
     target: u32,
     max_loss: f64,
     best: Option<(u32, String)>,
+    partial: Option<Partial>,
 }
 
 impl Ladder {
@@ -109,6 +124,7 @@ impl Ladder {
             target,
             max_loss,
             best: None,
+            partial: None,
         }
     }
 
@@ -132,6 +148,9 @@ impl Ladder {
     /// What lost too much is never kept as it is: the Reflector is reminded, and if that does not help,
     /// what is missing is put back. What lost little is mended too, where that costs nothing.
     pub fn offer(&mut self, attempt: Attempt) {
+        if let Some(partial) = attempt.partial {
+            self.keep_partial(partial);
+        }
         let faithful = attempt.loss <= self.max_loss;
         // Who did not shorten it is told to shorten it more, and of what is missing only later.
         let shorter = accept(attempt.tokens, self.input, self.target) != Verdict::Rejected;
@@ -161,6 +180,21 @@ impl Ladder {
         verdict
     }
 
+    /// Who reaches the target comes before who does not; of those, who lost less.
+    fn keep_partial(&mut self, partial: Partial) {
+        if accept(partial.tokens, self.input, self.target) == Verdict::Rejected {
+            return;
+        }
+        let rank = |partial: &Partial| (partial.tokens > self.target, partial.loss);
+        let better = self
+            .partial
+            .as_ref()
+            .is_none_or(|best| rank(&partial) < rank(best));
+        if better {
+            self.partial = Some(partial);
+        }
+    }
+
     fn climb(&mut self) {
         let level = self.next.as_ref().map_or(self.last, |ask| ask.level);
         self.next = (level < self.last).then_some(Ask {
@@ -171,8 +205,14 @@ impl Ladder {
 
     /// The smallest answer that is smaller than what it condenses and lost no more than it may, and its
     /// tokens.
-    pub fn into_best(self) -> Option<(String, u32)> {
-        self.best.map(|(tokens, text)| (text, tokens))
+    pub fn best(&mut self) -> Option<(String, u32)> {
+        self.best.take().map(|(tokens, text)| (text, tokens))
+    }
+
+    /// Where there is none: the answer that is smaller and lost least, with what there was room for put
+    /// back.
+    pub fn partial(&mut self) -> Option<Partial> {
+        self.partial.take()
     }
 }
 
@@ -191,6 +231,7 @@ mod tests {
             loss: 0.0,
             mended: None,
             missing: String::new(),
+            partial: None,
         }
     }
 
@@ -240,7 +281,7 @@ mod tests {
         assert_eq!(asked(&ladder), Some((4, None)));
         ladder.unusable();
         assert_eq!(asked(&ladder), None);
-        assert_eq!(ladder.into_best(), Some(("small".into(), 800)));
+        assert_eq!(ladder.best(), Some(("small".into(), 800)));
     }
 
     #[test]
@@ -249,7 +290,7 @@ mod tests {
         ladder.unusable();
         ladder.offer(faithful("good", 750));
         assert_eq!(asked(&ladder), None);
-        assert_eq!(ladder.into_best(), Some(("good".into(), 750)));
+        assert_eq!(ladder.best(), Some(("good".into(), 750)));
     }
 
     #[test]
@@ -259,7 +300,7 @@ mod tests {
         assert_eq!(asked(&ladder), Some((1, Some("what first lacks"))));
         ladder.offer(faithful("second", 700));
         assert_eq!(asked(&ladder), None);
-        assert_eq!(ladder.into_best(), Some(("second".into(), 700)));
+        assert_eq!(ladder.best(), Some(("second".into(), 700)));
     }
 
     #[test]
@@ -276,13 +317,13 @@ mod tests {
         assert_eq!(asked(&ladder), Some((2, None)), "and no more");
         ladder.offer(lossy("four", 100, 740));
         assert_eq!(asked(&ladder), None, "mended it is good enough");
-        assert_eq!(ladder.into_best(), Some(("four, mended".into(), 740)));
+        assert_eq!(ladder.best(), Some(("four, mended".into(), 740)));
 
         let mut hopeless = self::ladder();
         while hopeless.ask().is_some() {
             hopeless.offer(lossy("gutted", 100, 1_000));
         }
-        assert_eq!(hopeless.into_best(), None);
+        assert_eq!(hopeless.best(), None);
     }
 
     #[test]
@@ -293,10 +334,10 @@ mod tests {
         };
         let mut ladder = ladder();
         ladder.offer(little(740));
-        assert_eq!(ladder.into_best(), Some(("fine, mended".into(), 740)));
+        assert_eq!(ladder.best(), Some(("fine, mended".into(), 740)));
         let mut ladder = self::ladder();
         ladder.offer(little(800));
-        assert_eq!(ladder.into_best(), Some(("fine".into(), 700)));
+        assert_eq!(ladder.best(), Some(("fine".into(), 700)));
     }
 
     #[test]
@@ -315,5 +356,31 @@ mod tests {
             calls += 1;
         }
         assert_eq!(calls, 6, "four levels and two reminders");
+    }
+
+    #[test]
+    fn where_nothing_else_is_smaller_the_least_loss_is_kept() {
+        let with = |tokens, loss| Attempt {
+            partial: Some(Partial {
+                text: format!("{tokens} {loss}"),
+                tokens,
+                loss,
+            }),
+            ..lossy("gutted", 100, 1_000)
+        };
+        let mut ladder = ladder();
+        // Above the target, at it, at it with less lost, at it with more lost, and no smaller at all.
+        for (tokens, loss) in [
+            (760, 0.1),
+            (750, 0.3),
+            (700, 0.2),
+            (600, 0.25),
+            (1_000, 0.0),
+        ] {
+            ladder.offer(with(tokens, loss));
+        }
+        assert_eq!(ladder.best(), None);
+        assert_eq!(ladder.partial().map(|partial| partial.tokens), Some(700));
+        assert_eq!(ladder.partial(), None);
     }
 }

@@ -1,0 +1,382 @@
+//! Facts that were said must reach the model for as long as the conversation lasts, raw or observed; and
+//! where an Observer or a Reflector drops one, it is noticed.
+
+use std::collections::BTreeMap;
+
+use diarist::provider::{Conversation, Options, Part, Style};
+use serde_json::{Value, json};
+use sqlx::Row as _;
+
+use super::rig::Rig;
+use super::{all, conversations};
+use crate::planted::{Kind, Planted, notes, plant, strings};
+use crate::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
+
+/// Facts in one conversation at most.
+const FACTS: usize = 100;
+
+/// In the order of what is played without `DIARIST_REPLAY=all`: conversations whose names begin so, and
+/// how many of them.
+const SAMPLE: [(&str, usize); 4] = [
+    ("made", 4),
+    ("swe", 3),
+    ("tau-airline", 10),
+    ("tau-long", 1),
+];
+
+/// Messages of a sampled conversation at most.
+const SAMPLED: usize = 240;
+
+/// Conversations with a fact in every message, or in every so-manieth of a long one.
+fn planted() -> Vec<(Conversation, Vec<Planted>)> {
+    let mut played = conversations();
+    played.extend([
+        Conversation::generate(41, 60, Style::Coding),
+        Conversation::generate(42, 90, Style::Travel),
+    ]);
+    if !all() {
+        let mut left: BTreeMap<&str, usize> = SAMPLE.into();
+        played.retain(|conversation| {
+            let begins = |name: &&&str| conversation.id.starts_with(**name);
+            let name = SAMPLE.iter().map(|(name, _)| name).find(begins);
+            let left = left.get_mut(name.copied().unwrap_or(SAMPLE[0].0)).unwrap();
+            let plays = *left > 0;
+            *left -= usize::from(plays);
+            plays
+        });
+        for conversation in &mut played {
+            conversation.messages.truncate(SAMPLED);
+        }
+    }
+    let step = |conversation: &Conversation| conversation.messages.len().div_ceil(FACTS);
+    played
+        .iter()
+        .map(|conversation| plant(conversation, step(conversation)))
+        .collect()
+}
+
+/// Room for everything that must be kept: where there is none, even the most faithful must leave
+/// something out. Of what is not planted, a twentieth.
+fn room(conversation: &Conversation, facts: &[Planted]) -> String {
+    let said = Value::Array(conversation.messages.clone())
+        .to_string()
+        .len()
+        / 4;
+    (800 + 28 * facts.len() + said / 20).to_string()
+}
+
+async fn rig(observations: &str, settings: &[(&str, &str)]) -> Rig {
+    let all = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "1200"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", observations),
+    ];
+    Rig::with(Options::default(), &[&all, settings].concat()).await
+}
+
+/// Plays `conversation`, and looks after each turn for every fact that was sent. How many requests did
+/// without some message, and which facts were missing where.
+async fn missing(
+    rig: &Rig,
+    conversation: &Conversation,
+    facts: &[Planted],
+) -> (usize, Vec<(usize, String)>) {
+    let (mut shortened, mut missing) = (0, Vec::new());
+    for sent in conversation.requests() {
+        let body = conversation.request(sent, "gpt-test", false);
+        let answer = rig.send(&body).await;
+        let said = String::from_utf8_lossy(&answer.body).into_owned();
+        assert_eq!(answer.status, 200, "{} at {sent}: {said}", conversation.id);
+        let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+        let got = got.json().unwrap();
+        shortened += usize::from(answer.memory().starts_with("active"));
+        let text = strings(&got["messages"]);
+        let gone = facts
+            .iter()
+            .filter(|fact| fact.at < sent && !text.contains(&fact.words));
+        missing.extend(gone.map(|fact| (sent, fact.words.clone())));
+        rig.quiet().await;
+        rig.provider.forget_bodies();
+    }
+    (shortened, missing)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_planted_fact_is_ever_missing() {
+    let (mut requests, mut shortened, mut sought, mut reflections) = (0, 0, 0, 0);
+    let played = planted();
+    for (conversation, facts) in &played {
+        let mut rig = rig(&room(conversation, facts), &[]).await;
+        rig.provider.script(Part::Observer, Extracting);
+        rig.provider.script(Part::Reflector, Condensing);
+        let (short, missing) = missing(&rig, conversation, facts).await;
+        let few = &missing[..missing.len().min(5)];
+        let count = missing.len();
+        assert_eq!(missing, [], "{}: {count}, {few:?}", conversation.id);
+        for sent in conversation.requests() {
+            requests += 1;
+            sought += facts.iter().filter(|fact| fact.at < sent).count();
+        }
+        shortened += short;
+        let written = "SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'";
+        reflections += rig.number(written).await;
+        rig.stop().await;
+    }
+    tell(&format!(
+        "{} conversations, {} facts: {requests} requests, {shortened} of them with observations, \
+         {reflections} reflections; looked for a fact {sought} times, missed none",
+        played.len(),
+        played.iter().map(|(_, facts)| facts.len()).sum::<usize>(),
+    ));
+    assert!(
+        shortened * 3 > requests && reflections > 3,
+        "memory was at work"
+    );
+}
+
+/// What was dropped, what was noticed, and what was called lost without having been dropped.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    dropped: usize,
+    noticed: usize,
+    wrong: usize,
+}
+
+impl Count {
+    fn add(&mut self, dropped: usize, noticed: usize) {
+        self.dropped += dropped;
+        self.noticed += noticed.min(dropped);
+        self.wrong += noticed.saturating_sub(dropped);
+    }
+
+    fn told(&self) -> String {
+        let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
+        format!(
+            "{} dropped, precision {:.3}, recall {:.3}",
+            self.dropped,
+            share(self.noticed, self.noticed + self.wrong),
+            share(self.noticed, self.dropped)
+        )
+    }
+}
+
+/// Lost items of one kind, by the retention that stands with a part.
+fn lost(retention: &Value, kind: &str) -> usize {
+    let number = |at: usize| retention[kind][at].as_u64().unwrap_or(0);
+    usize::try_from(number(1) - number(0)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn facts_that_an_observer_drops_are_noticed() {
+    let mut counts: BTreeMap<Kind, Count> = BTreeMap::new();
+    let mut ratio = false;
+    for (conversation, facts) in planted() {
+        let goes = |fact: &&Planted| !fact.number.is_multiple_of(3);
+        let dropped: Vec<&Planted> = facts.iter().filter(goes).collect();
+        let mut rig = rig("20000", &[]).await;
+        let words = dropped.iter().map(|fact| fact.words.clone()).collect();
+        rig.provider.script(Part::Observer, Dropping { words });
+        rig.play(&conversation).await;
+
+        // The leading system message is not counted.
+        let head = usize::from(conversation.messages[0]["role"] == "system");
+        let mut database = rig.database().await;
+        let chunks =
+            sqlx::query("SELECT from_count, to_count, retention FROM parts WHERE kind = 'chunk'");
+        for row in chunks.fetch_all(&mut database).await.unwrap() {
+            let [from, to] =
+                [0, 1].map(|at| usize::try_from(row.get::<i64, _>(at)).unwrap() + head);
+            let retention: Value = serde_json::from_str(row.get(2)).unwrap();
+            for kind in Kind::ALL {
+                let here = dropped.iter().filter(|fact| {
+                    fact.kind == kind && fact.by_user && (from..to).contains(&fact.at)
+                });
+                let (here, noticed) = (here.count(), lost(&retention, kind.name()));
+                if here != noticed {
+                    let at = format!("{} {from}-{to}", conversation.id);
+                    tell(&format!(
+                        "{at}: {kind:?}: {here} dropped, {noticed} noticed"
+                    ));
+                }
+                counts.entry(kind).or_default().add(here, noticed);
+            }
+        }
+        ratio |= rig
+            .metrics()
+            .await
+            .contains("diarist_observation_retention_ratio_bucket{");
+        rig.stop().await;
+    }
+    let mut sum = Count::default();
+    for (kind, count) in &counts {
+        tell(&format!("{kind:?}: {}", count.told()));
+        sum.dropped += count.dropped;
+        sum.noticed += count.noticed;
+        sum.wrong += count.wrong;
+    }
+    tell(&format!(
+        "dropped by an Observer, all kinds: {}",
+        sum.told()
+    ));
+    assert!(ratio, "the metrics tell how much is kept");
+    assert!(counts.values().all(|count| count.dropped > 5), "{counts:?}");
+    assert_eq!((sum.noticed, sum.wrong), (sum.dropped, 0), "{counts:?}");
+}
+
+/// What the Reflector was told of, what was gone from what it wrote, and what became of it.
+struct Reflected {
+    /// Asked again with a list, and how many of what it dropped was on it.
+    reminders: usize,
+    listed: Count,
+    /// By the retention of what was kept in the end.
+    kept: Count,
+    missing: Vec<(usize, String)>,
+    /// As the metrics count them.
+    counted: f64,
+}
+
+/// A conversation whose Reflector drops every third fact, where so much of what matters may be lost.
+async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) -> Reflected {
+    let settings = [("MEMORY__REFLECTION__MAX_LOSS", may)];
+    let mut rig = rig(&room(conversation, facts), &settings).await;
+    let goes = facts.iter().filter(|fact| fact.number % 3 == 1);
+    let words: Vec<String> = goes.map(|fact| fact.words.clone()).collect();
+    rig.provider.script(Part::Observer, Extracting);
+    let forgetting = Forgetting {
+        words: words.clone(),
+        lines: may == "0",
+    };
+    rig.provider.script(Part::Reflector, forgetting);
+    let mut reflected = Reflected {
+        reminders: 0,
+        listed: Count::default(),
+        kept: Count::default(),
+        missing: Vec::new(),
+        counted: 0.0,
+    };
+    let mut seen = 0;
+    for sent in conversation.requests() {
+        let body = conversation.request(sent, "gpt-test", false);
+        assert_eq!(rig.send(&body).await.status, 200);
+        let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+        let text = strings(&got.json().unwrap()["messages"]);
+        let gone = facts
+            .iter()
+            .filter(|fact| fact.at < sent && !text.contains(&fact.words));
+        reflected
+            .missing
+            .extend(gone.map(|fact| (sent, fact.words.clone())));
+        rig.quiet().await;
+        let calls = rig.provider.record_of(Part::Reflector);
+        for call in &calls[seen..] {
+            let shown = strings(&call.json().unwrap()["messages"]);
+            if shown.contains("\n<missing-") {
+                let log = shown.split("\n<missing-").next().unwrap();
+                let dropped = words.iter().filter(|words| log.contains(words.as_str()));
+                reflected.reminders += 1;
+                reflected
+                    .listed
+                    .add(dropped.count(), reminded(&shown, &words).len());
+            }
+        }
+        seen = calls.len();
+        rig.provider.forget_bodies();
+    }
+    let mut database = rig.database().await;
+    let written =
+        "SELECT text, retention, sources FROM parts WHERE kind = 'reflection' AND model <> 'code'";
+    for row in sqlx::query(written).fetch_all(&mut database).await.unwrap() {
+        let (text, retention): (String, String) = (row.get(0), row.get(1));
+        let before = "SELECT text FROM parts WHERE id IN (SELECT value FROM json_each($1))";
+        let before: Vec<String> = sqlx::query_scalar(before)
+            .bind(row.get::<String, _>(2))
+            .fetch_all(&mut database)
+            .await
+            .unwrap();
+        let before = before.join("\n");
+        let gone = facts
+            .iter()
+            .filter(|fact| before.contains(&fact.words) && !text.contains(&fact.words));
+        let retention: Value = serde_json::from_str(&retention).unwrap();
+        reflected.kept.add(gone.count(), lost(&retention, "high"));
+    }
+    let name = "diarist_reflections_reminded_total";
+    reflected.counted = rig.metric(name).await;
+    rig.stop().await;
+    reflected
+}
+
+/// Long enough to be condensed several times.
+fn long() -> Vec<(Conversation, Vec<Planted>)> {
+    let mut played = planted();
+    played.retain(|(conversation, _)| conversation.messages.len() >= 60);
+    played
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn facts_that_a_reflector_drops_are_asked_for_and_put_back() {
+    let (mut reminders, mut listed) = (0, Count::default());
+    for (conversation, facts) in long() {
+        let reflected = forgotten(&conversation, &facts, "0").await;
+        assert_eq!(reflected.missing, [], "{}", conversation.id);
+        assert_eq!(reflected.kept.dropped, 0, "{}", conversation.id);
+        // Counted by the process, which plays others too.
+        assert!(
+            reflected.counted >= reflected.reminders as f64,
+            "{}",
+            conversation.id
+        );
+        reminders += reflected.reminders;
+        listed.dropped += reflected.listed.dropped;
+        listed.noticed += reflected.listed.noticed;
+        listed.wrong += reflected.listed.wrong;
+    }
+    tell(&format!("{reminders} reminders: {}", listed.told()));
+    assert!(reminders > 3);
+    assert_eq!(
+        listed.noticed, listed.dropped,
+        "each reminder lists all that is gone"
+    );
+}
+
+/// Where anything may be lost, what was lost is written down all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn facts_that_a_reflector_may_drop_are_counted() {
+    let mut kept = Count::default();
+    for (conversation, facts) in long() {
+        let reflected = forgotten(&conversation, &facts, "1").await;
+        assert_eq!(reflected.reminders, 0, "{}", conversation.id);
+        kept.dropped += reflected.kept.dropped;
+        kept.noticed += reflected.kept.noticed;
+        kept.wrong += reflected.kept.wrong;
+    }
+    tell(&format!("dropped by a Reflector: {}", kept.told()));
+    assert!(kept.dropped > 10);
+    assert_eq!((kept.noticed, kept.wrong), (kept.dropped, 0));
+}
+
+#[test]
+fn every_kind_of_message_is_planted_in() {
+    let made = Conversation::generate(5, 60, Style::Coding);
+    let (planted, facts) = plant(&made, 1);
+    let said = |fact: &&Planted| strings(&planted.messages[fact.at]).contains(&fact.words);
+    assert_eq!(facts.iter().filter(said).count(), facts.len());
+    for role in ["user", "assistant", "tool"] {
+        let by = facts
+            .iter()
+            .filter(|fact| planted.messages[fact.at]["role"] == role);
+        assert!(by.count() > 10, "{role}");
+    }
+    let calls = facts.iter().filter(|fact| {
+        planted.messages[fact.at]["tool_calls"]
+            .to_string()
+            .contains("remark")
+    });
+    assert!(calls.count() > 3);
+    let all = strings(&json!(planted.messages));
+    assert!(notes(&all).len() >= facts.len() * 9 / 10);
+}
+
+#[expect(clippy::print_stdout, reason = "the numbers are the point")]
+fn tell(text: &str) {
+    println!("{text}");
+}

@@ -1,0 +1,149 @@
+//! Observers and Reflectors that keep what they are asked to remember, and such as do not.
+
+use diarist::provider::script::text;
+use diarist::provider::{Ask, Observer, Reflector, Reply, Script};
+
+use crate::planted::notes;
+
+/// What stands between the lines that fence `label` in the user's message.
+fn fenced(ask: &Ask<'_>, label: &str) -> String {
+    let shown = ask.text_of("user").join("\n");
+    let (open, close) = (format!("<{label}-"), format!("</{label}-"));
+    let inside = shown
+        .lines()
+        .skip_while(|line| !line.starts_with(&open))
+        .skip(1)
+        .take_while(|line| !line.starts_with(&close));
+    inside.collect::<Vec<_>>().join("\n")
+}
+
+fn with(reply: Reply, lines: &[String]) -> Reply {
+    let text = reply.content.unwrap_or_default();
+    let (before, after) = text.split_once("\n</observations>").unwrap();
+    let lines: String = lines.iter().map(|line| format!("\n{line}")).collect();
+    Reply::say(format!("{before}{lines}\n</observations>{after}"))
+}
+
+/// The provider's own Observer, which besides keeps every sentence that asks to be remembered, word for
+/// word and with high priority.
+pub struct Extracting;
+
+impl Script for Extracting {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let history = fenced(ask, "history");
+        let kept: Vec<String> = notes(&history)
+            .iter()
+            .map(|(_, said)| format!("* 🔴 {said}"))
+            .collect();
+        with(Observer::default().reply(ask), &kept)
+    }
+}
+
+/// The provider's own Reflector, which besides keeps every line that asks to be remembered.
+pub struct Condensing;
+
+impl Script for Condensing {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let mut kept = Vec::new();
+        let mut messages = ask.messages.to_vec();
+        for message in &mut messages {
+            let said = text(message);
+            let (notes, rest): (Vec<&str>, Vec<&str>) =
+                said.lines().partition(|line| !notes(line).is_empty());
+            kept.extend(notes.into_iter().map(str::to_owned));
+            message["content"] = rest.join("\n").into();
+        }
+        kept.sort_unstable();
+        kept.dedup();
+        let rest = Ask {
+            messages: &messages,
+            ..*ask
+        };
+        with(Reflector::default().reply(&rest), &kept)
+    }
+}
+
+/// An Observer that writes down all that users say, line by line, but for some of the facts.
+pub struct Dropping {
+    /// Which words it leaves out.
+    pub words: Vec<String>,
+}
+
+impl Script for Dropping {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let mut lines = Vec::new();
+        let mut says = false;
+        for line in fenced(ask, "history").lines() {
+            let first = !line.is_empty() && !line.starts_with(' ');
+            if line.starts_with("Date:") {
+                lines.push(line.to_owned());
+                continue;
+            }
+            if first {
+                says = line.starts_with("User");
+            }
+            if says && !line.trim().is_empty() {
+                let said = match line.split_once(": ") {
+                    Some((_, said)) if first => said,
+                    _ => line.trim_start(),
+                };
+                lines.push(format!("* 🟡 {}", without(said, &self.words)));
+            }
+        }
+        // Where no user says anything there is something to tell all the same.
+        lines.push("* 🟢 Work went on.".to_owned());
+        Reply::say(format!(
+            "<observations>\n{}\n</observations>",
+            lines.join("\n")
+        ))
+    }
+}
+
+/// `text` with each of `words` replaced by another word, quotes around it too.
+fn without(text: &str, words: &[String]) -> String {
+    let mut text = text.to_owned();
+    for words in words {
+        if text.contains(words.as_str()) {
+            text = text
+                .replace(&format!("\"{words}\""), "that")
+                .replace(words.as_str(), "that");
+        }
+    }
+    text
+}
+
+/// A Reflector that leaves out all that is of low priority, and some facts, whatever it is told.
+pub struct Forgetting {
+    /// Which words.
+    pub words: Vec<String>,
+    /// The lines they stand in go, not only they.
+    pub lines: bool,
+}
+
+impl Script for Forgetting {
+    fn reply(&self, ask: &Ask<'_>) -> Reply {
+        let log = fenced(ask, "history");
+        let gone = |line: &str| self.words.iter().any(|words| line.contains(words.as_str()));
+        let kept = log.lines().filter(|line| !line.contains('🟢'));
+        let kept = kept.filter(|line| !(self.lines && gone(line)));
+        let kept: Vec<String> = kept.map(|line| without(line, &self.words)).collect();
+        Reply::say(format!(
+            "<observations>\n{}\n</observations>",
+            kept.join("\n")
+        ))
+    }
+}
+
+/// What a reminder says is missing, as far as it lists one of `words`.
+pub fn reminded<'a>(shown: &str, words: &'a [String]) -> Vec<&'a str> {
+    let list = shown
+        .lines()
+        .skip_while(|line| !line.starts_with("<missing-"))
+        .skip(1)
+        .take_while(|line| !line.starts_with("</missing-"))
+        .filter(|line| !line.trim_start().starts_with("of: "))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let listed = words.iter().filter(|words| list.contains(words.as_str()));
+    listed.map(String::as_str).collect()
+}
