@@ -24,7 +24,9 @@ use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Pattern, Policy, render};
-use crate::proxy::identify::Sources;
+use crate::proxy::identify::token::{Key, Verifier};
+use crate::proxy::identify::users::{Proof, Users};
+use crate::proxy::identify::{Owners, Sources};
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
 use crate::proxy::{Limits, Memory, Overflow, Proxy, Turns};
@@ -101,7 +103,7 @@ impl App {
         );
         let memory = Memory {
             enabled: config.memory.enabled,
-            anonymous: config.server.listen.ip().is_loopback(),
+            owners: owners(config),
             sources: sources(config),
             recall,
             jobs,
@@ -354,6 +356,36 @@ fn rules(config: &Config) -> Rules {
 
 fn sources(config: &Config) -> Sources {
     Sources::of(&config.identity.headers, &config.identity.body_fields)
+}
+
+fn owners(config: &Config) -> Owners {
+    let users = config.identity.resource.as_ref().map(|users| Users {
+        header: users.header.clone(),
+        proof: match &users.set_by {
+            config::SetBy::TrustedProxy | config::SetBy::Application => Proof::Word,
+            config::SetBy::Signed(signature) => Proof::Token(verifier(signature)),
+        },
+    });
+    Owners {
+        anonymous: config.server.listen.ip().is_loopback(),
+        users,
+        subjects: config.identity.token.as_ref().map(verifier),
+    }
+}
+
+fn verifier(signature: &config::Signature) -> Verifier {
+    let keys = signature.keys.iter().map(|key| Key {
+        id: key.id.clone(),
+        key: key.key.clone(),
+        algorithms: key.algorithms.clone(),
+    });
+    Verifier {
+        keys: keys.collect(),
+        issuer: signature.issuer.clone(),
+        audience: signature.audience.clone(),
+        claim: signature.claim.clone(),
+        leeway: signature.leeway,
+    }
 }
 
 fn overflow(config: &Config) -> Overflow {

@@ -5,9 +5,9 @@
 //! [`Config`], which holds plain typed values that no other room has to check or default again.
 //! All that is wrong is collected and reported together, each with its key and its remedy.
 //!
-//! This room reads one file and nothing else: the environment comes in as a map, so that no test
-//! and no other room touches the process's own. It imports no other room; `app` maps the values
-//! into the rooms that want them.
+//! This room reads one file, and those that hold keys for tokens, and nothing else: the environment
+//! comes in as a map, so that no test and no other room touches the process's own. It imports no
+//! other room; `app` maps the values into the rooms that want them.
 
 mod asking;
 mod identity;
@@ -22,6 +22,7 @@ mod reference;
 mod reload;
 mod rules;
 mod settings;
+mod signature;
 mod thresholds;
 mod valid;
 mod validate;
@@ -37,9 +38,9 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Idle, Memory, MemoryMode, Models,
-    Observation, Overflow, Override, Phase, Placement, Redact, Reflection, Rule, Secret, Server,
-    Thresholds, Upstream,
+    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Identity, Idle, Key, Memory,
+    MemoryMode, Models, Observation, Overflow, Override, Phase, Placement, Redact, Reflection,
+    Rule, Secret, Server, SetBy, Signature, Thresholds, Upstream, Users,
 };
 
 /// What every environment variable of ours begins with.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+#[path = "config/identity.rs"]
+mod identity;
 #[path = "config/requests.rs"]
 mod requests;
 #[path = "config/thresholds.rs"]
@@ -371,7 +373,10 @@ fn the_place_of_a_phase_wins_over_the_common_one() {
 
 #[test]
 fn secrets_are_not_in_debug_output() {
-    let given = Given::file("[memory]\nbase_url = \"http://h/v1\"\napi_key = \"sk-hunter2\"");
+    let given = Given::file(
+        "[memory]\nbase_url = \"http://h/v1\"\napi_key = \"sk-hunter2\"\n\
+         [identity.token]\nsecret = \"hunter2 and some more bytes\"",
+    );
     let config = given.valid();
     assert!(!format!("{config:?}").contains("hunter2"));
     let file = given.file.as_ref().map(tempfile::NamedTempFile::path);
@@ -433,7 +438,8 @@ fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
 
 #[test]
 fn every_example_is_valid_where_it_stands() {
-    // memory.model excludes the models of the phases; everything else may stand together.
+    // memory.model excludes the models of the phases, a secret the file of keys; all else may stand
+    // together.
     let mut section = String::new();
     let lines = config::reference();
     let mut text = String::new();
@@ -444,6 +450,7 @@ fn every_example_is_valid_where_it_stands() {
         match line.strip_prefix('#') {
             Some(bare) if bare.is_empty() || bare.starts_with(' ') => {}
             Some(bare) if section == "[memory]" && bare.starts_with("model ") => {}
+            Some(bare) if bare.starts_with("keys_file ") => {}
             Some(bare) => text.push_str(&format!("{bare}\n")),
             None => text.push_str(&format!("{line}\n")),
         }

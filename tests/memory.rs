@@ -59,3 +59,5 @@ mod same;
 mod shown;
 #[path = "memory/streams.rs"]
 mod streams;
+#[path = "memory/users.rs"]
+mod users;

@@ -1,30 +1,129 @@
-//! The rules of `[identity]`: names that can stand in a request, and none that say who somebody is or
-//! let them in. Called by `validate`.
+//! The rules of `[identity]`: names that can stand in a request, none that say who somebody is or let
+//! them in, and who may say which user is talking. Called by `validate`.
 
 use http::HeaderName;
 
 use super::problem::Problem;
-use super::settings::RawIdentity;
-use super::valid::Identity;
-use super::written::{Checked, Wrong};
+use super::settings::{RawConfig, RawUsers};
+use super::signature::{Said, signature};
+use super::valid::{Identity, SetBy, Users};
+use super::written::{Checked, Reported, Wrong};
 
 /// Headers whose values must never be stored or shown, by name and by how names end.
 const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "cookie", "proxy-authorization"];
 const CREDENTIAL_ENDINGS: [&str; 5] = ["-api-key", "-auth", "-authorization", "-token", "-secret"];
 
+/// Of these, those that may hold a signed name: it is verified and never stored.
+const TOKEN_ENDING: &str = "-token";
+
 /// Fields that name a person: all conversations of one would be one.
 const PERSONS: [&str; 2] = ["user", "safety_identifier"];
 
-pub(super) fn identity(raw: &RawIdentity, problems: &mut Vec<Problem>) -> Checked<Identity> {
-    let headers = raw.headers.check(problems, |names| headers(names));
-    let body_fields = raw.body_fields.check(problems, |names| fields(names));
-    let task_headers = raw.task_headers.check(problems, |names| {
+pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Identity> {
+    let (names, said) = (&raw.identity, Said::from(&raw.token));
+    let headers = names.headers.check(problems, |names| headers(names));
+    let body_fields = names.body_fields.check(problems, |names| fields(names));
+    let task_headers = names.task_headers.check(problems, |names| {
         names.iter().map(|name| header(name)).collect()
     });
+    let resource = users(&raw.users, problems);
+    let token = signature(&said, problems);
     Ok(Identity {
         headers: headers?,
         body_fields: body_fields?,
         task_headers: task_headers?,
+        resource: resource?,
+        token: token?,
+    })
+}
+
+/// Who sets a header, before it is known whether that is enough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setter {
+    TrustedProxy,
+    Application,
+    Signed,
+}
+
+fn users(raw: &RawUsers, problems: &mut Vec<Problem>) -> Checked<Option<Users>> {
+    let named = raw.header.check_some(problems, |name| user_header(name));
+    let set_by = raw.set_by.check_some(problems, |text| set_by(text));
+    let signature = signature(&Said::from(raw), problems);
+    let (named, set_by, signature) = (named?, set_by?, signature?);
+    let keys = if raw.secret.value.is_some() {
+        &raw.secret.key
+    } else {
+        &raw.keys_file.key
+    };
+    let wrong = match (named, set_by, signature) {
+        (None, None, None) => return Ok(None),
+        (Some(header), Some(Setter::Signed), Some(signature)) => {
+            let set_by = SetBy::Signed(signature);
+            return Ok(Some(Users { header, set_by }));
+        }
+        (Some(header), Some(Setter::TrustedProxy), None) => {
+            let set_by = SetBy::TrustedProxy;
+            return Ok(Some(Users { header, set_by }));
+        }
+        (Some(header), Some(Setter::Application), None) => {
+            let set_by = SetBy::Application;
+            return Ok(Some(Users { header, set_by }));
+        }
+        (None, _, _) => raw.header.problem(
+            "no header is named in which users would be",
+            "name it, such as \"x-openwebui-user-id\", or remove what else this section says",
+        ),
+        (Some(_), None, _) => raw.set_by.problem(
+            "nobody says who sets the header: if clients can, each reaches the memory of all",
+            "write \"trusted-proxy\", \"application\" or \"signed\"",
+        ),
+        (Some(_), Some(Setter::Signed), None) => raw.set_by.problem(
+            "there is no key to verify signatures with",
+            "set secret or keys_file beside it",
+        ),
+        (Some(_), Some(_), Some(_)) => raw.set_by.problem(
+            format!("{keys} is set, but only what is signed is verified"),
+            "write set_by = \"signed\", or remove the key",
+        ),
+    };
+    problems.push(wrong);
+    Err(Reported)
+}
+
+fn set_by(text: &str) -> Result<Setter, Wrong> {
+    let remedy = "write \"trusted-proxy\", \"application\" or \"signed\"";
+    match text.trim() {
+        "trusted-proxy" => Ok(Setter::TrustedProxy),
+        "application" => Ok(Setter::Application),
+        "signed" => Ok(Setter::Signed),
+        "client" | "clients" | "browser" | "user" => Err(Wrong::new(
+            format!(
+                "what a {text} writes proves nothing: it could name any user and reach their memory"
+            ),
+            "have a proxy or a server of yours set the header, or a signed one; \
+             x-diarist-resource, which any client may write, parts users and shares nothing",
+        )),
+        _ => Err(Wrong::new(
+            format!("\"{text}\" says nothing of who sets it"),
+            remedy,
+        )),
+    }
+}
+
+/// A header that names a user. It is hashed, never stored; but what is part of the credential would
+/// make a tenant of each user, or of each token.
+fn user_header(name: &str) -> Result<HeaderName, Wrong> {
+    let name = name.trim();
+    if name.to_ascii_lowercase().ends_with(TOKEN_ENDING)
+        && let Ok(parsed) = name.parse()
+    {
+        return Ok(parsed);
+    }
+    header(name).map_err(|_| {
+        Wrong::new(
+            format!("\"{name}\" is no header that can name a user"),
+            "name one that carries no credential; for tokens in Authorization there is [identity.token]",
+        )
     })
 }
 

@@ -43,7 +43,7 @@ pub(super) enum Shown {
 impl Key {
     /// Whether the value may never be printed.
     pub(super) fn is_secret(&self) -> bool {
-        self.name == "api_key"
+        matches!(self.name, "api_key" | "secret")
     }
 }
 
@@ -182,6 +182,57 @@ settings! {
         /// Open WebUI's {{TASK}} in a header of your own: what is known of the conversation is sent, and
         /// nothing of the request is remembered. Rules (memory.rules) come first.
         task_headers: Vec<String> = Default(r#"["x-diarist-task", "x-openwebui-task"]"#),
+    }
+
+    /// Which user of your application is talking, where you can vouch for it. x-diarist-resource, which any
+    /// client can write, parts users from each other; only what is vouched for here may be shared between
+    /// the conversations of a user.
+    ["identity.resource"] users: RawUsers {
+        /// The header that names the user. Unset: nobody is vouched for.
+        header: Option<String> = Example(r#""x-openwebui-user-jwt""#),
+        /// Who sets it: "trusted-proxy" (a proxy in front of Diarist that takes away what clients write
+        /// there), "application" (a server of yours, and nobody else reaches the data port), or "signed"
+        /// (whoever it is: the value is a token, a JWT, that is verified by the keys below). Where it is
+        /// signed and does not hold, the request passes without memory.
+        set_by: Option<String> = Example(r#""signed""#),
+        /// The secret such tokens are signed with (HS256, HS384, HS512), at least 16 bytes; for Open WebUI the one
+        /// in its FORWARD_USER_INFO_HEADER_JWT_SECRET. Better kept in the environment:
+        /// DIARIST__IDENTITY__RESOURCE__SECRET.
+        secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
+        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. Read at
+        /// the start.
+        keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
+        /// Algorithms that are believed, such as "RS256". Empty: all those of the keys. Never "none".
+        algorithms: Vec<String> = Default("[]"),
+        /// Who has to have issued the token (its iss). Unset: anybody who has the key.
+        issuer: Option<String> = Example(r#""open-webui""#),
+        /// Whom it has to be for (its aud). Unset: a token that names an audience is not believed.
+        audience: Option<String> = Example(r#""diarist""#),
+        /// The claim that names the user.
+        claim: String = Default(r#""sub""#),
+        /// By how much clocks may differ. A token without exp is not believed.
+        leeway: Duration = Default(r#""30s""#),
+    }
+
+    /// Tokens (JWT) in the Authorization header whose subject is the tenant, so that a token that is renewed
+    /// every hour keeps its memory. What is no such token is a credential as always: hashed, whole. So is a
+    /// token that does not hold: the upstream judges it, and it reaches no memory but its own.
+    ["identity.token"] token: RawToken {
+        /// The secret they are signed with. Unset, and keys_file too: no token is looked at.
+        secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
+        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. Read at
+        /// the start.
+        keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
+        /// Algorithms that are believed. Empty: all those of the keys. Never "none".
+        algorithms: Vec<String> = Default("[]"),
+        /// Who has to have issued the token (its iss). Unset: anybody who has the key.
+        issuer: Option<String> = Example(r#""https://login.example.com/""#),
+        /// Whom it has to be for (its aud). Unset: a token that names an audience is not believed.
+        audience: Option<String> = Example(r#""diarist""#),
+        /// The claim that names the tenant.
+        claim: String = Default(r#""sub""#),
+        /// By how much clocks may differ. A token without exp is not believed.
+        leeway: Duration = Default(r#""30s""#),
     }
 
     /// Memory. Model, base_url and api_key set here hold for both phases.

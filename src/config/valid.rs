@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use jiff::tz::TimeZone;
+use jsonwebtoken::{Algorithm, DecodingKey};
 use regex::Regex;
 use secrecy::SecretString;
 use url::Url;
@@ -115,6 +116,50 @@ pub struct Identity {
     pub body_fields: Vec<String>,
     /// Headers that name a task beside the conversation.
     pub task_headers: Vec<HeaderName>,
+    /// How users of the application are known, where the operator vouches for it.
+    pub resource: Option<Users>,
+    /// Tokens whose subject is the tenant.
+    pub token: Option<Signature>,
+}
+
+/// Where a user of the application is named.
+#[derive(Debug, Clone)]
+pub struct Users {
+    pub header: HeaderName,
+    pub set_by: SetBy,
+}
+
+/// Who writes a header that users are known by.
+#[derive(Debug, Clone)]
+pub enum SetBy {
+    /// A proxy that takes away what clients write there.
+    TrustedProxy,
+    /// A server of the operator's, the only one that reaches the data port.
+    Application,
+    /// Whoever it is: it holds a token that is verified.
+    Signed(Signature),
+}
+
+/// Which tokens are believed, and what they say.
+#[derive(Debug, Clone)]
+pub struct Signature {
+    /// Never empty.
+    pub keys: Vec<Key>,
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    /// The claim that names somebody; not empty.
+    pub claim: String,
+    pub leeway: Duration,
+}
+
+/// A key, and by which algorithms of its kind.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// By which a token names it.
+    pub id: Option<String>,
+    pub key: DecodingKey,
+    /// All of the key's own family; never empty.
+    pub algorithms: Vec<Algorithm>,
 }
 
 /// Memory: whether, and by which numbers. The scope is always the thread.

@@ -33,7 +33,7 @@ pub(super) fn validate(
         .check(problems, |text| placement(text));
     let database = database(&raw.store, env, problems);
     let audit = raw.audit.path.check(problems, |text| audit(text));
-    let identity = identity::identity(&raw.identity, problems);
+    let identity = identity::identity(raw, problems);
     let memory = memory::validate(raw, problems);
 
     if let (Ok(server), Ok(url)) = (&server, &base_url)

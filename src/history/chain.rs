@@ -18,9 +18,14 @@ impl Scope {
     /// where there is one, of `resource`.
     pub fn of(credential: &[u8], resource: Option<&[u8]>) -> Self {
         Self {
-            tenant: blake3::derive_key("diarist 2026-11 tenant", credential),
+            tenant: Self::tenant_of(credential),
             resource: resource.map(|r| blake3::derive_key("diarist 2026-11 resource", r)),
         }
+    }
+
+    /// The tenant that presents `credential`, all of it.
+    pub fn tenant_of(credential: &[u8]) -> [u8; 32] {
+        blake3::derive_key("diarist 2026-11 tenant", credential)
     }
 
     /// The resource as the store keeps it: empty for none.

@@ -1,42 +1,29 @@
 //! Who is talking, and whether memory may serve them.
 //!
-//! The owner is decided from headers and query alone, before the body is read; what the client calls the
-//! conversation ([mod@thread]) comes after. A key groups requests, it does not admit: what memory a request
-//! gets is decided by its content (see `memory::select`). Called by `remember`.
+//! The owner is decided from headers and query alone, before the body is read: the tenant by its
+//! credential, or by a token that is verified ([`token`]); then whether the operator gave it another's
+//! name ([`Owners::aliases`]); then the user of the application ([`users`]). What the client calls the conversation
+//! ([mod@thread]) comes after. A key groups requests, it does not admit: what memory a request gets is
+//! decided by its content (see `memory::select`). Called by `remember`.
 
+mod credential;
 pub mod sources;
 mod thread;
+pub mod token;
+pub mod users;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
 
 use jiff::tz::TimeZone;
 
+use self::credential::credential;
+use self::token::{Flaw, Verifier};
+use self::users::{Resource, Users};
 use crate::history::Scope;
 
 pub use self::sources::Sources;
 pub use self::thread::{Thread, thread};
-
-/// Headers that carry a credential by name, and by how their names end: gateways have their own
-/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
-/// insist on. All that are present count, whole: two credentials that share a beginning are two
-/// tenants.
-const CREDENTIALS: [&str; 2] = ["authorization", "api-key"];
-const CREDENTIAL_ENDINGS: [&str; 3] = ["-api-key", "-auth", "-authorization"];
-
-/// Members of a query that carry one.
-const CREDENTIALS_IN_QUERY: [&str; 7] = [
-    "key",
-    "api_key",
-    "api-key",
-    "apikey",
-    "access_token",
-    "token",
-    "subscription-key",
-];
-
-/// A user of the application: a second wall within a tenant.
-const RESOURCE: HeaderName = HeaderName::from_static("x-diarist-resource");
 
 /// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
 const ZONE: HeaderName = HeaderName::from_static("x-diarist-timezone");
@@ -55,14 +42,29 @@ const SIGNATURES: [HeaderName; 7] = [
 /// Schemes of `Authorization` that sign the request, in lower case.
 const SIGNING_SCHEMES: [&str; 3] = ["aws4-hmac-sha256", "signature", "hmac"];
 
-/// The longest resource taken, in bytes.
+/// The longest name of a user taken, in bytes.
 const LONGEST: usize = 256;
+
+/// What the operator says of who is who.
+#[derive(Debug, Default)]
+pub struct Owners {
+    /// Whether a request without a credential may have memory (only on a loopback listener).
+    pub anonymous: bool,
+    /// How users of the application are known, where somebody vouches for it.
+    pub users: Option<Users>,
+    /// Tokens whose subject is the tenant.
+    pub subjects: Option<Verifier>,
+}
 
 /// Who a request belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The owner.
     pub scope: Scope,
+    /// The user of the application, where one is named: what the scope's second half stands for.
+    pub resource: Option<Resource>,
+    /// Why the token in `Authorization` was taken for any other credential.
+    pub flaw: Option<Flaw>,
     /// What the client calls the conversation; empty until its body is parsed.
     pub thread: Thread,
     /// What the client says of the time zone it lives in, not yet judged.
@@ -70,6 +72,12 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Whether conversations of this owner may share what they learn: only those of a user whom the
+    /// operator vouches for. A name that any client can write admits to nothing.
+    pub fn shares(&self) -> bool {
+        self.resource.is_some_and(|resource| resource.vouched)
+    }
+
     /// The zone the client lives in, where it names one there is. May read a file: not for the time
     /// before a request is forwarded.
     pub fn zone(&self) -> Option<TimeZone> {
@@ -92,14 +100,19 @@ pub enum Off {
     Signed,
     /// The body is compressed.
     Encoded,
-    /// `x-diarist-resource` is there but cannot be used; leaving it out would remove a wall.
+    /// The user is named, and the name cannot be used; leaving it out would remove a wall.
     BadResource,
+    /// The user is named by a token that does not hold.
+    Unverified(Flaw),
 }
 
 impl Off {
     /// Whether memory was wanted and could not be had; else it was not wanted here.
     pub fn is_doubt(self) -> bool {
-        matches!(self, Self::Signed | Self::Encoded | Self::BadResource)
+        matches!(
+            self,
+            Self::Signed | Self::Encoded | Self::BadResource | Self::Unverified(_)
+        )
     }
 
     /// The name in audit and header.
@@ -112,19 +125,19 @@ impl Off {
             Self::Signed => "signed_body",
             Self::Encoded => "encoded_body",
             Self::BadResource => "bad_resource",
+            Self::Unverified(flaw) => flaw.of_resource(),
         }
     }
 }
 
-/// Reads identity from `headers` and the `query` of the address. `anonymous` says whether a request
-/// without a credential may have memory (only on a loopback listener).
+/// Reads identity from `headers` and the `query` of the address.
 ///
 /// # Errors
 /// Why the request gets no memory.
 pub fn identify(
     headers: &HeaderMap,
     query: Option<&str>,
-    anonymous: bool,
+    owners: &Owners,
 ) -> Result<Identity, Off> {
     if is_signed(headers) {
         return Err(Off::Signed);
@@ -133,16 +146,19 @@ pub fn identify(
         return Err(Off::Encoded);
     }
     let credential = credential(headers, query.unwrap_or_default());
-    if credential.is_empty() && !anonymous {
+    if credential.is_empty() && !owners.anonymous {
         return Err(Off::Anonymous);
     }
-    let mut resources = headers.get_all(RESOURCE).iter();
-    let resource = match (resources.next(), resources.next()) {
-        (None, _) => None,
-        (Some(value), None) => Some(usable(value.as_bytes()).ok_or(Off::BadResource)?),
-        // Two walls: which one is meant is not for us to guess.
-        (Some(_), Some(_)) => return Err(Off::BadResource),
+    let subject = owners
+        .subjects
+        .as_ref()
+        .and_then(|verifier| verifier.tenant(headers));
+    let (tenant, flaw) = match subject {
+        Some(Ok(tenant)) => (tenant, None),
+        Some(Err(flaw)) => (Scope::tenant_of(&credential), Some(flaw)),
+        None => (Scope::tenant_of(&credential), None),
     };
+    let resource = users::resource(headers, owners.users.as_ref())?;
     // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
     let mut zones = headers.get_all(ZONE).iter();
     let zone_name = zones.next().map(|value| {
@@ -152,43 +168,14 @@ pub fn identify(
     });
     Ok(Identity {
         zone_name,
-        scope: Scope::of(&credential, resource.map(str::as_bytes)),
+        scope: Scope {
+            tenant,
+            resource: resource.map(|resource| resource.id),
+        },
+        resource,
+        flaw,
         thread: Thread::default(),
     })
-}
-
-/// Every presented credential, each with its name and length, so that none runs into another.
-fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
-    let in_headers = headers
-        .iter()
-        .filter(|(name, _)| carries_credential(name))
-        .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let in_query = query
-        .split('&')
-        .filter_map(|member| member.split_once('='))
-        .filter(|(name, value)| CREDENTIALS_IN_QUERY.contains(name) && !value.is_empty())
-        .map(|(name, value)| (name, value.as_bytes()));
-    let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
-    // Their order means nothing; that of two values under one name does, and is kept.
-    presented.sort_by_key(|(name, _)| *name);
-    let mut all = Vec::new();
-    for (name, value) in presented {
-        all.extend_from_slice(name.as_bytes());
-        all.extend_from_slice(&(value.len() as u64).to_be_bytes());
-        all.extend_from_slice(value);
-    }
-    all
-}
-
-/// `Proxy-Authorization` is for the hop between the client and us: the upstream never sees it.
-fn carries_credential(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    let ends = || {
-        CREDENTIAL_ENDINGS
-            .iter()
-            .any(|ending| name.ends_with(ending))
-    };
-    CREDENTIALS.contains(&name) || ends() && name != "proxy-authorization"
 }
 
 fn is_signed(headers: &HeaderMap) -> bool {
@@ -239,7 +226,7 @@ mod tests {
     }
 
     fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, Off> {
-        identify(&headers(pairs), None, false)
+        identify(&headers(pairs), None, &Owners::default())
     }
 
     #[test]
@@ -282,15 +269,22 @@ mod tests {
             Err(Off::BadResource)
         );
         let mut two = headers(&[base, ("x-diarist-resource", "u1")]);
-        two.append(RESOURCE, HeaderValue::from_static("u2"));
-        assert_eq!(identify(&two, None, false), Err(Off::BadResource));
+        two.append("x-diarist-resource", HeaderValue::from_static("u2"));
+        assert_eq!(
+            identify(&two, None, &Owners::default()),
+            Err(Off::BadResource)
+        );
     }
 
     #[test]
     fn memory_stays_out() {
         let base = ("authorization", "Bearer k");
         assert_eq!(who(&[]), Err(Off::Anonymous));
-        assert!(identify(&HeaderMap::new(), None, true).is_ok());
+        let on_loopback = Owners {
+            anonymous: true,
+            ..Owners::default()
+        };
+        assert!(identify(&HeaderMap::new(), None, &on_loopback).is_ok());
         assert_eq!(
             who(&[base, ("content-encoding", "gzip")]),
             Err(Off::Encoded)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::identify::{Identity, Sources};
+use super::identify::{Identity, Owners, Sources};
 use super::manners::Manners;
 use super::mode::Rules;
 use super::overflow::Turns;
@@ -34,8 +34,8 @@ pub enum Overflow {
 pub struct Memory {
     /// `[memory] enabled`.
     pub enabled: bool,
-    /// Whether requests without a credential may have memory.
-    pub anonymous: bool,
+    /// Who is who.
+    pub owners: Owners,
     /// Where clients write what they call a conversation.
     pub sources: Sources,
     /// What this process knows of the store.
@@ -63,7 +63,7 @@ impl Memory {
     pub fn new(recall: Arc<Recall>, jobs: Jobs, manners: Manners) -> Self {
         Self {
             enabled: true,
-            anonymous: false,
+            owners: Owners::default(),
             sources: Sources::default(),
             recall,
             jobs,

@@ -78,7 +78,7 @@ pub(super) async fn read(
         line.without(Off::Asked);
         return None;
     }
-    let mut identity = match identify(&parts.headers, parts.uri.query(), memory.anonymous) {
+    let mut identity = match identify(&parts.headers, parts.uri.query(), &memory.owners) {
         Ok(identity) => identity,
         Err(off) => {
             line.without(off);
@@ -94,6 +94,11 @@ pub(super) async fn read(
         }
     };
     identity.thread = thread(&parts.headers, &parsed, &memory.sources);
+    if let Some(flaw) = identity.flaw {
+        // A token that does not hold is a credential like any other; whose it might have been is unknown.
+        let said = format!("authorization:{}", flaw.name());
+        identity.thread.ignored.push(said);
+    }
     let crowd = |key: &String| memory.recall.is_crowd(&identity.scope, key);
     if identity.thread.key.as_ref().is_some_and(crowd) {
         identity.thread.disown();

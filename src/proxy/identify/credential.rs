@@ -1,0 +1,56 @@
+//! What a request presents to be let in: every credential in headers and query, whole. It is hashed at once
+//! and goes nowhere. Called by [`identify`](super::identify).
+
+use http::{HeaderMap, HeaderName};
+
+/// Headers that carry a credential by name, and by how their names end: gateways have their own
+/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
+/// insist on. All that are present count, whole: two credentials that share a beginning are two
+/// tenants.
+const CREDENTIALS: [&str; 2] = ["authorization", "api-key"];
+const CREDENTIAL_ENDINGS: [&str; 3] = ["-api-key", "-auth", "-authorization"];
+
+/// Members of a query that carry one.
+const CREDENTIALS_IN_QUERY: [&str; 7] = [
+    "key",
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_token",
+    "token",
+    "subscription-key",
+];
+
+/// Every presented credential, each with its name and length, so that none runs into another.
+pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
+    let in_headers = headers
+        .iter()
+        .filter(|(name, _)| carries_credential(name))
+        .map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let in_query = query
+        .split('&')
+        .filter_map(|member| member.split_once('='))
+        .filter(|(name, value)| CREDENTIALS_IN_QUERY.contains(name) && !value.is_empty())
+        .map(|(name, value)| (name, value.as_bytes()));
+    let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
+    // Their order means nothing; that of two values under one name does, and is kept.
+    presented.sort_by_key(|(name, _)| *name);
+    let mut all = Vec::new();
+    for (name, value) in presented {
+        all.extend_from_slice(name.as_bytes());
+        all.extend_from_slice(&(value.len() as u64).to_be_bytes());
+        all.extend_from_slice(value);
+    }
+    all
+}
+
+/// `Proxy-Authorization` is for the hop between the client and us: the upstream never sees it.
+fn carries_credential(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let ends = || {
+        CREDENTIAL_ENDINGS
+            .iter()
+            .any(|ending| name.ends_with(ending))
+    };
+    CREDENTIALS.contains(&name) || ends() && name != "proxy-authorization"
+}

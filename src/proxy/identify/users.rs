@@ -1,0 +1,190 @@
+//! Which user of an application is talking: whoever a header names, as a wall, and for whom the operator
+//! vouches.
+//!
+//! A name that any client can write (`x-diarist-resource`) parts memory and admits to none: whoever writes
+//! another's name gets what their own messages bring along, as always. Only where the operator named a
+//! header and said who sets it ([`Users`]) is the name *vouched for*, and may conversations share. The two
+//! are hashed apart, so that nobody writes themselves into a name that is vouched for. Called by
+//! [`identify`](super::identify).
+
+use http::{HeaderMap, HeaderName};
+
+use super::token::Verifier;
+use super::{Off, usable};
+
+/// What any client may write: a wall within whatever else separates its owner from others.
+const WALL: HeaderName = HeaderName::from_static("x-diarist-resource");
+
+/// A user of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// The hash of the name; it stands in the scope.
+    pub id: [u8; 32],
+    /// Whether the operator says who set the name. The same for all that is stored under `id`.
+    pub vouched: bool,
+}
+
+/// How users are known, in the operator's words.
+#[derive(Debug)]
+pub struct Users {
+    /// Where the name stands.
+    pub header: HeaderName,
+    /// Why it is believed.
+    pub proof: Proof,
+}
+
+/// Why a name is believed.
+#[derive(Debug)]
+pub enum Proof {
+    /// The operator's word that no client can set it.
+    Word,
+    /// It is a token that verifies.
+    Token(Verifier),
+}
+
+/// The user that is named; `None` where none is.
+///
+/// # Errors
+/// A name that cannot be used, or does not verify. To leave it out would remove a wall.
+pub(super) fn resource(
+    headers: &HeaderMap,
+    users: Option<&Users>,
+) -> Result<Option<Resource>, Off> {
+    let vouched = users.and_then(|users| Some((users, one(headers, &users.header)?)));
+    let is_wall = users.is_none_or(|users| users.header != WALL);
+    let wall = one(headers, &WALL).filter(|_| is_wall);
+    let wall = wall.map(|value| usable(value?).ok_or(Off::BadResource));
+    let wall = wall.transpose()?;
+    let Some((users, said)) = vouched else {
+        return Ok(wall.map(|wall| Resource {
+            id: blake3::derive_key("diarist 2026-11 resource", wall.as_bytes()),
+            vouched: false,
+        }));
+    };
+    let name = match &users.proof {
+        Proof::Word => usable(said?).ok_or(Off::BadResource)?.as_bytes().to_vec(),
+        Proof::Token(verifier) => verifier.subject(said?).map_err(Off::Unverified)?.to_bytes(),
+    };
+    let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
+    hasher.update(&(name.len() as u64).to_be_bytes());
+    hasher.update(&name);
+    // A wall of the client's own within its user: it can shut itself out, and nobody in.
+    hasher.update(wall.unwrap_or_default().as_bytes());
+    Ok(Some(Resource {
+        id: *hasher.finalize().as_bytes(),
+        vouched: true,
+    }))
+}
+
+/// What a header says, if it is there. Of two values, whichever is meant is not for us to guess.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Result<&'a [u8], Off>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    Some(match values.next() {
+        None => Ok(first.as_bytes()),
+        Some(_) => Err(Off::BadResource),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::identify::token::samples;
+
+    fn of(users: Option<&Users>, pairs: &[(&str, &str)]) -> Result<Option<Resource>, Off> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let name: HeaderName = name.parse().expect("a name");
+            headers.append(name, value.parse().expect("a value"));
+        }
+        resource(&headers, users)
+    }
+
+    fn by_word(header: &str) -> Users {
+        Users {
+            header: header.parse().expect("a name"),
+            proof: Proof::Word,
+        }
+    }
+
+    fn id(found: Result<Option<Resource>, Off>) -> [u8; 32] {
+        found.expect("usable").expect("a user").id
+    }
+
+    #[test]
+    fn what_any_client_can_write_is_vouched_for_by_nobody() {
+        let users = by_word("x-user");
+        let own = [("x-diarist-resource", "alice")];
+        for operator in [None, Some(&users)] {
+            let found = of(operator, &own).expect("usable").expect("a wall");
+            assert!(!found.vouched);
+        }
+        assert_eq!(of(Some(&users), &[]), Ok(None));
+        assert_eq!(of(None, &[("x-user", "alice")]), Ok(None));
+    }
+
+    /// Else a client would write what the operator's user is then shown as their own.
+    #[test]
+    fn nobody_writes_themselves_into_a_name_that_is_vouched_for() {
+        let users = by_word("x-user");
+        let alice = id(of(Some(&users), &[("x-user", "alice")]));
+        let claimed = id(of(Some(&users), &[("x-diarist-resource", "alice")]));
+        assert_ne!(alice, claimed);
+        // Nor by a name with a wall in it.
+        let split = [("x-user", "ali"), ("x-diarist-resource", "ce")];
+        assert_ne!(id(of(Some(&users), &split)), alice);
+        let bob = [("x-user", "bob"), ("x-diarist-resource", "alice")];
+        assert_ne!(id(of(Some(&users), &bob)), alice);
+    }
+
+    #[test]
+    fn a_wall_within_a_user_stays_one() {
+        let users = by_word("x-user");
+        let alice = ("x-user", "alice");
+        let walled = of(Some(&users), &[alice, ("x-diarist-resource", "work")]);
+        assert_ne!(id(walled), id(of(Some(&users), &[alice])));
+        assert!(walled.expect("usable").expect("a user").vouched);
+        // The operator may well vouch for that very header.
+        let ours = by_word("x-diarist-resource");
+        let found = of(Some(&ours), &[("x-diarist-resource", "alice")]);
+        assert!(found.expect("usable").expect("a user").vouched);
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_used_is_not_left_out() {
+        let users = by_word("x-user");
+        let long = "x".repeat(257);
+        for bad in ["", " ", "a b", "ä", long.as_str()] {
+            let header = [("x-user", bad)];
+            assert_eq!(of(Some(&users), &header), Err(Off::BadResource), "{bad:?}");
+        }
+        let twice = [("x-user", "alice"), ("x-user", "bob")];
+        assert_eq!(of(Some(&users), &twice), Err(Off::BadResource));
+        let wall = [("x-user", "alice"), ("x-diarist-resource", "")];
+        assert_eq!(of(Some(&users), &wall), Err(Off::BadResource));
+    }
+
+    #[test]
+    fn a_signed_name_is_its_subject_and_no_other() {
+        let users = Users {
+            header: "x-openwebui-user-jwt".parse().expect("a name"),
+            proof: Proof::Token(samples::verifier()),
+        };
+        let named = |token: &str| of(Some(&users), &[("x-openwebui-user-jwt", token)]);
+        let first = samples::token(samples::SECRET, &samples::claims("alice", 300));
+        let renewed = samples::token(samples::SECRET, &samples::claims("alice", 600));
+        assert_ne!(first, renewed);
+        assert_eq!(id(named(&first)), id(named(&renewed)));
+        let bob = samples::token(samples::SECRET, &samples::claims("bob", 300));
+        assert_ne!(id(named(&bob)), id(named(&first)));
+        let forged = samples::token(
+            "another secret of enough bytes",
+            &samples::claims("alice", 300),
+        );
+        let off = named(&forged).expect_err("no memory");
+        assert_eq!(off.name(), "resource_signature");
+        assert!(off.is_doubt());
+        let plain = named("alice").expect_err("no memory");
+        assert_eq!(plain.name(), "resource_malformed");
+    }
+}

@@ -1,0 +1,314 @@
+//! `[identity]`: what names a conversation, who vouches for users, which tokens are believed. Every refusal.
+
+use diarist::config::{Key, SetBy};
+
+use crate::{Given, assert_problems};
+
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAI6K032fDLUoHoHeT/TOd5oUw3Yz7IZqD36e8gCqPzp8=
+-----END PUBLIC KEY-----";
+
+const EC: &str = "-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaUE6Nj367P1IVBIxdqKGgCN+9XL0
+kS4Fp2EfzXohXWxt/jHx8oGoGVrSqRv1IMWYStRTokB3xepW4hxmtXysxw==
+-----END PUBLIC KEY-----";
+
+const JWKS: &str = r#"{"keys": [
+    {"kty": "OKP", "crv": "Ed25519", "kid": "k1", "use": "sig", "alg": "EdDSA",
+     "x": "I6K032fDLUoHoHeT_TOd5oUw3Yz7IZqD36e8gCqPzp8"},
+    {"kty": "RSA", "kid": "for-something-else", "use": "enc", "n": "AQAB", "e": "AQAB"},
+    {"kty": "oct", "kid": "shared", "k": "c2hhcmVkIHNlY3JldCBhbW9uZyBwdWJsaWM"},
+    {"kty": "of-tomorrow", "kid": "k9"}
+]}"#;
+
+fn kept(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn keys(file: &tempfile::NamedTempFile) -> Vec<Key> {
+    let path = file.path().display().to_string();
+    let given = Given::default().env("DIARIST__IDENTITY__TOKEN__KEYS_FILE", &path);
+    given.valid().identity.token.unwrap().keys
+}
+
+fn said(section: &str, lines: &str) -> Given {
+    Given::file(&format!("[identity{section}]\n{lines}"))
+}
+
+#[test]
+fn nobody_is_vouched_for_and_no_token_looked_at_unless_it_is_said() {
+    let identity = Given::default().valid().identity;
+    assert!(identity.resource.is_none() && identity.token.is_none());
+}
+
+#[test]
+fn who_may_say_which_user_it_is() {
+    let users = |lines: &str| said(".resource", lines).valid().identity.resource.unwrap();
+    let by_proxy = users("header = \"X-User\"\nset_by = \"trusted-proxy\"");
+    assert_eq!(by_proxy.header, "x-user");
+    assert!(matches!(by_proxy.set_by, SetBy::TrustedProxy));
+    let by_app = users("header = \"x-openwebui-user-id\"\nset_by = \"application\"");
+    assert!(matches!(by_app.set_by, SetBy::Application));
+    let signed = users(
+        "header = \"x-user-token\"\nset_by = \"signed\"\nsecret = \"sixteen bytes ok\"\n\
+         issuer = \"open-webui\"\nalgorithms = [\"HS256\"]",
+    );
+    let SetBy::Signed(signature) = signed.set_by else {
+        panic!("{signed:?}");
+    };
+    assert_eq!(signature.issuer.as_deref(), Some("open-webui"));
+    assert_eq!(
+        (signature.claim.as_str(), signature.leeway.as_secs()),
+        ("sub", 30)
+    );
+    assert_eq!(signature.keys[0].algorithms.len(), 1);
+}
+
+#[test]
+fn keys_are_read_from_pem_and_from_a_jwks() {
+    for pem in [PUBLIC, EC] {
+        let found = keys(&kept(pem));
+        assert!(found.len() == 1 && found[0].id.is_none(), "{found:?}");
+    }
+    // What is for something else, shared or unknown is passed over.
+    let found = keys(&kept(JWKS));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].id.as_deref(), Some("k1"));
+}
+
+/// Section, lines, and how the problem begins.
+const REFUSED: &[(&str, &str, &str)] = &[
+    (
+        "",
+        "headers = [\"x chat\"]",
+        "identity.headers: \"x chat\" is no name of a header",
+    ),
+    (
+        "",
+        "headers = [\"known\", \"\"]",
+        "identity.headers: \"\" is no name of a header",
+    ),
+    (
+        "",
+        "headers = [\"authorization\"]",
+        "identity.headers: \"authorization\" carries a credential",
+    ),
+    (
+        "",
+        "headers = [\"Cookie\"]",
+        "identity.headers: \"cookie\" carries a credential",
+    ),
+    (
+        "",
+        "headers = [\"x-portkey-api-key\"]",
+        "identity.headers: \"x-portkey-api-key\" carries",
+    ),
+    (
+        "",
+        "headers = [\"helicone-auth\"]",
+        "identity.headers: \"helicone-auth\" carries",
+    ),
+    (
+        "",
+        "headers = [\"x-csrf-token\"]",
+        "identity.headers: \"x-csrf-token\" carries",
+    ),
+    (
+        "",
+        "headers = [\"x-app-secret\"]",
+        "identity.headers: \"x-app-secret\" carries",
+    ),
+    (
+        "",
+        "task_headers = [\"x task\"]",
+        "identity.task_headers: \"x task\" is no name of a header",
+    ),
+    (
+        "",
+        "task_headers = [\"api-key\"]",
+        "identity.task_headers: \"api-key\" carries a credential",
+    ),
+    (
+        "",
+        "body_fields = [\"user\"]",
+        "identity.body_fields: \"user\" names a person",
+    ),
+    (
+        "",
+        "body_fields = [\"safety_identifier\"]",
+        "identity.body_fields: \"safety_identifier\" names a",
+    ),
+    (
+        "",
+        "body_fields = [\"\"]",
+        "identity.body_fields: \"\" is no field",
+    ),
+    (
+        "",
+        "body_fields = [\"metadata.\"]",
+        "identity.body_fields: \"metadata.\" is no field",
+    ),
+    (
+        "",
+        "body_fields = [\"a..b\"]",
+        "identity.body_fields: \"a..b\" is no field",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"",
+        "identity.resource.set_by: nobody says who sets the header",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"\nset_by = \"client\"",
+        "identity.resource.set_by: what a client writes proves nothing",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"\nset_by = \"browser\"",
+        "identity.resource.set_by: what a browser writes proves nothing",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"\nset_by = \"me\"",
+        "identity.resource.set_by: \"me\" says nothing of who sets it",
+    ),
+    (
+        ".resource",
+        "set_by = \"application\"",
+        "identity.resource.header: no header is named",
+    ),
+    (
+        ".resource",
+        "secret = \"sixteen bytes ok\"",
+        "identity.resource.header: no header is named",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"\nset_by = \"signed\"",
+        "identity.resource.set_by: there is no key to verify",
+    ),
+    (
+        ".resource",
+        "header = \"x-user\"\nset_by = \"application\"\nsecret = \"sixteen bytes ok\"",
+        "identity.resource.set_by: identity.resource.secret is set, but only what is signed",
+    ),
+    (
+        ".resource",
+        "header = \"authorization\"\nset_by = \"application\"",
+        "identity.resource.header: \"authorization\" is no header that can name a user",
+    ),
+    (
+        ".resource",
+        "header = \"x-user-auth\"\nset_by = \"application\"",
+        "identity.resource.header: \"x-user-auth\" is no header that can name a user",
+    ),
+    (
+        ".resource",
+        "header = \"x user\"\nset_by = \"application\"",
+        "identity.resource.header: \"x user\" is no header that can name a user",
+    ),
+    (
+        ".token",
+        "secret = \"too short\"",
+        "identity.token.secret: it is shorter than 16 bytes",
+    ),
+    (
+        ".token",
+        "issuer = \"me\"",
+        "identity.token.issuer: there is no key",
+    ),
+    (
+        ".token",
+        "audience = \"me\"",
+        "identity.token.audience: there is no key",
+    ),
+    (
+        ".token",
+        "algorithms = [\"RS256\"]",
+        "identity.token.algorithms: there is no key",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\nalgorithms = [\"None\"]",
+        "identity.token.algorithms: \"none\" is no signature",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\nalgorithms = [\"HS1\"]",
+        "identity.token.algorithms: \"HS1\" is no algorithm",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\nalgorithms = [\"HS256\", \"RS256\"]",
+        "identity.token.algorithms: no key that is given verifies RS256",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\nclaim = \" \"",
+        "identity.token.claim: nothing is in it",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\nissuer = \"\"",
+        "identity.token.issuer: nothing is in it",
+    ),
+    (
+        ".token",
+        "secret = \"sixteen bytes ok\"\naudience = \"\"",
+        "identity.token.audience: nothing is in it",
+    ),
+    (
+        ".token",
+        "keys_file = \"/nowhere/keys.pem\"",
+        "identity.token.keys_file: \"/nowhere/keys.pem\" cannot be read",
+    ),
+];
+
+#[test]
+fn every_refusal_says_why_and_what_to_do() {
+    for (section, lines, beginning) in REFUSED {
+        let given = said(section, lines);
+        assert_problems(&given, &[beginning]);
+        let remedy = given.problems()[0].split_once(" | ").unwrap().1.to_owned();
+        assert!(remedy.len() > 10, "{lines}: {remedy}");
+    }
+}
+
+#[test]
+fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
+    for (text, why) in [
+        ("nothing", "there is no public key in it"),
+        (
+            "-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n-----END PRIVATE KEY-----",
+            "there is a private key in it",
+        ),
+        ("{\"hunter2\": 1}", "this is JSON, but no JWKS"),
+        (
+            "{\"keys\": [{\"kty\": \"oct\", \"k\": \"aHVudGVyMg\"}]}",
+            "no key in it verifies",
+        ),
+    ] {
+        let file = kept(text);
+        let lines = format!("keys_file = \"{}\"", file.path().display());
+        let expected = format!("identity.token.keys_file: {why}");
+        let given = said(".token", &lines);
+        assert_problems(&given, &[&expected]);
+        assert!(!given.problems()[0].contains("hunter2"));
+    }
+    // A public key verifies nothing that a secret would.
+    let file = kept(PUBLIC);
+    let path = file.path().display();
+    let confused = format!("keys_file = \"{path}\"\nalgorithms = [\"HS256\"]");
+    assert_problems(
+        &said(".token", &confused),
+        &["identity.token.algorithms: no key that is given verifies HS256"],
+    );
+    let both = format!("keys_file = \"{path}\"\nsecret = \"sixteen bytes ok\"");
+    assert_problems(
+        &said(".token", &both),
+        &["identity.token.keys_file: there is a secret as well"],
+    );
+}
