@@ -140,7 +140,7 @@ impl Verifier {
         let (scheme, token) = value.split_at_checked("bearer ".len())?;
         let token = token.trim_ascii();
         // A JSON object in Base64 begins so; API keys of providers do not, dots or not.
-        let looks = token.starts_with(b"eyJ") && token.iter().filter(|b| **b == b'.').count() == 2;
+        let looks = token.starts_with(b"eyJ") && token.split(|byte| *byte == b'.').count() == 3;
         if !scheme.eq_ignore_ascii_case(b"bearer ") || !looks {
             return None;
         }

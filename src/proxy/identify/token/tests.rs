@@ -25,6 +25,10 @@ fn a_token_that_holds_names_its_subject() {
         named(&by_mail, &token).as_deref(),
         Ok("someone@example.com")
     );
+    let mut numbered = claims("", 300);
+    numbered["sub"] = json!(42);
+    let numbered = self::token(SECRET, &numbered);
+    assert_eq!(named(&verifier(), &numbered).as_deref(), Ok("42"));
 }
 
 /// What else a token can be.
@@ -74,7 +78,8 @@ fn a_token_that_does_not_hold_names_nobody() {
         (&with("aud", json!("another service")), Flaw::Audience),
         (&without("sub"), Flaw::Subject),
         (&with("sub", json!("")), Flaw::Subject),
-        (&with("sub", json!({"id": "ada"})), Flaw::Subject),
+        (&with("sub", json!(true)), Flaw::Subject),
+        (&with("sub", json!({"id": "ada"})), Flaw::Malformed),
         (&public(&good(), None), Flaw::Algorithm),
     ] {
         assert_eq!(named(&verifier(), sent), Err(flaw), "{sent}");
