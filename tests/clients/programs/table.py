@@ -138,6 +138,51 @@ def codex(folder, environment):
     return through(gateway, Commands(command, folder, environment, lambda _: told.read_text().strip()))
 
 
+def smolagents(folder, environment):
+    bin = install.python("smolagents", VERSIONS["smolagents"])
+    return Lines([bin / "python", DRIVERS / "on_smolagents.py"], folder, environment)
+
+
+def autogen(folder, environment):
+    bin = install.python("autogen", VERSIONS["autogen"])
+    return Lines([bin / "python", DRIVERS / "on_autogen.py"], folder, environment)
+
+
+def llama_index(folder, environment):
+    bin = install.python("llama-index", VERSIONS["llama-index"])
+    return Lines([bin / "python", DRIVERS / "on_llama_index.py"], folder, environment)
+
+
+def shell_gpt(folder, environment):
+    bin = install.python("shell-gpt", VERSIONS["shell-gpt"])
+    settings = {
+        "API_BASE_URL": environment["OPENAI_BASE_URL"],
+        "OPENAI_API_KEY": environment["OPENAI_API_KEY"],
+        "DEFAULT_MODEL": "gpt-4o",
+        "PRETTIFY_MARKDOWN": "false",
+        "OPENAI_USE_FUNCTIONS": "false",
+        "CHAT_CACHE_PATH": folder / "chat",
+    }
+    config = folder / "home" / ".config" / "shell_gpt"
+    config.mkdir(parents=True)
+    (config / ".sgptrc").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def command(text, turn):
+        return [bin / "sgpt", "--no-cache", "--chat", "one", text]
+
+    return Commands(command, folder, environment)
+
+
+def qwen_code(folder, environment):
+    bin = install.node("qwen-code", VERSIONS["qwen-code"])
+
+    def command(text, turn):
+        more = ["--continue"] if turn else []
+        return [bin / "qwen", "--auth-type", "openai", *more, "-p", text]
+
+    return Commands(command, folder, {**environment, "OPENAI_MODEL": "gpt-4o"})
+
+
 def at(environment, gateway):
     return {**environment, "OPENAI_BASE_URL": gateway.base_url, "OPENAI_API_BASE": gateway.base_url}
 
@@ -177,6 +222,12 @@ VERSIONS = {
     "litellm-in-front": ["litellm[proxy]==1.106.2"],
     "litellm-behind": ["litellm[proxy]==1.106.2"],
     "codex": ["@openai/codex@0.169.0", "litellm[proxy]==1.106.2"],
+    "smolagents": ["smolagents[openai]==1.26.0"],
+    "autogen": ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"],
+    "llama-index": ["llama-index-core==0.12.52.post1", "llama-index-llms-openai-like==0.4.0"],
+    # It imports click and does not ask for it.
+    "shell-gpt": ["shell-gpt==1.5.1", "click==8.5.1"],
+    "qwen-code": ["@qwen-code/qwen-code@0.15.10"],
 }
 
 PROGRAMS = {
@@ -194,4 +245,9 @@ PROGRAMS = {
     "litellm-in-front": litellm_in_front,
     "litellm-behind": litellm_behind,
     "codex": codex,
+    "smolagents": smolagents,
+    "autogen": autogen,
+    "llama-index": llama_index,
+    "shell-gpt": shell_gpt,
+    "qwen-code": qwen_code,
 }
