@@ -6,7 +6,7 @@
 //! `None`: the request goes out as a conversation of its own. Pure, and about linear in both.
 //! Called on the request path by `store::recall`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::item::{Item, LONG, TELLING};
 use super::{Mark, Role};
@@ -32,23 +32,63 @@ impl Run {
     }
 }
 
-/// Where `client` stands on `path`: runs in order, the last of them proven. `None` where nothing is.
+/// Where a request stands on a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aligned {
+    /// Runs in order, the last of them proven.
+    pub runs: Vec<Run>,
+    /// Whether it is the same conversation, so that what the request no longer holds belongs to it. If
+    /// not, the same was said: a template that opens many conversations can prove no more.
+    pub same: bool,
+}
+
+/// Where `client` stands on `path`; `None` where nothing is proven. `live` says of a place on the path
+/// whether it was said while somebody watched.
 ///
 /// Between and in front of runs the request may hold messages that the path does not know, and the
 /// path messages that the request no longer holds. What follows the last run in the request is new.
-pub fn align(path: &[Item], client: &[Item]) -> Option<Vec<Run>> {
+pub fn align(path: &[Item], live: impl Fn(usize) -> bool, client: &[Item]) -> Option<Aligned> {
     let sides = Sides {
         path: Side::of(path),
         client: Side::of(client),
     };
     let mut runs = sides.runs();
     while let Some(last) = runs.last() {
-        if sides.proves(last) {
-            return Some(runs);
+        if sides
+            .evidence(std::slice::from_ref(last), |_| true)
+            .proves()
+        {
+            let same = sides.same_conversation(&runs, live);
+            return Some(Aligned { runs, same });
         }
         runs.pop();
     }
     None
+}
+
+/// What in some runs tells something, and is no short word. What is said again and again counts once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evidence {
+    /// Messages of anybody, and rounds of tools by their own ids.
+    counting: usize,
+    /// Those of the model.
+    telling: usize,
+    /// Those of the model that are long, and rounds of tools.
+    strong: usize,
+    /// Rounds of tools.
+    ids: usize,
+    /// Those that stand once on each side.
+    once: usize,
+}
+
+impl Evidence {
+    /// Whether it cannot be chance that a request holds this: three messages, the model's among them,
+    /// or two where an id or a long answer is among them.
+    fn proves(&self) -> bool {
+        let enough =
+            (self.counting >= 3 && self.telling >= 1) || (self.counting >= 2 && self.strong >= 1);
+        enough && self.once >= 1
+    }
 }
 
 /// One of the two, and where its messages stand.
@@ -183,44 +223,49 @@ impl Sides<'_> {
         runs
     }
 
-    /// Whether `run` cannot be chance: three messages that tell something, the model's among them,
-    /// or two where an id or a long answer is among them; and the path holds it once.
-    fn proves(&self, run: &Run) -> bool {
-        let (mut counting, mut telling, mut strong) = (0, 0, 0);
-        for at in 0..run.len {
-            let known = &self.path.items[run.path + at];
-            let sent = &self.client.items[run.client + at];
+    /// What tells something in `runs`, as far as it stands on the path where `counts` says.
+    fn evidence(&self, runs: &[Run], counts: impl Fn(usize) -> bool) -> Evidence {
+        let (mut evidence, mut heard) = (Evidence::default(), HashSet::new());
+        let pairs = runs
+            .iter()
+            .flat_map(|run| (0..run.len).map(|at| (run.path + at, run.client + at)));
+        for (path, client) in pairs.filter(|(path, _)| counts(*path)) {
+            let (known, sent) = (&self.path.items[path], &self.client.items[client]);
             let ids = known.has_own_ids()
                 && known.ids == sent.ids
                 && self.path.only_ids(known).is_some()
                 && self.client.only_ids(sent).is_some();
-            let said = known.ids.is_none() && sent.ids.is_none() && known.weight >= TELLING;
+            let said = known.ids.is_none()
+                && sent.ids.is_none()
+                && known.weight >= TELLING
+                && heard.insert(known.content);
             let answer = said && known.role == Role::Assistant;
-            counting += usize::from(ids || said);
-            telling += usize::from(ids || answer);
-            strong += usize::from(ids || (answer && known.weight >= LONG));
+            let once =
+                self.path.only_content(known).is_some() && self.client.only_content(sent).is_some();
+            evidence.counting += usize::from(ids || said);
+            evidence.telling += usize::from(ids || answer);
+            evidence.strong += usize::from(ids || (answer && known.weight >= LONG));
+            evidence.ids += usize::from(ids);
+            evidence.once += usize::from(ids || (said && once));
         }
-        ((counting >= 3 && telling >= 1) || (run.len >= 2 && counting >= 2 && strong >= 1))
-            && self.once(run)
+        evidence
     }
 
-    /// Whether the path says what `run` says only there.
-    fn once(&self, run: &Run) -> bool {
-        let range = run.path..run.path_end();
-        if self.path.items[range.clone()].iter().any(|item| {
-            self.path.only_content(item).is_some() || self.path.only_ids(item).is_some()
-        }) {
-            return true;
+    /// Whether `runs` prove that the conversation is the same. What a first request brought along may
+    /// be a template, so something has to be among it that the model said since. Where the client put
+    /// something else in the place of the path's whole beginning, as another user of the application
+    /// would, more: three messages that nobody said twice, a long answer among them and what it was
+    /// given to; or a round of tools.
+    fn same_conversation(&self, runs: &[Run], live: impl Fn(usize) -> bool) -> bool {
+        let said = self.evidence(runs, live);
+        let replaced = runs
+            .first()
+            .is_some_and(|first| first.path > 0 && first.client >= first.path);
+        if replaced {
+            said.ids >= 1 || (said.once >= 3 && said.strong >= 1 && said.counting > said.telling)
+        } else {
+            said.telling >= 1
         }
-        let said: Vec<Mark> = self.path.items[range].iter().map(|i| i.content).collect();
-        let found = self
-            .path
-            .items
-            .windows(run.len)
-            .filter(|window| window.iter().map(|i| i.content).eq(said.iter().copied()))
-            .take(2)
-            .count();
-        found == 1
     }
 }
 

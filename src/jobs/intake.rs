@@ -76,9 +76,18 @@ impl Exchange {
         }
     }
 
+    /// The messages of the request that stand at `places` of the chain; `None` where one is not sent, or
+    /// is not what it first was. Its words are not at hand then, and its range must not count as
+    /// observed without them (INV-COVER).
+    pub(super) fn words(&self, places: std::ops::Range<usize>) -> Option<Vec<usize>> {
+        places
+            .map(|place| self.sent(place).filter(|_| !self.is_degraded(place)))
+            .collect()
+    }
+
     /// Whether the message at `place` of the chain is not what it first was: a result that came back
     /// as a placeholder.
-    pub(super) fn is_degraded(&self, place: usize) -> bool {
+    fn is_degraded(&self, place: usize) -> bool {
         let turns = self.history.turns();
         let before = match place.checked_sub(1) {
             Some(before) => turns[before].link,

@@ -55,21 +55,19 @@ pub(super) struct Telling {
 /// The payload of `span`, read from the request that confirmed it. `None` where a message of it
 /// cannot be read again: what is not shown must not count as observed.
 ///
-/// `sent` are the messages of the request that stand there, but for those that came back as a
-/// placeholder of what they first said: what says nothing is not shown.
+/// `sent` are the messages of the request that stand there, one for each of its places.
 pub(super) fn of(
     parsed: &Parsed,
     nodes: &[Node],
     span: &Span,
-    sent: &[Option<usize>],
+    sent: &[usize],
     options: &Options,
     telling: &Telling,
     counter: &dyn TokenCounter,
 ) -> Option<Payload> {
-    let told = (span.from_count..span.to_count).zip(sent);
     // (place on the chain, index in the request)
-    let told: Vec<(usize, usize)> = told
-        .filter_map(|(place, index)| Some((place, (*index)?)))
+    let told: Vec<(usize, usize)> = (span.from_count..span.to_count)
+        .zip(sent.iter().copied())
         .collect();
     let spoken = told
         .iter()

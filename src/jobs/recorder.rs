@@ -155,6 +155,7 @@ impl Recorder {
             .or_else(|| track.nodes.last().map(|node| node.seen_ms));
         let known = track.nodes.len();
         let mut new_nodes = weigh(&self.shop, exchange, known, answered_ms).await?;
+        traces::date(exchange, &mut new_nodes);
         let mut confirm = record::confirm(&mut track.nodes, history.len());
         confirm.extend(traces::confirm(exchange, &mut new_nodes));
         // Only what is new belongs to another thread; a repetition stays where it is.
@@ -209,7 +210,7 @@ impl Recorder {
         track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let recall = &self.shop.recall;
-        recall.follow(scope, history, known, recorded, &record.traces);
+        recall.follow(scope, history, &record.new_nodes, recorded, &record.traces);
         if !record.new_nodes.is_empty() {
             track.nodes.extend(record.new_nodes);
             let (recall, model) = (&self.shop.recall, &exchange.model);

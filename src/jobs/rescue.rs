@@ -174,14 +174,7 @@ async fn observed(
     message_tokens: u32,
 ) -> Option<NewPart> {
     let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
-    let places = span.from_count..span.to_count;
-    let sent: Vec<Option<usize>> = places
-        .map(|place| {
-            exchange
-                .sent(place)
-                .filter(|_| !exchange.is_degraded(place))
-        })
-        .collect();
+    let sent = exchange.words(span.from_count..span.to_count)?;
     let options = Arc::clone(&shop.settings.now().observer);
     let payload = tokio::task::spawn_blocking(move || {
         payload::of(&parsed, &nodes, &span, &sent, &options, &telling, &*counter)

@@ -39,6 +39,21 @@ pub(super) fn of(exchange: &Exchange, new: &[Node]) -> Traces {
     }
 }
 
+/// Says which of the `new` messages were said while somebody watched. What another chain carried before
+/// was, if it was then; what is new in a request that goes on from another one is said now, though it
+/// is the first of its own chain.
+pub(super) fn date(exchange: &Exchange, new: &mut [Node]) {
+    let Some(seen) = &exchange.seen else {
+        return;
+    };
+    for node in new {
+        node.live = match seen.said_live(node.count - 1) {
+            Some(live) => live,
+            None => node.live || !seen.agreed.is_empty(),
+        };
+    }
+}
+
 /// Confirms those of the `new` messages that an accepted request carried before on another chain,
 /// where this one carries more than that; returns their links. The newest message is never among
 /// them.

@@ -7,8 +7,12 @@
 
 use std::sync::Arc;
 
-use crate::history::align::{Run, align};
+use crate::history::align::{Aligned, Run, align};
 use crate::history::{History, Item, Link, Mark, Stand, View};
+
+/// How many of a request's first messages may hold an answer of the model in the place of what it
+/// summarises.
+pub const OPENING: usize = 3;
 
 /// A message of a path that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,9 @@ pub struct Step {
     pub anchor: Option<Mark>,
     /// Whether a range that is observed, or waits for it with its words, ends here.
     pub taken: bool,
+    /// Whether it was said while somebody watched; what a first request brings along was not, but for
+    /// its newest message.
+    pub live: bool,
     /// The lineage that recorded it.
     pub lineage: i64,
 }
@@ -43,12 +50,36 @@ pub struct StoredView {
 pub struct Evidence {
     /// How many of the request's messages are recorded as they are.
     pub depth: usize,
+    /// The lineage that recorded the last of those.
+    pub own: Option<i64>,
     /// The longest beginning of the request that is a view, and the chain it is a view of.
     pub view: Option<(StoredView, Vec<Step>)>,
     /// The path up to the latest message of the request that is known anywhere.
     pub path: Vec<Step>,
     /// How many messages of the request an answer of the model stands in, and the chain it answered.
     pub answered: Option<(usize, Vec<Step>)>,
+}
+
+impl Evidence {
+    /// Whether `client` goes on from what was recorded of another conversation than `path` is of. What
+    /// that one was told in the same words, as a model greets and asks everybody, is no reason to
+    /// leave it.
+    fn belongs_elsewhere(&self, client: &History) -> bool {
+        let Some(end) = self.path.last() else {
+            return false;
+        };
+        let elsewhere = |lineage: i64, tip: Option<Link>| {
+            lineage != end.lineage && self.path.iter().all(|step| Some(step.stand.link) != tip)
+        };
+        let depth = self.depth.checked_sub(1);
+        let own = depth.and_then(|last| client.turns().get(last));
+        let viewed = self.view.as_ref().and_then(|(_, base)| base.last());
+        let leaves_own = self
+            .own
+            .is_some_and(|lineage| elsewhere(lineage, own.map(|turn| turn.link)));
+        let leaves_view = viewed.is_some_and(|step| elsewhere(step.lineage, Some(step.stand.link)));
+        leaves_own || leaves_view
+    }
 }
 
 /// By what evidence.
@@ -73,6 +104,8 @@ pub struct Sighting {
     pub view: View,
     /// Messages of the request that were said before, on whatever chain.
     pub agreed: Vec<Run>,
+    /// Those of them (indices in the request) that were said while somebody watched.
+    pub live: Vec<usize>,
     /// By what evidence.
     pub how: How,
     /// Whose conversation it continues.
@@ -84,7 +117,7 @@ impl Sighting {
         client: &Arc<History>,
         path: &[Step],
         view: View,
-        agreed: Vec<Run>,
+        agreed: Agreed,
         how: How,
     ) -> Option<Self> {
         let messages: Vec<_> = client.turns().iter().map(|t| t.message.clone()).collect();
@@ -99,7 +132,8 @@ impl Sighting {
             client: Arc::clone(client),
             history: Arc::new(history),
             view,
-            agreed,
+            agreed: agreed.runs,
+            live: agreed.live,
             how,
             lineage: path.last().map(|step| step.lineage),
         })
@@ -107,19 +141,29 @@ impl Sighting {
 
     /// Whether the message at `place` of the chain was said before, in another request.
     pub fn said_before(&self, place: usize) -> bool {
-        let sent = self.view.sent(place);
-        sent.is_some_and(|sent| {
-            self.agreed
-                .iter()
-                .any(|run| (run.client..run.client + run.len).contains(&sent))
-        })
+        self.said_live(place).is_some()
     }
+
+    /// Whether it was said while somebody watched; `None` where it was not said before.
+    pub fn said_live(&self, place: usize) -> Option<bool> {
+        let sent = self.view.sent(place)?;
+        let mut runs = self.agreed.iter();
+        runs.any(|run| (run.client..run.client + run.len).contains(&sent))
+            .then(|| self.live.binary_search(&sent).is_ok())
+    }
+}
+
+/// Where a request and a path agree.
+#[derive(Default)]
+struct Agreed {
+    runs: Vec<Run>,
+    live: Vec<usize>,
 }
 
 /// The place of `client`; `None` where it is its own chain.
 pub fn decide(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     let known = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
-    aligned(client, &evidence.path, known.max(evidence.depth))
+    aligned(client, evidence, known.max(evidence.depth))
         .or_else(|| continued(client, evidence))
         .or_else(|| compacted(client, evidence))
 }
@@ -131,9 +175,10 @@ fn observed(path: &[Step]) -> usize {
         .map_or(0, |at| at + 1)
 }
 
-fn aligned(client: &Arc<History>, path: &[Step], known: usize) -> Option<Sighting> {
+fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<Sighting> {
+    let path = &evidence.path;
     let items: Vec<Item> = path.iter().map(|step| step.item).collect::<Option<_>>()?;
-    if items.is_empty() {
+    if items.is_empty() || evidence.belongs_elsewhere(client) {
         return None;
     }
     let root = client.root();
@@ -142,14 +187,44 @@ fn aligned(client: &Arc<History>, path: &[Step], known: usize) -> Option<Sightin
         .iter()
         .map(|turn| Item::of(&root, &turn.message))
         .collect();
-    let runs = align(&items, &sent)?;
+    let Aligned { runs, same } = align(&items, |place| path[place].live, &sent)?;
     // What is known for certain is not given up for less.
     if runs.iter().map(|run| run.len).sum::<usize>() <= known {
         return None;
     }
     let end = runs.last().map_or(0, |run| run.path + run.len);
-    let (view, kept) = View::of(&runs, observed(&path[..end]))?;
-    Sighting::of(client, &path[..kept], view, runs, How::Aligned)
+    let reach = if same { end } else { sent_alike(&runs) };
+    let (view, kept) = View::of(&runs, observed(&path[..reach]))?;
+    let kept = kept.min(first_changed(&view, &items[..kept], &sent));
+    let said_live = |run: &Run| {
+        let (client, path_at) = (run.client, run.path);
+        (0..run.len)
+            .filter(move |at| path[path_at + at].live)
+            .map(move |at| client + at)
+    };
+    let live = runs.iter().flat_map(said_live).collect();
+    let agreed = Agreed { runs, live };
+    Sighting::of(client, &path[..kept], view, agreed, How::Aligned)
+}
+
+/// How much of the path's beginning the request holds without a gap. A template proves no more than
+/// that the same was said: nothing that the request does not hold is told of for it.
+fn sent_alike(runs: &[Run]) -> usize {
+    runs.iter()
+        .fold(0, |to, run| if run.path == to { to + run.len } else { to })
+}
+
+/// The first message behind what is observed that is no longer what it was: a result that was pruned
+/// before anybody was shown it, a call that was repaired. From there on the chain says what the client
+/// says now: a range must not count as observed without its words (INV-COVER).
+fn first_changed(view: &View, known: &[Item], sent: &[Item]) -> usize {
+    let (client, open) = view.open();
+    (open..known.len())
+        .find(|place| {
+            let sent = sent.get(client + (place - open));
+            sent.is_none_or(|sent| sent.content != known[*place].content)
+        })
+        .unwrap_or(known.len())
 }
 
 fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
@@ -163,7 +238,7 @@ fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         client,
         base,
         stored.view.clone(),
-        Vec::new(),
+        Agreed::default(),
         How::Continued,
     )
 }
@@ -182,7 +257,7 @@ fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         client,
         &before[..observed],
         View::from(*place, observed),
-        Vec::new(),
+        Agreed::default(),
         How::Compacted,
     )
 }
@@ -227,6 +302,7 @@ mod tests {
                     .checked_sub(1)
                     .and_then(|b| anchor(&root, &item(b), &item(at))),
                 taken: at + 1 == taken,
+                live: at > 0,
                 lineage: 1,
             })
             .collect()
@@ -276,5 +352,98 @@ mod tests {
         sent.push(message(Role::User, "and now", &[], None));
         let client = Arc::new(History::chain(&scope, sent));
         assert!(decide(&client, &evidence).is_some());
+    }
+
+    /// Six messages, two rounds of tools behind them; what is told of them is long.
+    fn task() -> Vec<Message> {
+        let said = |at: usize| {
+            format!("what is said in message {at} is long enough to tell it from others by")
+        };
+        let mut all: Vec<Message> = (0..6)
+            .map(|at| match at % 2 {
+                0 => message(Role::User, &said(at), &[], None),
+                _ => message(Role::Assistant, &said(at), &[], None),
+            })
+            .collect();
+        for id in ["call_aaaaaaaa", "call_bbbbbbbb"] {
+            all.push(message(Role::Assistant, "", &[id], None));
+            all.push(message(Role::Tool, &said(all.len()), &[], Some(id)));
+        }
+        all
+    }
+
+    fn seen(scope: &Scope, sent: Vec<Message>, evidence: &Evidence) -> Option<Sighting> {
+        decide(&Arc::new(History::chain(scope, sent)), evidence)
+    }
+
+    /// Nobody was shown what the first result said, and nobody can be any more.
+    #[test]
+    fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
+        let scope = Scope::of(b"key", None);
+        let known = task();
+        let chain = History::chain(&scope, known.clone());
+        let mut sent = known[2..].to_vec();
+        sent[5] = message(Role::Tool, "[cleared]", &[], Some("call_aaaaaaaa"));
+        sent.push(message(Role::User, "and now", &[], None));
+        let links = |taken: usize| {
+            let path = path(&chain, taken);
+            let evidence = Evidence {
+                path,
+                ..Evidence::default()
+            };
+            let seen = seen(&scope, sent.clone(), &evidence).unwrap();
+            let turns = seen.history.turns().iter().zip(chain.turns());
+            turns.take_while(|(new, old)| new.link == old.link).count()
+        };
+        // Observed up to there, it is what it was; else the chain goes another way from there on.
+        assert_eq!(links(8), 10);
+        assert_eq!(links(4), 7);
+    }
+
+    /// Another conversation was answered and asked the same; this one is known by its own chain.
+    #[test]
+    fn what_is_known_of_a_conversation_is_not_left_for_another() {
+        let scope = Scope::of(b"key", None);
+        let known = task();
+        let chain = History::chain(&scope, known.clone());
+        let mut sent = vec![message(Role::User, "another form", &[], None)];
+        sent.extend_from_slice(&known[1..]);
+        let evidence = |own: Option<i64>, depth: usize| Evidence {
+            path: path(&chain, 6),
+            own,
+            depth,
+            ..Evidence::default()
+        };
+        assert!(seen(&scope, sent.clone(), &evidence(Some(2), 3)).is_none());
+        // The same conversation, whose first message has changed.
+        assert!(seen(&scope, sent.clone(), &evidence(Some(1), 3)).is_some());
+        assert!(seen(&scope, sent, &evidence(None, 0)).is_some());
+    }
+
+    /// Where nothing but a template agrees, nothing is told of that the request does not hold.
+    #[test]
+    fn a_template_brings_nothing_with_it() {
+        let scope = Scope::of(b"key", None);
+        let known = task();
+        let chain = History::chain(&scope, known.clone());
+        let mut sent = known;
+        sent[0] = message(Role::User, "another customer", &[], None);
+        let mut path = path(&chain, 6);
+        for step in &mut path {
+            step.live = false;
+        }
+        let evidence = Evidence {
+            path,
+            ..Evidence::default()
+        };
+        let seen = seen(&scope, sent, &evidence).unwrap();
+        let own: Vec<Link> = chain.turns().iter().map(|turn| turn.link).collect();
+        assert!(
+            seen.history
+                .turns()
+                .iter()
+                .all(|turn| !own.contains(&turn.link))
+        );
+        assert_eq!(seen.view.front(9), [0]);
     }
 }

@@ -25,6 +25,7 @@ use super::tee::{TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend};
 use crate::history::{History, Mark, Scope};
 use crate::jobs::Exchange;
+use crate::memory::place::OPENING;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// read body → parse → identify → select → splice → forward → stream back, tee.
@@ -144,7 +145,6 @@ pub(super) async fn read(
 
 /// Where in a request clients put the answer to a request for a summary: among its first messages, as
 /// it is or behind a few lines of their own.
-const OPENING: usize = 3;
 const LINES: usize = 6;
 
 /// Texts longer than this, in bytes, are no summaries; and shorter ones may be said by chance.

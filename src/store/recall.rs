@@ -12,19 +12,22 @@
 mod crowds;
 mod known;
 mod pins;
+mod probes;
 mod settled;
 
+use std::cell::LazyCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::crowds::Crowds;
 use self::known::{Known, anchors, weight};
+use self::probes::may_replace;
 use super::{Carried, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Link, Mark, Scope, Stand};
-use crate::memory::place::{Sighting, Step, decide};
+use crate::memory::place::{OPENING, Sighting, Step, decide};
 use crate::memory::select::Before;
-use crate::memory::{Snapshot, SnapshotId, SnapshotMeta, Trim};
+use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
 
 /// How long a request waits for each of its reads of the store. A cold conversation
 /// needs two indexed reads, a few milliseconds on a healthy disk; a locked one must not be felt.
@@ -148,9 +151,10 @@ impl Recall {
         let place = self.known().place(scope, client);
         let (here, enough) = self.known().evidence(scope, client);
         let sighting = place.clone().or_decide(|| decide(client, &here));
+        let answers = LazyCell::new(answers);
         let complete = match &sighting {
             Some(seen) => self.known().holds_seen(scope, &seen.history),
-            None => enough,
+            None => enough && !(here.depth < OPENING && may_replace(client, &here, &answers)),
         };
         if complete {
             return (
@@ -161,7 +165,7 @@ impl Recall {
         let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
         let probes = Probes {
             anchors: anchors(client, 0).collect(),
-            answers: answers(),
+            answers: answers.clone(),
         };
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
@@ -240,38 +244,39 @@ impl Recall {
         lookup
     }
 
-    /// A request was recorded: its new messages from the one at `from` on (`marks`), and what else
-    /// later ones find it by.
+    /// A request was recorded: its `new` messages with their marks, and what else later ones find it
+    /// by.
     pub fn follow(
         &self,
         scope: &Scope,
         history: &History,
-        from: usize,
+        new: &[Node],
         lineage: i64,
         traces: &Traces,
     ) {
         let mut known = self.known();
-        let turns = history.turns().get(from..).unwrap_or_default();
+        let from = new.first().map_or(0, |node| node.count - 1);
         let mut parent = match from.checked_sub(1) {
             Some(before) => history.turns()[before].link,
             None => history.root(),
         };
-        for (turn, (item, anchor)) in turns.iter().zip(&traces.marks) {
+        for (node, (item, anchor)) in new.iter().zip(&traces.marks) {
             known.step(
                 scope,
                 &Step {
                     stand: Stand {
-                        link: turn.link,
-                        role: turn.message.role,
+                        link: node.link,
+                        role: node.role,
                     },
                     parent,
                     item: Some(*item),
                     anchor: *anchor,
                     taken: false,
+                    live: node.live,
                     lineage,
                 },
             );
-            parent = turn.link;
+            parent = node.link;
         }
         if let Some((tip, view)) = &traces.view {
             known.let_go(&(scope.tenant, *tip));

@@ -214,6 +214,7 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
         item,
         anchor: mark(row, 9)?,
         taken: flag(row, 5)?,
+        live: flag(row, 11)?,
         lineage: int(row, 4)?,
     };
     Ok((int(row, 1)?, step))

@@ -56,6 +56,8 @@ pub struct Found {
     pub carried: Vec<Carried>,
     /// How many of the chain's messages are recorded as they are.
     pub depth: usize,
+    /// The lineage that recorded the last of them.
+    pub own: Option<i64>,
     /// The longest beginning of the chain that is a view of another one.
     pub view: Option<StoredView>,
     /// The chain that `view` is of, from its first message.

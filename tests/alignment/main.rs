@@ -9,9 +9,12 @@ mod rig;
 
 mod inflate;
 mod oracle;
+mod others;
 mod random;
 mod recorded;
 mod replayed;
 mod retried;
+mod rows;
+mod script;
 mod stage;
 mod table;

@@ -89,15 +89,16 @@ impl std::fmt::Debug for Body {
 }
 
 /// Thresholds that a short conversation reaches, and room for all that is observed of it.
+pub fn chat_settings() -> [(&'static str, &'static str); 2] {
+    [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
+    ]
+}
+
+/// With a provider that is like all others.
 pub async fn roomy() -> Rig {
-    Rig::with(
-        diarist::provider::Options::default(),
-        &[
-            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
-            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
-        ],
-    )
-    .await
+    Rig::with(diarist::provider::Options::default(), &chat_settings()).await
 }
 
 /// What one request led to.
@@ -113,6 +114,8 @@ pub struct Seen {
     pub left_out: usize,
     /// Calls of the Observer so far.
     pub calls: usize,
+    /// What the client was answered.
+    pub answer: String,
     /// The body as the provider got it.
     pub body: Body,
 }
@@ -123,6 +126,8 @@ pub struct Client<'a> {
     pub credential: &'static str,
     pub headers: Vec<(&'static str, &'static str)>,
     pub system: Option<String>,
+    /// Fields beside model and messages.
+    pub fields: Value,
 }
 
 impl<'a> Client<'a> {
@@ -132,13 +137,18 @@ impl<'a> Client<'a> {
             credential: "Bearer sk-test",
             headers: Vec::new(),
             system: Some("You are a patient assistant.".to_owned()),
+            fields: json!({}),
         }
     }
 
     pub fn body(&self, messages: &[Value]) -> Value {
         let system = self.system.iter().map(|text| system(text));
         let all: Vec<Value> = system.chain(messages.iter().cloned()).collect();
-        json!({"model": "gpt-test", "messages": all})
+        let mut body = json!({"model": "gpt-test", "messages": all});
+        for (name, value) in self.fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        body
     }
 
     /// Sends `messages`, gives memory its time, and checks what is true of every request: what did not
@@ -189,6 +199,10 @@ impl<'a> Client<'a> {
             raw: theirs.len(),
             left_out,
             calls: record.iter().filter(|e| e.part == Part::Observer).count(),
+            answer: answer.json()["choices"][0]["message"]["content"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
             body: Body(String::from_utf8_lossy(&got.body).into_owned()),
         }
     }

@@ -1,354 +1,247 @@
 //! The table of expectations: for each way of a client to send, what is still applied of what was
-//! observed, what it costs, what goes out raw, and why. Each also with a restart in the middle.
+//! observed, what it costs, what goes out raw, and why. Each row is played twice, once with restarts on
+//! the way; whatever a row does, what is true of every request is checked with each ([`Client::send`]).
 
-use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::Value;
+use tokio::sync::OnceCell;
 
 use crate::rig::Rig;
-use crate::stage::{Client, Seen, assistant, marks, roomy, talk, text, user, work};
+use crate::rows::ROWS;
+use crate::script::{Applied, Ask, Row, SUMMARY, grow};
+use crate::stage::{Client, Seen, marks, roomy};
 
-/// Messages until memory is in use; a message weighs some 110 tokens, so that nine make a chunk.
-const LONG: usize = 61;
+/// What a row came to.
+struct Outcome {
+    seen: Vec<Seen>,
+    plain: usize,
+    broken: Vec<String>,
+}
 
-/// Sends the growing beginnings of `all`, turn by turn (every second message asks), as `shape` makes
-/// them, with a restart before the one in the middle.
-async fn play(
-    rig: &mut Rig,
-    all: &[Value],
-    restart: bool,
-    shape: impl Fn(&[Value]) -> Vec<Value>,
-) -> Vec<Seen> {
-    let turns: Vec<usize> = (1..=all.len()).step_by(2).collect();
-    let mut seen = Vec::new();
-    for (index, turn) in turns.iter().enumerate() {
-        if restart && index == turns.len() / 2 {
+/// Everything the messages say that can be told apart.
+fn said(messages: &[Value]) -> BTreeSet<String> {
+    messages
+        .iter()
+        .flat_map(|m| marks(&m.to_string()))
+        .collect()
+}
+
+/// The words of the summary, as they stand inside a JSON string.
+fn filled(message: &Value, summary: &str) -> Value {
+    let spelled = Value::from(summary).to_string();
+    let text = message.to_string();
+    serde_json::from_str(&text.replace(SUMMARY, &spelled[1..spelled.len() - 1])).unwrap()
+}
+
+/// Plays `asks`; with `restart`, a process ends in the middle and before the last request.
+async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, String> {
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut before: HashMap<String, String> = HashMap::new();
+    let mut summary = String::new();
+    for (index, ask) in asks.iter().enumerate() {
+        if restart && (index == asks.len() / 2 || index + 1 == asks.len()) {
             rig.restart().await;
         }
-        seen.push(Client::new(rig).send(&shape(&all[..*turn])).await);
-    }
-    print(&seen);
-    seen
-}
-
-#[expect(clippy::print_stdout, reason = "the table is worth reading")]
-fn print(seen: &[Seen]) {
-    for (index, seen) in seen.iter().enumerate() {
-        println!(
-            "{index:3} {:16} raw {:3} left out {:3} told {:3} calls {:3}",
-            seen.reason,
-            seen.raw,
-            seen.left_out,
-            seen.told.len(),
-            seen.calls
-        );
-    }
-}
-
-fn aligned(seen: &[Seen]) -> usize {
-    seen.iter().filter(|seen| seen.reason == "aligned").count()
-}
-
-/// What a client that changes nothing costs.
-async fn plain_calls(all: &[Value]) -> usize {
-    let mut rig = roomy().await;
-    let seen = play(&mut rig, all, false, <[Value]>::to_vec).await;
-    seen.last().unwrap().calls
-}
-
-/// A window over the conversation that drops the oldest: what fell out is told of.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sliding_window_keeps_what_it_dropped() {
-    let all = talk("slide", LONG);
-    for restart in [false, true] {
-        let mut rig = roomy().await;
-        let window = |sent: &[Value]| sent[sent.len().saturating_sub(12)..].to_vec();
-        let seen = play(&mut rig, &all, restart, window).await;
-        let last = seen.last().unwrap();
-        assert!(
-            last.told.contains("slide#0") && last.told.contains("slide#20"),
-            "{last:?}"
-        );
-        assert!(aligned(&seen) >= 15, "{}", aligned(&seen));
-        assert!(last.calls <= plain_calls(&all).await + 1);
-    }
-}
-
-/// The first message is kept and the middle dropped, or the first is turned into a notice.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_window_behind_a_first_message_that_stays_or_turns_into_a_notice() {
-    let all = talk("keep", LONG);
-    for notice in [false, true] {
-        let mut rig = roomy().await;
-        let window = |sent: &[Value]| {
-            if sent.len() <= 13 {
-                return sent.to_vec();
+        let sent: Vec<Value> = ask.sent.iter().map(|m| filled(m, &summary)).collect();
+        let mut client = Client::new(rig);
+        client.credential = ask.credential;
+        client.headers.clone_from(&ask.headers);
+        client.system = Some(ask.system.replace(SUMMARY, &summary));
+        client.fields = ask.fields.clone();
+        let body = client.body(&sent);
+        if ask.times > 1 {
+            let at_once =
+                (0..ask.times).map(|_| client.rig.send_as(ask.credential, &ask.headers, &body));
+            let refused = join_all(at_once)
+                .await
+                .iter()
+                .any(|answer| answer.status != 200);
+            if refused {
+                return Err(format!("{index}: one of the same requests was refused"));
             }
-            let mut kept = vec![if notice {
-                json!({"role": "user", "content": "[Earlier messages were removed to save space.]"})
-            } else {
-                sent[0].clone()
-            }];
-            kept.extend_from_slice(&sent[sent.len() - 12..]);
-            kept
-        };
-        let seen = play(&mut rig, &all, notice, window).await;
-        let last = seen.last().unwrap();
-        assert!(last.told.contains("keep#10"), "{:?}", last.told);
-        assert!(aligned(&seen) >= 12, "{}", aligned(&seen));
-        let body: Value = serde_json::from_str(&last.body.0).unwrap();
-        let raw_notice = body.to_string().contains("[Earlier messages were removed");
-        assert_eq!(raw_notice, notice, "what memory does not know stays raw");
-        assert!(last.calls <= plain_calls(&all).await + 2);
-    }
-}
-
-/// A clock in the first user message: another chain with every request, one conversation.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clock_in_the_first_message_costs_nothing_and_loses_nothing() {
-    let all = talk("clock", LONG);
-    for restart in [false, true] {
-        let mut rig = roomy().await;
-        let clock = |sent: &[Value]| {
-            let mut sent = sent.to_vec();
-            let words = format!("It is {} o'clock. {}", sent.len(), text("clock", 0));
-            sent[0] = json!({"role": "user", "content": words});
-            sent
-        };
-        let seen = play(&mut rig, &all, restart, clock).await;
-        let last = seen.last().unwrap();
-        assert!(last.left_out > 20, "{last:?}");
-        assert!(last.calls <= plain_calls(&all).await + 1);
-        assert!(last.told.contains("clock#2"), "{:?}", last.told);
-        let first: Value = serde_json::from_str(&last.body.0).unwrap();
-        assert_eq!(
-            first["messages"][1]["content"]
-                .as_str()
-                .unwrap()
-                .find("It is 61"),
-            Some(0)
-        );
-    }
-}
-
-/// A reminder is appended to the newest user message and gone with the next turn; the system prompt
-/// changes each time.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reminder_at_the_end_and_another_system_prompt_each_turn() {
-    let all = talk("remind", LONG);
-    let mut rig = roomy().await;
-    let mut seen = Vec::new();
-    for turn in (1..=all.len()).step_by(2) {
-        let mut sent = all[..turn].to_vec();
-        let last = sent.last_mut().unwrap();
-        let words = format!(
-            "{}\n<reminder>Be brief, {turn}.</reminder>",
-            last["content"].as_str().unwrap()
-        );
-        last["content"] = json!(words);
-        let mut client = Client::new(&mut rig);
-        client.system = Some(format!("You are patient. It is {turn}."));
-        seen.push(client.send(&sent).await);
-    }
-    print(&seen);
-    let last = seen.last().unwrap();
-    assert!(
-        last.left_out > 20 && last.told.contains("remind#0"),
-        "{last:?}"
-    );
-    assert!(last.calls <= plain_calls(&all).await + 1);
-}
-
-/// Old tool results become a placeholder, in steps.
-#[tokio::test(flavor = "multi_thread")]
-async fn pruned_tool_results_stay_remembered() {
-    let all = work("prune", LONG);
-    for restart in [false, true] {
-        let mut rig = roomy().await;
-        let pruned = |sent: &[Value]| {
-            let old = sent.len().saturating_sub(10) / 8 * 8;
-            let mut sent = sent.to_vec();
-            for message in &mut sent[..old] {
-                if message["role"] == "tool" {
-                    message["content"] = json!("[Old tool result content cleared]");
-                }
-            }
-            sent
-        };
-        let seen = play(&mut rig, &all, restart, pruned).await;
-        let last = seen.last().unwrap();
-        assert!(last.left_out > 20, "{last:?}");
-        assert!(last.told.contains("prune#0"), "{:?}", last.told);
-        assert!(last.calls <= plain_calls(&all).await + 1);
-    }
-}
-
-/// An early message is edited and everything behind it kept: the edit stays raw, the rest is told of.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_edit_in_the_middle_of_what_is_observed_stays_raw() {
-    let all = talk("edit", LONG);
-    let mut rig = roomy().await;
-    play(&mut rig, &all, false, <[Value]>::to_vec).await;
-    let mut edited = talk("edit", LONG + 2);
-    edited[4] = user("other", 4);
-    let seen = Client::new(&mut rig).send(&edited).await;
-    assert_eq!(seen.reason, "aligned");
-    assert!(
-        seen.told.contains("edit#0") && seen.told.contains("edit#20"),
-        "{seen:?}"
-    );
-    assert!(seen.body.0.contains("(other#4)"));
-
-    // Edited where everything behind it goes: what is before applies.
-    let mut rig = roomy().await;
-    let before = play(&mut rig, &all, false, <[Value]>::to_vec)
-        .await
-        .pop()
-        .unwrap();
-    let mut edited = all[..31].to_vec();
-    edited[30] = user("other", 30);
-    let seen = Client::new(&mut rig).send(&edited).await;
-    assert!(seen.told.is_subset(&before.told), "{seen:?}");
-    assert!(
-        seen.told.iter().all(|mark| {
-            let number: usize = mark.split('#').next_back().unwrap().parse().unwrap();
-            number < 30
-        }),
-        "{:?}",
-        seen.told
-    );
-    assert_eq!(seen.calls, before.calls);
-}
-
-/// The client asks for a summary of its history and goes on from that, with or without a tail.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_compacts_keeps_its_log() {
-    let all = talk("compact", LONG);
-    for (tail, restart) in [(0, false), (0, true), (6, false), (6, true)] {
-        let mut rig = roomy().await;
-        let before = play(&mut rig, &all, false, <[Value]>::to_vec)
-            .await
-            .pop()
-            .unwrap();
-        // The side call: the same history and a request for a summary.
-        let mut asked = all.clone();
-        asked.push(assistant("compact", LONG));
-        asked.push(json!({"role": "user", "content": "Summarise the conversation so far."}));
-        let body = Client::new(&mut rig).body(&asked);
-        let answer = rig.send(&body).await.json();
-        rig.quiet().await;
-        let summary = answer["choices"][0]["message"]["content"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        assert!(summary.len() >= 64, "{summary}");
-        if restart {
-            rig.restart().await;
+            client.rig.quiet().await;
         }
-        let mut sent =
-            vec![json!({"role": "user", "content": format!("Summary so far:\n{summary}")})];
-        if tail > 0 {
-            sent.extend_from_slice(&all[LONG - tail..]);
-            sent.push(assistant("compact", LONG));
-        } else {
-            sent.push(json!({"role": "assistant", "content": "Got it."}));
+        let got = client.send(&sent).await;
+        if ask.summarises {
+            summary.clone_from(&got.answer);
         }
-        let mut next = LONG + 1;
-        for round in 0..6 {
-            sent.push(user("compact", next));
-            let seen = Client::new(&mut rig).send(&sent).await;
-            print(std::slice::from_ref(&seen));
-            if round == 0 {
-                let why = if tail > 0 {
-                    "aligned"
-                } else {
-                    "compaction_link"
-                };
-                assert_eq!(seen.reason, why);
+        // INV-SAME: whatever was sent meanwhile, and by whatever process.
+        let key = format!("{} {:?} {body}", ask.credential, ask.headers);
+        let first = before.entry(key).or_insert_with(|| got.body.0.clone());
+        if *first != got.body.0 {
+            return Err(format!("{index}: the same request went out as other bytes"));
+        }
+        let may = &said(&ask.logical) | &said(&ask.beside);
+        if let Some(strange) = got.told.iter().find(|mark| !may.contains(*mark)) {
+            return Err(format!(
+                "{index}: told of {strange}, which is of another conversation"
+            ));
+        }
+        seen.push(got);
+    }
+    Ok(seen)
+}
+
+/// What the last request was to be, and is not.
+fn judge(row: &Row, seen: &[Seen], ask: &Ask, plain: usize) -> Vec<String> {
+    let (last, mut broken) = (&seen[seen.len() - 1], Vec::new());
+    let raw = marks(&last.body.0);
+    let missing = |of: &[Value]| -> Vec<String> {
+        let untold = said(of);
+        let untold = untold
+            .into_iter()
+            .filter(|mark| !last.told.contains(mark) && !raw.contains(mark));
+        untold.collect()
+    };
+    match row.applied {
+        Applied::Nothing if !last.told.is_empty() => {
+            broken.push(format!("told of {:?}", last.told));
+        }
+        Applied::Nothing => {}
+        Applied::All | Applied::UpTo(_) => {
+            let count = match row.applied {
+                Applied::UpTo(count) => count,
+                _ => ask.logical.len(),
+            };
+            let missing = missing(&ask.logical[..count]);
+            if last.told.is_empty() || !missing.is_empty() {
+                broken.push(format!("neither raw nor told of: {missing:?}"));
             }
-            assert!(seen.told.is_superset(&before.told), "{:?}", seen.told);
-            assert!(seen.body.0.contains("Summary so far"), "stays raw");
-            sent.push(assistant("compact", next + 1));
-            next += 2;
+        }
+    }
+    if last.calls > plain + row.extra {
+        broken.push(format!(
+            "{} calls, {plain} where nothing is changed",
+            last.calls
+        ));
+    }
+    if last.raw > row.raw {
+        broken.push(format!("{} raw messages", last.raw));
+    }
+    if !row.reason.contains(&&*last.reason) {
+        broken.push(format!("the audit says {}", last.reason));
+    }
+    broken
+}
+
+/// Observer calls for a conversation whose client changes nothing, by the conversation.
+#[derive(Default)]
+struct Plain(Mutex<HashMap<String, Arc<OnceCell<usize>>>>);
+
+impl Plain {
+    async fn calls(&self, all: &[Value]) -> usize {
+        let key = Value::from(all).to_string();
+        let cell = Arc::clone(self.0.lock().unwrap().entry(key).or_default());
+        let played = cell.get_or_init(|| async {
+            let mut rig = roomy().await;
+            let seen = play(&mut rig, &grow(all, 1, all.len()), false).await;
+            seen.unwrap().last().map_or(0, |seen| seen.calls)
+        });
+        *played.await
+    }
+}
+
+async fn outcome(row: &Row, restart: bool, plain: &Plain) -> Outcome {
+    let plain = plain.calls(&(row.plain)()).await;
+    let mut rig = roomy().await;
+    let asks = (row.asks)();
+    match play(&mut rig, &asks, restart).await {
+        Err(broken) => Outcome {
+            seen: Vec::new(),
+            plain,
+            broken: vec![broken],
+        },
+        Ok(seen) => {
+            let broken = judge(row, &seen, &asks[asks.len() - 1], plain);
+            Outcome {
+                seen,
+                plain,
+                broken,
+            }
         }
     }
 }
 
-/// Nothing of the old topic under the same session id, nor of another user under the same key.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_topic_under_an_old_name_gets_nothing() {
-    let mut rig = roomy().await;
-    let headers = vec![("x-session-id", "always-the-same")];
-    let greeting = [
-        json!({"role": "user", "content": "Hello there, I am new to this and would like some help today."}),
-        json!({"role": "assistant", "content": "Ok."}),
-    ];
-    for name in ["old", "new", "third"] {
-        for turn in (1..=41).step_by(2) {
-            let mut sent = greeting.to_vec();
-            sent.extend(talk(name, turn));
-            let mut client = Client::new(&mut rig);
-            client.headers.clone_from(&headers);
-            if name == "third" {
-                client.credential = "Bearer sk-other";
-            }
-            let seen = client.send(&sent).await;
-            assert!(
-                seen.told
-                    .iter()
-                    .all(|mark| mark.starts_with(&format!("{name}#"))),
-                "{name} {turn}: {:?}",
-                seen.told
+#[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
+fn wanted() -> String {
+    std::env::var("DIARIST_ROW").unwrap_or_default()
+}
+
+fn line(row: &Row, restart: bool, outcome: &Outcome) -> String {
+    let aligned = |seen: &&Seen| matches!(&*seen.reason, "aligned" | "compaction_link");
+    let aligned = outcome.seen.iter().filter(aligned).count();
+    let start = if restart { "restart" } else { "" };
+    let mut line = format!(
+        "{:4} {:58} {start:7} {:4} {aligned:7}",
+        row.item,
+        row.what,
+        outcome.seen.len()
+    );
+    if let Some(last) = outcome.seen.last() {
+        let Seen {
+            raw,
+            left_out,
+            told,
+            calls,
+            reason,
+            ..
+        } = last;
+        line += &format!(
+            " {raw:4} {left_out:8} {:4} {calls:5} {:5}  {reason}",
+            told.len(),
+            outcome.plain
+        );
+    }
+    if !wanted().is_empty() {
+        for seen in &outcome.seen {
+            let Seen {
+                reason,
+                raw,
+                left_out,
+                told,
+                calls,
+                ..
+            } = seen;
+            line += &format!(
+                "\n     {reason:16} raw {raw:3} left out {left_out:3} told {:3} calls {calls:3}",
+                told.len()
             );
         }
     }
-    // Another user who says what was said before, in another order: no run, nothing.
-    let mut client = Client::new(&mut rig);
-    client.credential = "Bearer sk-nobody";
-    let seen = client.send(&talk("old", 41)[20..]).await;
-    assert!(
-        seen.told.is_empty() && seen.reason == "no_snapshot",
-        "{seen:?}"
-    );
+    for broken in &outcome.broken {
+        line += &format!("\n     BROKEN: {broken}");
+    }
+    line
 }
 
-/// The layout of aider: an example, a repository map, what was done, the files, what is asked now. The
-/// map changes from time to time, the files with every edit, a reminder stands on the newest message.
+/// `DIARIST_ROW=text` plays the rows whose name holds it, and says what came of each request.
 #[tokio::test(flavor = "multi_thread")]
-async fn pairs_that_float_stay_raw_where_they_are() {
-    let done = talk("float", LONG);
-    for restart in [false, true] {
-        let mut rig = roomy().await;
-        let shape = |sent: &[Value]| {
-            let turn = sent.len();
-            let (asked, before) = sent.split_last().unwrap();
-            let mut all = vec![
-                json!({"role": "user", "content": "Change get_factorial() to use math.factorial"}),
-                json!({"role": "assistant", "content": "To make this change we need to modify the file and import math first."}),
-                json!({"role": "user", "content": format!("Here are summaries of some files: map {}", turn / 12)}),
-                json!({"role": "assistant", "content": "Ok, I won't try and edit those files without asking first."}),
-            ];
-            all.extend_from_slice(before);
-            all.push(json!({"role": "user", "content": format!("I have *added these files to the chat*: edit {turn}")}));
-            all.push(json!({"role": "assistant", "content": "Ok, any changes I propose will be to those files."}));
-            let words = format!(
-                "{}\n*SEARCH/REPLACE* rules apply.",
-                asked["content"].as_str().unwrap()
-            );
-            all.push(json!({"role": "user", "content": words}));
-            all
-        };
-        let seen = play(&mut rig, &done, restart, shape).await;
-        let last = seen.last().unwrap();
-        assert!(last.left_out > 15, "{last:?}");
-        assert!(last.told.contains("float#0"), "{:?}", last.told);
-        let body = &last.body.0;
-        assert!(body.contains("added these files to the chat*: edit 61"));
-        assert!(last.calls <= plain_calls(&done).await + 2, "{}", last.calls);
-        assert!(marks(body).contains("float#60"));
-        // Another session with the same files and the same first words is another conversation.
-        let fresh = shape(&done[..1]);
-        let mut other = vec![json!({"role": "user", "content": "Here is another example."})];
-        other.extend_from_slice(&fresh[1..]);
-        let seen = Client::new(&mut rig).send(&other).await;
-        assert!(seen.told.is_empty(), "{seen:?}");
+async fn every_row_of_the_table() {
+    let wanted = wanted();
+    let rows = ROWS
+        .iter()
+        .copied()
+        .flatten()
+        .filter(|row| row.what.contains(&wanted));
+    let plays = rows.flat_map(|row| [(row, false), (row, true)]);
+    let plain = &Plain::default();
+    let lines = stream::iter(plays).map(|(row, restart)| async move {
+        let outcome = outcome(row, restart, plain).await;
+        (line(row, restart, &outcome), outcome.broken.is_empty())
+    });
+    println!(
+        "item {:58} {:7} {:4} {:7} {:4} {:8} {:4} {:5} {:5}  reason",
+        "what the client does", "", "reqs", "aligned", "raw", "left out", "told", "calls", "plain"
+    );
+    let mut broken = 0;
+    let mut lines = lines.buffered(3);
+    while let Some((line, whole)) = lines.next().await {
+        println!("{line}");
+        broken += usize::from(!whole);
     }
+    assert_eq!(broken, 0, "rows that are not as expected");
 }

@@ -43,6 +43,11 @@ fn long(number: usize) -> String {
     )
 }
 
+/// Runs on a path that was said while somebody watched.
+fn align(path: &[Item], client: &[Item]) -> Option<Vec<Run>> {
+    super::align(path, |_| true, client).map(|aligned| aligned.runs)
+}
+
 fn run(client: usize, path: usize, len: usize) -> Run {
     Run { client, path, len }
 }
@@ -171,6 +176,88 @@ fn what_the_path_says_twice_is_no_place() {
     let (asked, told) = (user("Is the harbour open on this day?"), answer(&long(1)));
     let path = [user("a"), asked, told, user("b"), asked, told];
     assert_eq!(align(&path, &[asked, told, user("new")]), None);
+}
+
+/// What a user's agent says after each step, and what a model says to that, are no places.
+#[test]
+fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
+    let reminder =
+        user("<system-reminder>Do not forget to update the list of tasks.</system-reminder>");
+    let fixed = answer(
+        "I have updated the list of tasks and go on with the next one of them now, as you said.",
+    );
+    let path = [user("a"), fixed, reminder, fixed, reminder, fixed, reminder];
+    let client = [user("b"), fixed, reminder, fixed, reminder];
+    assert_eq!(align(&path, &client), None);
+    let said = [
+        user("a"),
+        answer("Ok."),
+        user("go on"),
+        answer("Got it, thank you."),
+        user("go on"),
+        answer("Done."),
+    ];
+    assert_eq!(align(&said, &said[1..]), None);
+}
+
+fn same(path: &[Item], live: usize, client: &[Item]) -> Option<bool> {
+    super::align(path, |place| place >= live, client).map(|aligned| aligned.same)
+}
+
+/// The same examples open every conversation of an application.
+#[test]
+fn a_template_proves_that_the_same_was_said_and_no_more() {
+    let template: Vec<Item> = (0..8)
+        .map(|at| match at % 2 {
+            0 => user(&format!("Example {at}: how is this to be done, please?")),
+            _ => answer(&long(at)),
+        })
+        .collect();
+    let behind = |first: &str, last: &str| {
+        let mut all = vec![user(first)];
+        all.extend_from_slice(&template);
+        all.push(user(last));
+        all
+    };
+    let path = behind("The first customer is called Ada.", "What does Ada owe?");
+    let other = behind("The second customer is called Bob.", "What does Bob owe?");
+    assert_eq!(same(&path, 9, &other), Some(false));
+    // Nor where a round of tools is among the examples.
+    let mut tools = path.clone();
+    tools[3] = call("call_Xq81bTz");
+    tools[4] = result("call_Xq81bTz", "files");
+    let mut client = tools.clone();
+    client[0] = user("The second customer is called Bob.");
+    assert_eq!(same(&tools, 9, &client[..9]), Some(false));
+    // What the model said since is no template.
+    let mut path = path;
+    path.push(answer(&long(77)));
+    path.push(user("And what does she own?"));
+    let window = path[6..].to_vec();
+    assert_eq!(same(&path, 9, &window), Some(true));
+}
+
+/// A model gives every document the same answer, and everybody asks the same question then.
+#[test]
+fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
+    let asked = user("Summarise it in five points, please.");
+    let path = [user("document one"), answer(&long(1)), asked];
+    let client = [
+        user("document two"),
+        answer(&long(1)),
+        asked,
+        answer(&long(2)),
+    ];
+    assert_eq!(same(&path, 1, &client), Some(false));
+    let path = [path[0], path[1], asked, answer(&long(3)), user("b")];
+    let client = [client[0], path[1], asked, answer(&long(3)), user("b")];
+    assert_eq!(
+        same(&path, 1, &client),
+        Some(true),
+        "a clock in the first message"
+    );
+    // What was dropped in front of a window is no other beginning.
+    assert_eq!(same(&path, 1, &path[1..]), Some(true));
 }
 
 /// One thing a client does to what it sends.

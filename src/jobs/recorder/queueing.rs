@@ -34,18 +34,10 @@ impl Recorder {
         let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
-            let places = span.from_count..span.to_count;
-            if places.clone().any(|place| exchange.sent(place).is_none()) {
+            let Some(sent) = exchange.words(span.from_count..span.to_count) else {
                 // Said to be observed when the request came, and given up since.
                 return;
-            }
-            let sent: Vec<Option<usize>> = places
-                .map(|place| {
-                    exchange
-                        .sent(place)
-                        .filter(|_| !exchange.is_degraded(place))
-                })
-                .collect();
+            };
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
             let counter = Arc::clone(&self.shop.counter);
             let options = Arc::clone(&settings.observer);

@@ -87,8 +87,8 @@ impl Known {
         for (index, turn) in client.turns().iter().enumerate() {
             let key = (scope.tenant, turn.link);
             warm |= self.seen.contains(&key);
-            if self.steps.contains_key(&key) {
-                evidence.depth = index + 1;
+            if let Some(step) = self.steps.get(&key) {
+                (evidence.depth, evidence.own) = (index + 1, Some(step.lineage));
             }
             if let Some(view) = self.views.get(&key) {
                 let base = self.path(scope, view.base);
@@ -163,6 +163,7 @@ impl Known {
         let viewed = found.view.as_ref().map_or(0, |view| view.count);
         Evidence {
             depth: found.depth,
+            own: found.own,
             view: found.view.map(|view| (view, found.base)),
             // What continues a view is known by it.
             path: if hit >= viewed { path } else { Vec::new() },

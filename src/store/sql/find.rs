@@ -17,8 +17,8 @@
 /// Bounded: a list of at most a hundred anchors, and paths of at most so many messages.
 pub(in crate::store) const FIND: &str = "
 WITH RECURSIVE
-depth (count) AS (
-    SELECT coalesce(max(n.count), 0) FROM json_each($3) AS p CROSS JOIN nodes AS n
+depth (count, lineage) AS (
+    SELECT coalesce(max(n.count), 0), n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)),
 alias (count, base, runs, client, path) AS (
     SELECT * FROM (
@@ -38,6 +38,7 @@ answer (place, link) AS (
     SELECT * FROM (
         SELECT p.value ->> 1, a.tip FROM json_each($6) AS p CROSS JOIN answers AS a
         WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 0)
+          AND a.tip <> zeroblob(32)
           AND NOT EXISTS (SELECT 1 FROM nodes AS n
                           WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = a.tip)
         ORDER BY p.key LIMIT 1)),
@@ -52,22 +53,22 @@ up (kind, link) AS (
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
     LIMIT 20000)
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL
+       s.placement, NULL, NULL
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
 UNION ALL
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL
+       s.placement, NULL, NULL
 FROM up CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
 UNION ALL
 SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL
+       r.placement, NULL, NULL
 FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
 UNION ALL
-SELECT 2, depth.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
+SELECT 2, depth.count, depth.lineage, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
-SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL
+SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL, NULL
 FROM alias
 UNION ALL
 SELECT up.kind, n.count, n.link, n.weight, n.lineage, EXISTS (
@@ -77,26 +78,26 @@ SELECT up.kind, n.count, n.link, n.weight, n.lineage, EXISTS (
            SELECT 1 FROM jobs AS j
            WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link AND j.kind = 'chunk'
              AND j.state = 'open'),
-       n.content, n.ids, n.role, n.anchor, n.parent
+       n.content, n.ids, n.role, n.anchor, n.parent, n.live
 FROM up CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
 UNION ALL
 SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL
+       r.placement, NULL, NULL
 FROM alias CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = alias.base AND alias.count = $7
 UNION ALL
-SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
+SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
 UNION ALL
-SELECT 9, answer.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
+SELECT 9, answer.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
 UNION ALL
-SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL
+SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL
 FROM json_each($3) AS p CROSS JOIN requests AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
 GROUP BY c.model
 UNION ALL
 SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL
+       r.placement, NULL, NULL
 FROM hit CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link";
 
@@ -107,10 +108,14 @@ INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, linea
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (tenant, resource, tip) DO NOTHING";
 
-/// An answer (`$3`: mark) to a chain (`$4`). The last one counts: the same words mean the present.
+/// An answer (`$3`: mark) to a chain (`$4`). The last one counts: the same words mean the present. What
+/// two conversations were answered alike belongs to neither: models refuse, greet and say goodbye in
+/// the same words to everybody.
 pub(in crate::store) const NEW_ANSWER: &str = "
 INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = excluded.tip, lineage = excluded.lineage";
+ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
+    WHEN answers.lineage = excluded.lineage AND answers.tip <> zeroblob(32) THEN excluded.tip
+    ELSE zeroblob(32) END";
 
 /// The lineage's requests that were views of a chain.
 pub(in crate::store) const FORGET_VIEWS: &str =

@@ -61,7 +61,10 @@ pub(super) async fn find(
                 }
             }
             1 => found.used = Some(rows::used(row)?),
-            2 => found.depth = rows::int(row, 1)?,
+            2 => {
+                found.depth = rows::int(row, 1)?;
+                found.own = get(row, 2)?;
+            }
             3 => found.view = Some(rows::view(row)?),
             4 => base.push(rows::step(row)?),
             5 => path.push(rows::step(row)?),
