@@ -4,6 +4,7 @@
 //! another. Decides nothing about requests or memory. Called by `cli` and by tests that want the
 //! whole process inside their own.
 
+mod owners;
 mod reload;
 
 use std::future::Future;
@@ -24,9 +25,7 @@ use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Pattern, Policy, render};
-use crate::proxy::identify::token::{Key, Verifier};
-use crate::proxy::identify::users::{Proof, Users};
-use crate::proxy::identify::{Owners, Sources};
+use crate::proxy::identify::Sources;
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
 use crate::proxy::{Limits, Memory, Overflow, Proxy, Turns};
@@ -101,9 +100,16 @@ impl App {
             settings.clone(),
             &tasks,
         );
+        let owners = owners::of(config);
+        if config.memory.enabled {
+            let mut heard = owners::Heard::new(&store, &owners, &recall);
+            // What a slow disk keeps until later is heard later.
+            let _late = tokio::time::timeout(OPENING, heard.listen()).await;
+            tasks.spawn("owners", heard.keep_up(tasks.token()));
+        }
         let memory = Memory {
             enabled: config.memory.enabled,
-            owners: owners(config),
+            owners,
             sources: sources(config),
             recall,
             jobs,
@@ -356,36 +362,6 @@ fn rules(config: &Config) -> Rules {
 
 fn sources(config: &Config) -> Sources {
     Sources::of(&config.identity.headers, &config.identity.body_fields)
-}
-
-fn owners(config: &Config) -> Owners {
-    let users = config.identity.resource.as_ref().map(|users| Users {
-        header: users.header.clone(),
-        proof: match &users.set_by {
-            config::SetBy::TrustedProxy | config::SetBy::Application => Proof::Word,
-            config::SetBy::Signed(signature) => Proof::Token(verifier(signature)),
-        },
-    });
-    Owners {
-        anonymous: config.server.listen.ip().is_loopback(),
-        users,
-        subjects: config.identity.token.as_ref().map(verifier),
-    }
-}
-
-fn verifier(signature: &config::Signature) -> Verifier {
-    let keys = signature.keys.iter().map(|key| Key {
-        id: key.id.clone(),
-        key: key.key.clone(),
-        algorithms: key.algorithms.clone(),
-    });
-    Verifier {
-        keys: keys.collect(),
-        issuer: signature.issuer.clone(),
-        audience: signature.audience.clone(),
-        claim: signature.claim.clone(),
-        leeway: signature.leeway,
-    }
 }
 
 fn overflow(config: &Config) -> Overflow {

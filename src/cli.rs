@@ -5,6 +5,7 @@
 
 mod check;
 mod config;
+mod database;
 mod demo;
 mod health;
 mod output;
@@ -15,6 +16,7 @@ mod reproduce;
 mod serve;
 mod sources;
 mod stage;
+mod tenants;
 mod terminal;
 mod threads;
 
@@ -51,6 +53,8 @@ enum Command {
     Replay(replay::Args),
     /// List the conversations that are remembered, or show one
     Threads(threads::Args),
+    /// List who has memory, and let a rotated key keep its memory
+    Tenants(tenants::Args),
     /// Make a model call of memory again that came to nothing, and say how its answer is read
     Reproduce(reproduce::Args),
     /// Ask a running Diarist whether it is well; for container health checks
@@ -89,6 +93,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Threads(args) => threads::run(&args),
+            Command::Tenants(args) => tenants::run(&args),
             Command::Reproduce(args) => reproduce::run(&args),
             Command::Health(args) => health::run(&args),
         }

@@ -4,6 +4,7 @@
 //! WHERE (INV-OWN). Rows are immutable but for `confirmed` of a link and the life of a job.
 //! Called by `proxy` (find, snapshot), by `jobs` (the rest) and by the command line (threads).
 
+pub mod aliases;
 mod cost;
 pub mod recall;
 mod reopening;
@@ -15,13 +16,14 @@ mod timer;
 
 use async_trait::async_trait;
 
+pub use aliases::{Alias, Aliased, Aliases, TenantRow};
 pub use cost::{Cost, Costs, Spent};
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 pub use terms::{
     Adopted, Adoption, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Event, Found,
-    Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, StoreError,
-    ThreadDetail, ThreadRow, Traces, Used, Waiting, Wanted, day,
+    Job, Known, LIVE_MS, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
+    StoreError, ThreadDetail, ThreadRow, Traces, Used, Waiting, Wanted, day,
 };
 pub use timer::{Alarms, NewTimer, Timer};
 
@@ -195,6 +197,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// further than [`CROWD`].
     async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Result<u32, StoreError>;
 
+    /// Names under which at least [`CROWD`] conversations go whose last requests came at `since_ms` or
+    /// later, of all owners: for a process that starts, and for the operator.
+    async fn crowds(&self, since_ms: i64) -> Result<Vec<(Scope, String)>, StoreError>;
+
     /// Jobs waiting or running, for metrics and for tests that wait until memory is quiet.
     async fn open_jobs(&self) -> Result<u64, StoreError>;
 
@@ -230,6 +236,23 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// What the Observer was shown of it stays charged. Its contents go, so that a client that goes
     /// on talking is observed as a new conversation would be.
     async fn forget(&self, scope: &Scope, lineage: i64) -> Result<u64, StoreError>;
+
+    /// Which tenants are served as others, as the operator said.
+    async fn aliases(&self) -> Result<Vec<Alias>, StoreError>;
+
+    /// From now on requests of `name` belong to `tenant`: judged and written in one transaction.
+    async fn alias(
+        &self,
+        name: [u8; 32],
+        tenant: [u8; 32],
+        at_ms: i64,
+    ) -> Result<Aliased, StoreError>;
+
+    /// Requests of `name` are its own again. `false` where they were.
+    async fn unalias(&self, name: [u8; 32]) -> Result<bool, StoreError>;
+
+    /// Tenants with memory, for the operator (who stands above owners).
+    async fn tenants(&self) -> Result<Vec<TenantRow>, StoreError>;
 
     /// Whether the store answers now.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -53,6 +53,8 @@ mod process;
 mod reflecting;
 #[path = "memory/refusals.rs"]
 mod refusals;
+#[path = "memory/rotated.rs"]
+mod rotated;
 #[path = "memory/same.rs"]
 mod same;
 #[path = "memory/shown.rs"]

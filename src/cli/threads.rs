@@ -10,16 +10,16 @@ mod wish;
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::database::{read, write};
 use super::output::print;
 use super::sources::Sources;
 use super::terminal::harmless;
-use crate::config::{Config, Database};
+use crate::history::Scope;
 use crate::report::{Side, align, grouped};
-use crate::store::{Spent, SqliteStore, Store as _, ThreadRow};
+use crate::store::{CROWD, LIVE_MS, Spent, SqliteStore, Store as _, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
         None => read(&args.sources, async |store, config| {
             let daily = config.memory.daily_tokens;
-            Ok(list(store, args.limit).await? + &waiting(store, daily).await?)
+            let text = list(store, args.limit).await? + &crowds(store).await?;
+            Ok(text + &waiting(store, daily).await?)
         }),
         Some(Command::Show(show)) => read(&show.sources, async |store, _| {
             show::text(store, show).await
@@ -61,49 +62,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }?;
     print(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Opens the configured database, asks, and closes it.
-fn read(
-    sources: &Sources,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
-) -> anyhow::Result<String> {
-    opened(sources, false, ask)
-}
-
-/// The same, to write into it.
-fn write(
-    sources: &Sources,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
-) -> anyhow::Result<String> {
-    opened(sources, true, ask)
-}
-
-fn opened(
-    sources: &Sources,
-    to_write: bool,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
-) -> anyhow::Result<String> {
-    let config = sources.load()?;
-    if config.database == Database::SqliteInMemory {
-        bail!("the configured database is in the server's memory: there is nothing to read");
-    }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the runtime cannot start")?
-        .block_on(async {
-            let url = config.database.to_string();
-            // Also to write: it is neither made nor migrated from here.
-            let mut store = SqliteStore::open_to_read(&url).await?;
-            if to_write {
-                store.close().await;
-                store = SqliteStore::open(&url).await?;
-            }
-            let answer = ask(&store, &config).await;
-            store.close().await;
-            answer
-        })
 }
 
 async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
@@ -164,6 +122,21 @@ fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
 /// Tokens of prompts and answers.
 fn total(spent: &Spent) -> u64 {
     spent.sent.saturating_add(spent.written)
+}
+
+/// Names that are taken for none.
+async fn crowds(store: &SqliteStore) -> anyhow::Result<String> {
+    let since = Timestamp::now().as_millisecond() - LIVE_MS;
+    let crowds = store.crowds(since).await?;
+    let told = |(scope, key): &(Scope, String)| {
+        format!(
+            "{CROWD} conversations of tenant {} and more go under {}: it names none any more, and later \
+             ones go by their content.\n",
+            scope.tenant_label(),
+            harmless(key)
+        )
+    };
+    Ok(crowds.iter().map(told).collect())
 }
 
 /// Who waits for another day, since what memory may cost on this one is spent.

@@ -35,7 +35,12 @@ impl Scope {
 
     /// A short name of the tenant for people (audit, `diarist threads`): 48 bits, never a key.
     pub fn tenant_label(&self) -> String {
-        hex(&self.tenant[..6])
+        Self::label_of(&self.tenant)
+    }
+
+    /// The same, of a tenant alone.
+    pub fn label_of(tenant: &[u8; 32]) -> String {
+        hex(&tenant[..6])
     }
 }
 

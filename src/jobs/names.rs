@@ -4,10 +4,7 @@
 use super::Shop;
 use super::intake::Exchange;
 use super::track::Track;
-use crate::store::{CROWD, StoreError};
-
-/// How long ago the last request of a conversation that is live may have come: a week.
-const LIVE_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
+use crate::store::{CROWD, LIVE_MS, StoreError};
 
 /// The name that `exchange` goes under. One that stands for a crowd names no conversation: a fixed id for
 /// all users of an application, or for all that one of them ever asked.

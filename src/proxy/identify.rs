@@ -21,7 +21,9 @@ use self::credential::credential;
 use self::token::{Flaw, Verifier};
 use self::users::{Resource, Users};
 use crate::history::Scope;
+use crate::store::Aliases;
 
+pub use self::credential::tenant_of_key;
 pub use self::sources::Sources;
 pub use self::thread::{Thread, thread};
 
@@ -54,6 +56,8 @@ pub struct Owners {
     pub users: Option<Users>,
     /// Tokens whose subject is the tenant.
     pub subjects: Option<Verifier>,
+    /// Tenants that are served as others, so that a rotated key keeps its memory.
+    pub aliases: Aliases,
 }
 
 /// Who a request belongs to.
@@ -158,6 +162,8 @@ pub fn identify(
         Some(Err(flaw)) => (Scope::tenant_of(&credential), Some(flaw)),
         None => (Scope::tenant_of(&credential), None),
     };
+    // Before anything is built upon it: links, caches and rows only ever see whom it is served as.
+    let tenant = owners.aliases.resolve(tenant);
     let resource = users::resource(headers, owners.users.as_ref())?;
     // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
     let mut zones = headers.get_all(ZONE).iter();
@@ -211,6 +217,7 @@ fn usable(value: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Alias;
     use http::HeaderValue;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -274,6 +281,27 @@ mod tests {
             identify(&two, None, &Owners::default()),
             Err(Off::BadResource)
         );
+    }
+
+    #[test]
+    fn a_tenant_is_whom_it_is_served_as() {
+        let [old, new] = ["Bearer old", "Bearer new"].map(|key| ("authorization", key));
+        let tenant = |key| who(&[key]).expect("an identity").scope.tenant;
+        let owners = Owners::default();
+        owners.aliases.replace(&[Alias {
+            name: tenant(new),
+            tenant: tenant(old),
+            at_ms: 0,
+        }]);
+        let served = |pairs: &[_]| identify(&headers(pairs), None, &owners).expect("an identity");
+        assert_eq!(
+            served(&[new]).scope,
+            who(&[old]).expect("an identity").scope
+        );
+        assert_eq!(served(&[old]).scope.tenant, tenant(old));
+        // Users stay parted.
+        let walled = served(&[new, ("x-diarist-resource", "u1")]);
+        assert_ne!(walled.scope, served(&[new]).scope);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
-    NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release, Revived, SqliteStore, Store,
-    StoreError, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
+    Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release, Revived,
+    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
@@ -291,6 +291,10 @@ impl Store for Reopening {
         forward!(self, namesakes(scope, key, since_ms))
     }
 
+    async fn crowds(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
+        forward!(self, crowds(since_ms))
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         forward!(self, open_jobs())
     }
@@ -333,6 +337,22 @@ impl Store for Reopening {
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
         forward!(self, forget(scope, lineage))
+    }
+
+    async fn aliases(&self) -> Answer<Vec<Alias>> {
+        forward!(self, aliases())
+    }
+
+    async fn alias(&self, name: [u8; 32], tenant: [u8; 32], at_ms: i64) -> Answer<Aliased> {
+        forward!(self, alias(name, tenant, at_ms))
+    }
+
+    async fn unalias(&self, name: [u8; 32]) -> Answer<bool> {
+        forward!(self, unalias(name))
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantRow>> {
+        forward!(self, tenants())
     }
 
     async fn ping(&self) -> Answer<()> {

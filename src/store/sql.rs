@@ -6,6 +6,7 @@
 //! never depends on how long a history is. Two tests read these files: every statement that touches
 //! a table of an owner names the owner, and no statement scans a table that grows.
 
+mod aliases;
 mod books;
 mod find;
 mod forget;
@@ -14,6 +15,7 @@ mod queue;
 mod timers;
 mod wishes;
 
+pub(super) use aliases::{ALIASES, CROWDS, DROP_ALIAS, NEW_ALIAS, TENANTS};
 pub(super) use books::{
     BOUND_EVENTS, COST, COSTS_OF_LINEAGE, EVENTS_OF_LINEAGE, FORGET_SPENDING, NEW_EVENT, SPEND,
     SPENT, THREAD_OF_LINK,

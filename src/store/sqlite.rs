@@ -7,6 +7,7 @@
 //! statements are run; `verbs` and the files it calls say which.
 
 mod adopt;
+mod aliases;
 mod books;
 mod error;
 mod open;

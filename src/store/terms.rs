@@ -244,6 +244,9 @@ pub struct ClaimFilter {
 /// name that all users of an application share has more at once.
 pub const CROWD: u32 = 8;
 
+/// How long ago the last request of a conversation that is live may have come: a week.
+pub const LIVE_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
+
 /// Something that happened in a conversation: numbers and names, never words of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {

@@ -178,7 +178,7 @@ async fn keys_the_upstream_does_not_know_leave_no_row() {
 /// One id for all users of an application.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_for_a_crowd_names_no_conversation() {
-    let rig = Rig::small().await;
+    let mut rig = Rig::small().await;
     let shared = [("x-session-id", "static-id")];
     for user in 0..12 {
         let talk = Talk::new(&format!("user{user}"));
@@ -194,6 +194,24 @@ async fn a_name_for_a_crowd_names_no_conversation() {
         assert_eq!(line["thread_by"], "content");
         assert_eq!(line["ignored"], "x-session-id:many_conversations");
     }
+    // A process that starts knows it as well, before anybody finds it out again.
+    rig.restart().await;
+    rig.talk_as(ME, &shared, &Talk::new("user12"), 1..=1).await;
+    let line = rig.audited(25).await.pop().unwrap();
+    assert_eq!(line["ignored"], "x-session-id:many_conversations");
+    let listed = std::process::Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
+        .env_clear()
+        .env("HOME", rig.folder.path())
+        .args([
+            "threads",
+            "--database",
+            &format!("sqlite://{}", rig.file().display()),
+        ])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("and more go under static-id"), "{listed}");
+
     // Another credential's name is another name.
     let other = rig
         .talk_as("Bearer sk-other", &shared, &Talk::new("eve"), 1..=1)

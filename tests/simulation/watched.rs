@@ -10,9 +10,9 @@ use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
 use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
-    NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store, StoreError,
-    ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
+    Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store,
+    StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 
 use super::gate::Gate;
@@ -380,6 +380,10 @@ impl Store for Watched {
         self.store.namesakes(scope, key, since_ms).await
     }
 
+    async fn crowds(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
+        through!(self, crowds(since_ms))
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         self.store.open_jobs().await
     }
@@ -422,6 +426,22 @@ impl Store for Watched {
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
         self.store.forget(scope, lineage).await
+    }
+
+    async fn aliases(&self) -> Answer<Vec<Alias>> {
+        through!(self, aliases())
+    }
+
+    async fn alias(&self, name: [u8; 32], tenant: [u8; 32], at_ms: i64) -> Answer<Aliased> {
+        self.store.alias(name, tenant, at_ms).await
+    }
+
+    async fn unalias(&self, name: [u8; 32]) -> Answer<bool> {
+        self.store.unalias(name).await
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantRow>> {
+        through!(self, tenants())
     }
 
     async fn ping(&self) -> Answer<()> {

@@ -1,7 +1,9 @@
 //! What a request presents to be let in: every credential in headers and query, whole. It is hashed at once
 //! and goes nowhere. Called by [`identify`](super::identify).
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::history::Scope;
 
 /// Headers that carry a credential by name, and by how their names end: gateways have their own
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
@@ -53,4 +55,20 @@ fn carries_credential(name: &HeaderName) -> bool {
             .any(|ending| name.ends_with(ending))
     };
     CREDENTIALS.contains(&name) || ends() && name != "proxy-authorization"
+}
+
+/// The tenant of requests that present `key` in this header and nothing else. `None` where that is no
+/// header for credentials, or could not carry it. In `Authorization` a key stands behind `Bearer`, unless
+/// it names its scheme.
+pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
+    let name: HeaderName = header.parse().ok()?;
+    let scheme = name == header::AUTHORIZATION && !key.contains(' ');
+    let value = if scheme {
+        HeaderValue::try_from(format!("Bearer {key}"))
+    } else {
+        HeaderValue::try_from(key)
+    };
+    let headers = HeaderMap::from_iter([(name, value.ok()?)]);
+    let credential = credential(&headers, "");
+    (!key.is_empty() && !credential.is_empty()).then(|| Scope::tenant_of(&credential))
 }

@@ -234,4 +234,6 @@ fn json(value: &[u8]) -> Option<Value> {
 }
 
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
 mod tests;

@@ -88,6 +88,11 @@ fn migrations() -> Vec<Migration> {
             "crowds",
             include_str!("../../../migrations/sqlite/0009_crowds.sql"),
         ),
+        (
+            10,
+            "aliases",
+            include_str!("../../../migrations/sqlite/0010_aliases.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

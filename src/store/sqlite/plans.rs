@@ -6,9 +6,14 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
-/// lists.
+/// lists, and what says whose rows are whose.
 /// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
-const ABOVE_OWNERS: [&str; 9] = [
+const ABOVE_OWNERS: [&str; 14] = [
+    "ALIASES",
+    "CROWDS",
+    "NEW_ALIAS",
+    "DROP_ALIAS",
+    "TENANTS",
     "CLAIM",
     "CLAIM_TIMER",
     "NEXT_TIMER",
@@ -21,7 +26,13 @@ const ABOVE_OWNERS: [&str; 9] = [
 ];
 
 /// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
-const MEANT: [(&str, &str); 4] = [
+const MEANT: [(&str, &str); 7] = [
+    (
+        "CROWDS",
+        "SCAN lineages USING COVERING INDEX lineages_by_key",
+    ),
+    ("ALIASES", "SCAN aliases"),
+    ("TENANTS", "SCAN lineages USING INDEX lineages_by_family"),
     ("THREADS", "SCAN l USING INDEX lineages_by_time"),
     ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
     ("PING", "SCAN sqlite_master"),
@@ -37,6 +48,7 @@ const SMALL: [&str; 11] = [
 fn statements() -> Vec<(&'static str, &'static str)> {
     let sources = [
         include_str!("../sql.rs"),
+        include_str!("../sql/aliases.rs"),
         include_str!("../sql/books.rs"),
         include_str!("../sql/find.rs"),
         include_str!("../sql/forget.rs"),

@@ -4,13 +4,13 @@
 use async_trait::async_trait;
 
 use super::{Answer, CLOSE_GRACE, SqliteStore};
-use super::{adopt, books, people, queue, read, record, snapshots, timers, wishes};
+use super::{adopt, aliases, books, people, queue, read, record, snapshots, timers, wishes};
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
-    Adopted, Adoption, Alarms, Chain, ClaimFilter, Cost, Demanded, Event, Found, Job, Known,
-    NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, ThreadDetail, ThreadRow,
-    Timer, Waiting, Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
+    Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, TenantRow,
+    ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 
 #[async_trait]
@@ -240,6 +240,13 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn crowds(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
+        self.read("store crowds", move |conn| {
+            Box::pin(aliases::crowds(conn, since_ms))
+        })
+        .await
+    }
+
     async fn open_jobs(&self) -> Answer<u64> {
         self.read("store open jobs", |conn| Box::pin(queue::open_jobs(conn)))
             .await
@@ -320,6 +327,30 @@ impl Store for SqliteStore {
             Box::pin(people::forget(conn, scope, lineage))
         })
         .await
+    }
+
+    async fn aliases(&self) -> Answer<Vec<Alias>> {
+        self.read("store aliases", |conn| Box::pin(aliases::aliases(conn)))
+            .await
+    }
+
+    async fn alias(&self, name: [u8; 32], tenant: [u8; 32], at_ms: i64) -> Answer<Aliased> {
+        self.write("store alias", move |conn| {
+            Box::pin(aliases::alias(conn, name, tenant, at_ms))
+        })
+        .await
+    }
+
+    async fn unalias(&self, name: [u8; 32]) -> Answer<bool> {
+        self.write("store unalias", move |conn| {
+            Box::pin(aliases::unalias(conn, name))
+        })
+        .await
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantRow>> {
+        self.read("store tenants", |conn| Box::pin(aliases::tenants(conn)))
+            .await
     }
 
     async fn ping(&self) -> Answer<()> {

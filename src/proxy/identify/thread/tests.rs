@@ -2,7 +2,7 @@ use super::*;
 
 const UUID: &str = "01a1f852-19a8-7743-9dbb-616cdf6b2b32";
 
-fn named_by(sources: &Sources, headers: &[(&str, &str)], fields: &str) -> Thread {
+pub(super) fn named_by(sources: &Sources, headers: &[(&str, &str)], fields: &str) -> Thread {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         let name: HeaderName = name.parse().expect("a name");

@@ -1,0 +1,178 @@
+//! A key that was rotated: the operator says so with `diarist tenants`, and a running server follows.
+
+use std::process::{Command, Output, Stdio};
+
+use diarist::provider::Options;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk, eventually};
+
+const OLD: &str = "Bearer sk-the-old-key";
+const NEW: &str = "Bearer sk-the-new-key";
+const NEWER: &str = "Bearer sk-the-newer-key";
+
+/// Only looks: no lookup of a test leaves a row.
+const READ: (&str, &str) = ("x-diarist-memory", "read");
+
+/// `diarist tenants` on the database of `rig`, with the keys in its environment.
+fn tenants(rig: &Rig, arguments: &[&str]) -> Output {
+    Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
+        .env_clear()
+        .env("HOME", rig.folder.path())
+        .env("OLD", OLD)
+        .env("NEW", "sk-the-new-key")
+        .env("NEWER", "sk-the-newer-key\n")
+        .arg("tenants")
+        .args(arguments)
+        .args(["--database", &format!("sqlite://{}", rig.file().display())])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// What it says; it has to succeed.
+fn told(rig: &Rig, arguments: &[&str]) -> String {
+    let output = tenants(rig, arguments);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Why it refuses.
+fn refused(rig: &Rig, arguments: &[&str]) -> String {
+    let output = tenants(rig, arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+async fn memory_of(rig: &Rig, talk: &Talk, key: &str) -> String {
+    let answer = rig.send_as(key, &[READ], &talk.body(ACTIVE + 1)).await;
+    answer.memory().to_owned()
+}
+
+/// Until the server has heard of it.
+async fn becomes(rig: &Rig, talk: &Talk, key: &str, memory: &str) {
+    let began = std::time::Instant::now();
+    while memory_of(rig, talk, key).await != memory {
+        assert!(
+            began.elapsed() < crate::rig::PATIENCE,
+            "{key} never was {memory}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_key_keeps_its_memory() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk_as(OLD, &[], &talk, 1..=ACTIVE).await;
+    // Another replica on the same database, with nothing in its memory.
+    let database = format!("sqlite://{}", rig.file().display());
+    let settings = [
+        ("STORE__URL", database.as_str()),
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+    ];
+    let replica = Rig::with(Options::default(), &settings).await;
+
+    // The new key was used before anybody said anything: it has a conversation of its own.
+    rig.talk_as(NEW, &[], &talk, 1..=2).await;
+    assert_eq!(memory_of(&rig, &talk, NEW).await, "watching; mode=read");
+    let said = told(&rig, &["alias", "env:OLD", "env:NEW"]);
+    assert!(said.contains("has 1 conversation of its own"), "{said}");
+    for rig in [&rig, &replica] {
+        becomes(rig, &talk, NEW, "active; mode=read").await;
+        // What is sent is what would be sent for the old one, byte for byte.
+        let sent = rig.last().body.clone();
+        assert_eq!(memory_of(rig, &talk, OLD).await, "active; mode=read");
+        assert_eq!(rig.last().body, sent);
+        assert_eq!(rig.last().credential.reveal(), OLD);
+    }
+
+    // It goes on from there, and writes where the old one did.
+    let lineages = "SELECT count(*) FROM lineages";
+    let before = rig.number(lineages).await;
+    let answer = rig.talk_as(NEW, &[], &talk, ACTIVE + 1..=ACTIVE + 2).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(rig.number(lineages).await, before);
+    assert_eq!(rig.last().credential.reveal(), NEW, "with its own key");
+
+    // A second rotation is one more link.
+    told(&rig, &["alias", "env:NEW", "env:NEWER"]);
+    becomes(&rig, &talk, NEWER, "active; mode=read").await;
+    assert_eq!(
+        memory_of(&rig, &talk, "Bearer sk-a-stranger").await,
+        "watching; mode=read"
+    );
+    let list = told(&rig, &["list"]);
+    assert_eq!(list.lines().count(), 4, "{list}");
+    assert!(!list.contains("sk-"), "{list}");
+    let tenant = rig.audited(1).await[0]["tenant"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(list.lines().nth(1).unwrap().starts_with(&tenant), "{list}");
+    assert_eq!(list.matches(&tenant).count(), 3, "{list}");
+
+    // Taken back, the key is its own again, and so is what it had.
+    told(&rig, &["unalias", "env:NEW"]);
+    for rig in [&rig, &replica] {
+        becomes(rig, &talk, NEW, "watching; mode=read").await;
+        becomes(rig, &talk, NEWER, "watching; mode=read").await;
+        assert_eq!(memory_of(rig, &talk, OLD).await, "active; mode=read");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alias_that_makes_no_sense_is_refused() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for key in [OLD, NEW] {
+        rig.talk_as(key, &[], &talk, 1..=2).await;
+    }
+    let lines = rig.audited(4).await;
+    let name = |at: usize| lines[at]["tenant"].as_str().unwrap();
+    let (old, new) = (name(0), name(2));
+
+    assert!(refused(&rig, &["alias", old, old]).contains("one tenant"));
+    assert!(refused(&rig, &["alias", old, "000000000000"]).contains("nothing is remembered"));
+    told(&rig, &["alias", old, new]);
+    assert!(told(&rig, &["alias", old, new]).contains("already"));
+    assert!(refused(&rig, &["alias", new, old]).contains("in a circle"));
+    assert!(refused(&rig, &["alias", "env:NEWER", new]).contains("served as"));
+    assert!(refused(&rig, &["unalias", old]).contains("nothing to take back"));
+    // A key as an argument stays in the shell's history; it is not said again.
+    let refusal = refused(&rig, &["alias", old, "sk-the-newer-key"]);
+    assert!(
+        refusal.contains("shell's history") && !refusal.contains("newer-key"),
+        "{refusal}"
+    );
+    assert!(refused(&rig, &["alias", old, "env:NOWHERE"]).contains("no variable"));
+    assert!(refused(&rig, &["alias", "-", "-"]).contains("one key"));
+    let not_there = refused(&rig, &["alias", old, "env:NEW", "--header", "x-session-id"]);
+    assert!(not_there.contains("no key"), "{not_there}");
+    assert_eq!(rig.number("SELECT count(*) FROM aliases").await, 1);
+    let keys = "SELECT count(*) FROM aliases WHERE instr(hex(name) || hex(tenant), '736B2D') > 0";
+    assert_eq!(rig.number(keys).await, 0, "no key is kept");
+}
+
+/// The database is gone for a while: what was last heard holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alias_outlives_the_database() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk_as(OLD, &[], &talk, 1..=ACTIVE + 1).await;
+    told(&rig, &["alias", "env:OLD", "env:NEW"]);
+    becomes(&rig, &talk, NEW, "active; mode=read").await;
+    std::fs::remove_file(rig.file()).unwrap();
+    let page = "not a database";
+    std::fs::write(rig.file(), page).unwrap();
+    // Longer than it takes to ask again.
+    let asked = std::time::Instant::now();
+    eventually("another look at the aliases", || {
+        asked.elapsed().as_secs() > 5
+    })
+    .await;
+    let answer = rig.send_as(NEW, &[READ], &talk.body(ACTIVE + 1)).await;
+    assert!(answer.memory().starts_with("active"), "{}", answer.memory());
+}
