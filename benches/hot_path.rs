@@ -101,6 +101,7 @@ fn snapshots(history: &History) -> Vec<SnapshotMeta> {
                 tokens: 1000,
                 cause: Cause::Threshold,
                 placement: String::new(),
+                others: None,
             }
         })
         .collect()

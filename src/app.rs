@@ -400,6 +400,7 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
         hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
         max_loss: reflection.max_loss,
         daily_tokens: config.memory.daily_tokens,
+        others: config.memory.others,
         bundles: config.memory.bundles.clone(),
         concurrency: if config.memory.enabled && !config.memory.read_only {
             MODEL_CALLS

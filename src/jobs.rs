@@ -21,6 +21,7 @@ mod failure;
 mod intake;
 mod names;
 mod observer;
+mod others;
 mod payload;
 mod prepare;
 mod recorder;
@@ -176,6 +177,11 @@ impl Jobs {
         clock: Clock,
     ) -> ByHand {
         ByHand::new(Shop::new(store, recall, counter, llm, settings, clock))
+    }
+
+    /// Whether the conversations of one user are told of each other, where it is known who the user is.
+    pub fn tells_others(&self) -> bool {
+        self.shop.settings.now().others.is_some()
     }
 
     /// Where finished exchanges go.

@@ -10,10 +10,12 @@
 pub mod advance;
 pub mod dates;
 mod degenerate;
+mod entries;
 pub mod faithful;
 pub mod fallback;
 pub mod measure;
 pub mod observe;
+pub mod others;
 mod output;
 pub mod pattern;
 pub mod place;
@@ -29,9 +31,12 @@ pub mod transcript;
 pub mod trim;
 pub mod verbatim;
 
+pub use others::Others;
 pub use pattern::Pattern;
 pub use policy::{Early, Idle, Policy};
 pub use trim::Trim;
+
+use std::sync::Arc;
 
 use crate::history::{Link, Role};
 
@@ -190,6 +195,8 @@ pub enum Cause {
     ModelChange,
     /// The client no longer sends what it covers.
     Dropped,
+    /// Another conversation of the same user has learned something; it covers nothing.
+    Others,
 }
 
 impl Cause {
@@ -202,6 +209,7 @@ impl Cause {
             Self::Idle => "idle",
             Self::ModelChange => "model_change",
             Self::Dropped => "dropped",
+            Self::Others => "others",
         }
     }
 
@@ -214,6 +222,7 @@ impl Cause {
             Self::Idle,
             Self::ModelChange,
             Self::Dropped,
+            Self::Others,
         ]
         .into_iter()
         .find(|cause| cause.name() == name)
@@ -242,6 +251,16 @@ pub struct SnapshotMeta {
     /// Where its block stands, by the configured name: what was configured when it was made. Empty
     /// for one that is older than this field and was never sent.
     pub placement: String,
+    /// What it holds of other conversations, and whom it may serve because of that; `None` where it
+    /// holds nothing of any, and serves whoever has its prefix.
+    pub others: Option<Arc<Others>>,
+}
+
+impl SnapshotMeta {
+    /// Whether it covers nothing: what other conversations know stands before a whole history.
+    pub fn opens(&self) -> bool {
+        self.to_count == 0
+    }
 }
 
 /// What can be sent in place of a covered prefix. Its text is frozen: the same request goes out as
@@ -250,7 +269,7 @@ pub struct SnapshotMeta {
 pub struct Snapshot {
     /// Everything but the text.
     pub meta: SnapshotMeta,
-    /// The text in order: preamble, one segment per part, hints. Each but the last is unchanged by
-    /// the next activation (INV-PREFIX).
+    /// The text in order: preamble, one segment per part, other conversations, hints. What stands
+    /// before those two is unchanged by the next activation (INV-PREFIX).
     pub segments: Vec<String>,
 }

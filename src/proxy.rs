@@ -19,6 +19,7 @@ mod line;
 pub mod manners;
 mod memory;
 pub mod mode;
+mod others;
 mod overflow;
 mod rehearse;
 mod remember;

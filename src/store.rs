@@ -28,6 +28,7 @@ pub use terms::{
 pub use timer::{Alarms, NewTimer, Timer};
 
 use crate::history::{Link, Scope};
+use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 
 /// The store.
@@ -185,13 +186,27 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn chain(&self, scope: &Scope, tip: Link) -> Result<Vec<Link>, StoreError>;
 
     /// Commits a snapshot; fills in its id and `eligible_from`. Where one exists that sends the same
-    /// (same `to`, parts, pin, placement and text) and is eligible no later, that one is returned.
-    /// [`StoreError::Forgotten`] where `to` or a part is not recorded under this owner.
+    /// (same `to`, parts, pin, placement, text and conversations told of) and is eligible no later, that
+    /// one is returned. [`StoreError::Forgotten`] where `to`, a part or a conversation that it tells of
+    /// is not recorded under this owner.
     async fn commit_snapshot(
         &self,
         scope: &Scope,
         snapshot: &NewSnapshot,
     ) -> Result<Snapshot, StoreError>;
+
+    /// What other conversations of the owner may be told of a lineage; replaces what was there. Nothing
+    /// happens where it was forgotten.
+    async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Result<(), StoreError>;
+
+    /// What may be told of the latest conversations of the owner, the latest first and
+    /// [`crate::memory::others::TOLD`] at most, but for the lineages `but` and those under `key`.
+    async fn told(
+        &self,
+        scope: &Scope,
+        but: &[i64],
+        key: Option<&str>,
+    ) -> Result<Vec<Digest>, StoreError>;
 
     /// How many conversations go under `key` whose last request came at `since_ms` or later; counts no
     /// further than [`CROWD`].

@@ -53,6 +53,8 @@ mod process;
 mod reflecting;
 #[path = "memory/refusals.rs"]
 mod refusals;
+#[path = "memory/resource.rs"]
+mod resource;
 #[path = "memory/rotated.rs"]
 mod rotated;
 #[path = "memory/same.rs"]

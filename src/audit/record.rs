@@ -88,6 +88,12 @@ pub struct AuditRecord {
     /// What named the conversation: a header, `body.` and a field, or `content` where nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_by: Option<Cow<'static, str>>,
+    /// Of how many other conversations of its user the block tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others: Option<u32>,
+    /// Tokens of what it tells of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others_tokens: Option<u32>,
 }
 
 impl AuditRecord {
@@ -125,6 +131,8 @@ impl AuditRecord {
             mode_by: None,
             trimmed: None,
             thread_by: None,
+            others: None,
+            others_tokens: None,
         }
     }
 

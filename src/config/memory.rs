@@ -12,13 +12,17 @@ use super::overrides::overrides;
 use super::problem::Problem;
 use super::rules;
 use super::settings::{RawConfig, RawObservation, RawReflection};
-use super::thresholds::{Numbers, tokens};
+use super::thresholds::{Numbers, others, tokens};
 use super::valid::{Endpoint, Memory, Models, Observation, Overflow, Phase, Reflection};
 use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
 
 pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Memory> {
-    let scope = raw.memory.scope.check(problems, |text| scope(text));
+    let vouched = raw.users.header.value.is_some();
+    let shares = raw
+        .memory
+        .scope
+        .check(problems, |text| scope(text, vouched));
     let timezone = raw.memory.timezone.check(problems, |text| timezone(text));
     let (observer, reflector) = phases(raw, problems);
     let numbers = Numbers::of(raw);
@@ -31,18 +35,26 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     );
     let observation = observation(&raw.observation, observer, problems);
     let reflection = reflection(&raw.reflection, reflector, problems);
+    let against = thresholds
+        .as_ref()
+        .map_or(u32::MAX, |t| t.observation_tokens);
+    let others = raw
+        .memory
+        .other_conversations
+        .check(problems, |&n| others(n, against));
     let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
     let bundles = raw.memory.bundles.check_some(problems, |text| said(text));
     let redact = observer::redact(&raw.redact, problems);
     let rules = rules::rules(&raw.memory.rules, problems);
     let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
     let overflow_timeout = raw.memory.overflow_timeout.check(problems, lasting);
-    scope?;
+    let (shares, others) = (shares?, others?);
     Ok(Memory {
         enabled: raw.memory.enabled.value,
         timezone: timezone?,
         temporal_markers: raw.memory.temporal_markers.value,
         daily_tokens: daily_tokens?,
+        others: shares.then_some(others),
         bundles: bundles?.map(std::path::PathBuf::from),
         thresholds: thresholds?,
         overrides: overrides?,
@@ -56,16 +68,18 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     })
 }
 
-fn scope(text: &str) -> Result<(), Wrong> {
+/// Whether the conversations of one user share what they learned.
+fn scope(text: &str, vouched: bool) -> Result<bool, Wrong> {
     match text {
-        "thread" => Ok(()),
-        "resource" => Err(Wrong::new(
-            "\"resource\" is not available yet",
-            "write \"thread\", which keeps memory to one conversation",
+        "thread" => Ok(false),
+        "resource" if !vouched => Err(Wrong::new(
+            "nobody vouches for who the user is",
+            "name the header that says so in identity.resource, and who sets it",
         )),
+        "resource" => Ok(true),
         _ => Err(Wrong::new(
             format!("\"{text}\" is not a scope"),
-            "write \"thread\"",
+            "write \"thread\" or \"resource\"",
         )),
     }
 }

@@ -79,6 +79,7 @@ mod tests {
     const ANEW: &[&str] = &[
         "upstream.placement",
         "memory.scope",
+        "memory.other_conversations",
         "memory.timezone",
         "memory.temporal_markers",
         "memory.model",

@@ -239,9 +239,12 @@ settings! {
     ["memory"] memory: RawMemory {
         /// Whether there is memory at all; false makes Diarist a plain proxy.
         enabled: bool = Default("true"),
-        /// Who shares a memory: "thread" keeps it to one conversation. ("resource", one memory for all
-        /// conversations of one user, is not available yet.)
+        /// Who shares a memory: "thread" keeps it to one conversation; "resource" also tells each
+        /// conversation what the user's others learned, where identity.resource says who the user is.
         scope: String = Default(r#""thread""#),
+        /// For scope = "resource": how much of a block may tell of other conversations, the latest and
+        /// most important first. Below 1 a fraction of observation_tokens, else a number of tokens.
+        other_conversations: f64 = Default("0.1"),
         /// Zone in which days and minutes are told: an IANA name such as "Europe/Oslo", or "system", the
         /// zone of this machine. A request may name its own (header x-diarist-timezone).
         timezone: String = Default(r#""system""#),

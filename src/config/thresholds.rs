@@ -141,6 +141,23 @@ fn buffer(number: f64, message_tokens: u32) -> Result<u32, Wrong> {
     Ok(tokens)
 }
 
+/// What a block may tell of other conversations.
+pub(super) fn others(number: f64, observation_tokens: u32) -> Result<u32, Wrong> {
+    let remedy =
+        "write a fraction between 0 and 1, or a whole number of tokens, at most observation_tokens";
+    let tokens = if 0.0 < number && number < 1.0 {
+        share(observation_tokens, number)
+    } else {
+        whole(number, remedy)?
+    };
+    if tokens == 0 || tokens > observation_tokens {
+        let what =
+            format!("{number} makes {tokens} tokens, of {observation_tokens} observation_tokens");
+        return Err(Wrong::new(what, remedy));
+    }
+    Ok(tokens)
+}
+
 /// `most` is what raw history can grow to: `message_tokens`, or both budgets where they are shared.
 fn floor(number: f64, message_tokens: u32, most: u32) -> Result<u32, Wrong> {
     let remedy =

@@ -162,7 +162,7 @@ pub struct Key {
     pub algorithms: Vec<Algorithm>,
 }
 
-/// Memory: whether, and by which numbers. The scope is always the thread.
+/// Memory: whether, and by which numbers.
 #[derive(Debug, Clone)]
 pub struct Memory {
     pub enabled: bool,
@@ -171,6 +171,9 @@ pub struct Memory {
     pub temporal_markers: bool,
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
+    /// Tokens that what is told of a user's other conversations may take in a block, above 0; `None`
+    /// where the scope is the thread.
+    pub others: Option<u32>,
     /// Where model calls that came to nothing are kept.
     pub bundles: Option<PathBuf>,
     pub thresholds: Thresholds,

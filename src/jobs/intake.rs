@@ -25,6 +25,9 @@ pub struct Exchange {
     pub thread_key: Option<String>,
     /// Whether a sub-agent asked: it does not write into the conversation it works for.
     pub child: bool,
+    /// Whether the operator vouches for whose it is: only then may its conversations be told of each
+    /// other.
+    pub shared: bool,
     /// The request as received.
     pub parsed: Arc<Parsed>,
     /// The chain that memory knows it by.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
+use super::others::Told;
 use super::track::Track;
 use super::{Settings, Shop, events};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
+use crate::memory::others::CHANCE;
 use crate::memory::{
     Node, Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render,
 };
@@ -16,12 +18,8 @@ use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 use crate::wire::Placement;
 
-/// A shared beginning this short may be chance ("hi", "hello"): a fork that shares no more starts a
-/// lineage of its own.
-const CHANCE: usize = 2;
-
 /// The placement of a snapshot that was made while none was configured.
-const NOWHERE: &str = "off";
+pub(super) const NOWHERE: &str = "off";
 
 /// The request that a snapshot is prepared for.
 pub(super) struct Occasion<'a> {
@@ -99,7 +97,9 @@ pub(super) async fn overflow(
         let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
         return Ok(drafted.map(|new| Arc::new(passing(new))));
     }
-    let prepared = prepare(shop, scope, plan, &occasion, &settings).await?;
+    // Without what others know: there is no room for it.
+    let prepared = prepare(shop, scope, plan, &occasion, &settings, None).await?;
+    let prepared = prepared.map(|prepared| prepared.snapshot);
     if let Some(snapshot) = &prepared {
         // The newest messages are not recorded; what is covered is.
         let at = snapshot.meta.to;
@@ -134,18 +134,46 @@ pub(super) async fn load_chain(
     Ok(track)
 }
 
-/// Renders and commits a snapshot, and tells the request path of it.
+/// What was prepared.
+pub(super) struct Prepared {
+    /// What serves whoever has the prefix.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// The same with what other conversations know, for the one it was prepared for.
+    pub(super) bound: Option<Arc<Snapshot>>,
+}
+
+/// Renders and commits a snapshot, and beside it one with what was `told` of other conversations, and
+/// tells the request path of both.
 pub(super) async fn prepare(
     shop: &Shop,
     scope: &Scope,
     plan: Plan,
     occasion: &Occasion<'_>,
     settings: &Settings,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    match draft(shop, scope, plan, occasion, settings, true).await? {
-        Some(snapshot) => commit(shop, scope, &snapshot).await.map(Some),
-        None => Ok(None),
-    }
+    told: Option<Told>,
+) -> Result<Option<Prepared>, StoreError> {
+    let Some(new) = draft(shop, scope, plan, occasion, settings, true).await? else {
+        return Ok(None);
+    };
+    let bound = match told {
+        None => None,
+        Some(told) => {
+            let bound = NewSnapshot {
+                segments: render::others::beside(&new.segments, told.section),
+                others: Some(Arc::new(told.others)),
+                ..new.clone()
+            };
+            // First, so that no request of its conversation goes out without it in between.
+            match commit(shop, scope, &bound).await {
+                Ok(bound) => Some(bound),
+                // One that it tells of was forgotten meanwhile.
+                Err(StoreError::Forgotten) => None,
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let snapshot = commit(shop, scope, &new).await?;
+    Ok(Some(Prepared { snapshot, bound }))
 }
 
 /// The id of a snapshot that is in no store; stored ones count from 1.
@@ -164,6 +192,7 @@ fn passing(new: NewSnapshot) -> Snapshot {
             tokens: new.tokens,
             cause: new.cause,
             placement: new.placement,
+            others: None,
         },
         segments: new.segments,
     }
@@ -244,6 +273,7 @@ pub(super) fn write(
             .placement
             .map_or(NOWHERE, Placement::name)
             .to_owned(),
+        others: None,
         made_with: made_with(&entries, occasion),
         tip: occasion.tip,
         tip_count: occasion.tip_count,

@@ -4,6 +4,7 @@
 //! view. It never calls a model and is never waited for by a request.
 
 mod idle;
+mod others;
 mod queueing;
 mod wishes;
 
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::intake::{Exchange, Waiting};
 use super::names;
-use super::prepare::{Occasion, draft, load, prepare};
+use super::prepare::{Occasion, Prepared, draft, load, prepare};
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
@@ -24,7 +25,7 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
-use crate::memory::{Cause, Node, PartKind, PartMeta, Span, record};
+use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
 use crate::store::{Adopted, Adoption, Record, StoreError, Used};
 use crate::telemetry;
 
@@ -105,7 +106,8 @@ impl Recorder {
                 self.shop.recall.troubled(false);
                 self.grant(&mut track, &exchange).await;
                 self.steer(&mut track).await;
-                let track = self.perform(track, Some(&exchange)).await;
+                let mut track = self.perform(track, Some(&exchange)).await;
+                self.tell(&mut track).await;
                 let settings = self.shop.settings.now();
                 events::status(&self.shop, &settings, &track, &standing(&track.path()));
                 self.stand_by(&track).await;
@@ -124,7 +126,8 @@ impl Recorder {
     pub(super) async fn outcome(&mut self, outcome: Outcome) {
         for mut track in self.tracks.take_holding(&outcome.scope, &outcome.span) {
             track.settle(outcome.kind, &outcome.span, &outcome.settled);
-            let track = self.perform(track, None).await;
+            let mut track = self.perform(track, None).await;
+            self.tell(&mut track).await;
             self.stand_by(&track).await;
             self.tracks.put(track);
         }
@@ -140,7 +143,7 @@ impl Recorder {
             ));
         };
         let mut track = match self.tracks.take(scope, history) {
-            Some(track) if track.knows(exchange.used.snapshot) && !track.forlorn() => track,
+            Some(track) if self.knows(&track, exchange.used.snapshot) && !track.forlorn() => track,
             // Not followed, the request was sent with what was prepared beside this task, or the work
             // it waits for may long be done elsewhere.
             _ => load(&self.shop, scope, history).await?,
@@ -190,6 +193,7 @@ impl Recorder {
         track.answered_ms = Some(exchange.answered_ms);
         track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
+        track.shared = exchange.shared && !exchange.child;
         let (recorded, used) = match self.shop.rescues.of(exchange.used.snapshot) {
             None => {
                 // One that was given up before it could be stored is none.
@@ -217,6 +221,12 @@ impl Recorder {
             recall.complete(scope, tip, model, used, &track.snapshots);
         }
         Ok(track)
+    }
+
+    /// Whether `snapshot` is one of the chain's, or covers nothing of any.
+    fn knows(&self, track: &Track, snapshot: Option<SnapshotId>) -> bool {
+        let opens = |id| self.shop.recall.opens(&track.scope, id);
+        track.knows(snapshot) || snapshot.is_some_and(opens)
     }
 
     /// Writes down what was observed while the client waited, together with the request; from now on it
@@ -401,8 +411,12 @@ impl Recorder {
             zone: track.zone.as_ref().unwrap_or(&settings.zone),
             policy: settings.policy_for(&track.model),
         };
-        match prepare(&self.shop, &track.scope, plan, &occasion, &settings).await {
-            Ok(Some(snapshot)) => {
+        let told = self.others(track).await;
+        match prepare(&self.shop, &track.scope, plan, &occasion, &settings, told).await {
+            Ok(Some(Prepared { snapshot, bound })) => {
+                track
+                    .snapshots
+                    .extend(bound.map(|bound| bound.meta.clone()));
                 let new = track
                     .snapshots
                     .iter()

@@ -152,6 +152,7 @@ pub(super) async fn rescue(
         tokens: snapshot.tokens,
         cause: snapshot.cause,
         placement: snapshot.placement.clone(),
+        others: None,
     };
     let segments = snapshot.segments.clone();
     let id = shop.rescues.hold(Adoption {

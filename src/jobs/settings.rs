@@ -93,6 +93,9 @@ pub struct Settings {
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
     /// are not cut short.
     pub daily_tokens: Option<u64>,
+    /// Tokens that what other conversations of its user know may take in a block; `None` where memory is
+    /// each conversation's own.
+    pub others: Option<u32>,
     /// The folder for model calls that came to nothing; `None` keeps none.
     pub bundles: Option<std::path::PathBuf>,
 }

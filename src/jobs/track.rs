@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Work, WorkState};
-use crate::memory::{Node, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
+use crate::memory::{Node, PartId, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
 use crate::store::Known;
 
 /// Messages held over all tracks; about 100 bytes each.
@@ -44,6 +44,10 @@ pub(super) struct Track {
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,
     pub(super) work: Vec<Work>,
+    /// Whether the user's conversations may be told of each other: the operator vouches for who it is.
+    pub(super) shared: bool,
+    /// The log that the others were last told of.
+    pub(super) told: Vec<PartId>,
     /// Requests recorded since anything was heard of `work`.
     unheard: usize,
 }
@@ -66,8 +70,20 @@ impl Track {
             parts: known.parts,
             snapshots: known.snapshots,
             work: known.jobs,
+            shared: false,
+            told: Vec::new(),
             unheard: 0,
         }
+    }
+
+    /// The lineages of the chain.
+    pub(super) fn lineages(&self) -> Vec<i64> {
+        self.lineages.iter().map(|(lineage, _)| *lineage).collect()
+    }
+
+    /// The name its client gave it.
+    pub(super) fn key(&self) -> Option<&str> {
+        self.lineages.first()?.1.as_deref()
     }
 
     pub(super) fn path(&self) -> Path<'_> {

@@ -246,6 +246,13 @@ pub fn everything(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
     steps
 }
 
+/// Everything that is observed of `path` without a gap: the newest reflection and what follows it.
+pub fn observed(path: &Path<'_>) -> Vec<PartId> {
+    let view = View::of(path);
+    let log = view.log(view.observed()).unwrap_or_default();
+    log.iter().map(|part| part.id).collect()
+}
+
 /// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because
 /// somebody asked. `None` where there is no log, or it is a reflection already.
 pub fn reflection(path: &Path<'_>) -> Option<Step> {

@@ -4,28 +4,14 @@
 //! priority, and what is high or done last. Nothing is rephrased, and one line at the top says how many
 //! were left out. Called by the recorder when a log has reached its hard limit (INV-BOUND).
 
+use super::entries::{self, Entry, Priority};
+
 /// What stands in a part's `model` where code wrote it.
 pub const MODEL: &str = "code";
 
 /// How the line begins that says what was left out. A later shortening adds to its number.
 const NOTE: &str = "* 🟡 [older observations left out: ";
 const NOTE_END: &str = "]";
-
-/// In the order in which they may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Priority {
-    Low,
-    Medium,
-    High,
-}
-
-/// One observation: its line and the lines indented under it.
-struct Entry<'a> {
-    day: usize,
-    priority: Priority,
-    lines: Vec<&'a str>,
-    weight: u64,
-}
 
 /// `log`, shortened until what goes weighs at least `excess`, as far as there is something to leave
 /// out. `weigh` gives the tokens of a line; it is asked about each line once.
@@ -55,36 +41,17 @@ fn note(count: usize) -> String {
 
 /// The days, the observations, and how many were left out before.
 fn read<'a>(log: &'a str, weigh: &impl Fn(&str) -> u32) -> (Vec<&'a str>, Vec<Entry<'a>>, usize) {
-    let mut days = vec![""];
-    let mut entries: Vec<Entry<'a>> = Vec::new();
+    let (days, mut entries) = entries::read(log, weigh);
     let mut left_out = 0;
-    for line in log.lines().filter(|line| !line.trim().is_empty()) {
-        if line.starts_with("Date:") {
-            if days.last() != Some(&line) {
-                days.push(line);
-            }
-            continue;
-        }
-        if let Some(count) = noted(line) {
+    entries.retain_mut(|entry| {
+        if let Some(count) = noted(entry.lines[0]) {
             left_out += count;
-            continue;
+            // What is indented under the note is an observation whose own line went.
+            let note = entry.lines.remove(0);
+            entry.weight -= u64::from(weigh(note)) + 1;
         }
-        // One more token for the line break.
-        let weight = u64::from(weigh(line)) + 1;
-        let day = days.len() - 1;
-        match entries.last_mut() {
-            Some(entry) if line.starts_with([' ', '\t']) && entry.day == day => {
-                entry.lines.push(line);
-                entry.weight += weight;
-            }
-            _ => entries.push(Entry {
-                day,
-                priority: priority(line),
-                lines: vec![line],
-                weight,
-            }),
-        }
-    }
+        !entry.lines.is_empty()
+    });
     (days, entries, left_out)
 }
 
@@ -93,18 +60,6 @@ fn noted(line: &str) -> Option<usize> {
         .strip_suffix(NOTE_END)?
         .parse()
         .ok()
-}
-
-fn priority(line: &str) -> Priority {
-    // The mark stands near the beginning; further on it may be part of what was said.
-    let beginning = super::prompt::head(line, 12);
-    if beginning.contains(['🔴', '✅']) {
-        Priority::High
-    } else if beginning.contains('🟢') {
-        Priority::Low
-    } else {
-        Priority::Medium
-    }
 }
 
 fn write(days: &[&str], entries: &[Entry<'_>], left_out: usize) -> String {
@@ -132,6 +87,7 @@ fn write(days: &[&str], entries: &[Entry<'_>], left_out: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entries::priority;
     use super::*;
     use insta::assert_snapshot;
     use proptest::prelude::*;

@@ -1,12 +1,13 @@
 //! Writes the observation block: what stands in a request in place of its oldest messages.
 //!
 //! Append-only by construction (INV-PREFIX): the preamble depends on nothing, one segment per part
-//! follows in order, and only the hints, which come last, may go again. The opening tags are never
-//! closed, since a closing tag would move with every append. How a part is written is frozen when it
-//! first stands in a block ([`Rendering`]), its relative dates included, so later blocks repeat it.
-//! Called by the worker that prepares snapshots; the request path sends what is stored.
+//! follows in order, and only what comes last may go again: what other conversations know, and the
+//! hints. The opening tags are never closed, since a closing tag would move with every append. How a
+//! part is written is frozen when it first stands in a block ([`Rendering`]), its relative dates
+//! included, so later blocks repeat it. Called by the worker that prepares snapshots; the request path sends what is stored.
 
 mod hints;
+pub mod others;
 mod relative;
 
 pub use hints::Hints;
@@ -137,7 +138,8 @@ pub fn trimmed<T: AsRef<str>>(
     while block.last().is_some_and(|last| is_hint(last)) {
         block.pop();
     }
-    let which = if block.len() > 1 {
+    let notes = block.iter().skip(1).any(|part| !others::is_section(part));
+    let which = if notes {
         "that came after these notes"
     } else {
         "of this conversation"

@@ -42,6 +42,9 @@ pub enum Why {
     /// The longest covered prefix of a chain that the client put an answer of the model in the place
     /// of.
     Compacted,
+    /// Nothing covers a prefix; what other conversations of the same user know stands before all of
+    /// it.
+    Others,
 }
 
 impl Why {
@@ -55,6 +58,7 @@ impl Why {
             Self::Repeated => "repeated",
             Self::Aligned => "aligned",
             Self::Compacted => "compaction_link",
+            Self::Others => "others",
         }
     }
 }
@@ -144,6 +148,7 @@ fn choose(
         .max_by_key(|snapshot| rank(snapshot));
     let known = |want: Fit| candidates.iter().any(|snapshot| fit(snapshot) == want);
     let why = match best {
+        Some(best) if best.opens() => Why::Others,
         Some(_) => found,
         None if known(Fit::Whole) => Why::NotYet,
         None if known(Fit::Breaks) => Why::Unsafe,
@@ -157,7 +162,8 @@ fn choose(
 
 /// Which of two snapshots is sent: the one that covers more; of two with the same coverage the
 /// smaller, since there a reflection took the place of observations. Not the younger: forks prepare
-/// snapshots without knowing of each other, and the larger one may come last (INV-WORTH).
+/// snapshots without knowing of each other, and the larger one may come last (INV-WORTH). Of two with
+/// the same log the one that knows of other conversations, whose text is not counted as log.
 pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
     let SnapshotMeta {
         to_count,
@@ -166,7 +172,8 @@ pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
         id,
         ..
     } = *snapshot;
-    (to_count, Reverse(tokens), eligible_from, id)
+    let told = snapshot.others.is_some();
+    (to_count, Reverse(tokens), told, eligible_from, id)
 }
 
 /// Whether `tail`, the roles behind the cut, goes on from a pinned message as strict providers want
@@ -186,7 +193,10 @@ enum Fit {
 /// Whether `snapshot` may stand in for a prefix of `history` (INV-PAIR).
 fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     let cut = snapshot.to_count;
-    if cut == 0 || history.covered_by(&snapshot.to, cut) != Some(cut) {
+    if let Some(fit) = told(history, snapshot) {
+        return fit;
+    }
+    if history.covered_by(&snapshot.to, cut) != Some(cut) {
         return Fit::Foreign;
     }
     // Something must stay raw, calls stay with their results, and the newest user message is either
@@ -203,10 +213,27 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     }
 }
 
+/// What is decided by the text of other conversations alone: one that was made for another conversation
+/// is foreign to this one, and one that covers nothing parts nothing.
+fn told(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
+    let serves = snapshot
+        .others
+        .as_ref()
+        .map(|others| others.serves(history));
+    match (serves, snapshot.opens()) {
+        (Some(false), _) | (None, true) => Some(Fit::Foreign),
+        (Some(true), true) => Some(Fit::Whole),
+        (_, false) => None,
+    }
+}
+
 /// The same for a request that is a view: what the client sends is what has to stay whole.
 fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
     let count = snapshot.to_count;
-    if count == 0 || seen.history.covered_by(&snapshot.to, count) != Some(count) {
+    if let Some(fit) = told(&seen.history, snapshot) {
+        return fit;
+    }
+    if seen.history.covered_by(&snapshot.to, count) != Some(count) {
         return Fit::Foreign;
     }
     let client = &seen.client;
@@ -234,6 +261,7 @@ mod tests {
     use super::*;
     use crate::history::{Encoder, Message, Scope};
     use crate::memory::Cause;
+    use crate::memory::others::{Bound, Others};
 
     fn history(lines: &[(Role, &str)]) -> History {
         let messages = lines
@@ -285,6 +313,7 @@ mod tests {
             tokens: 0,
             cause: Cause::Threshold,
             placement: String::new(),
+            others: None,
         }
     }
 
@@ -396,5 +425,86 @@ mod tests {
             select(&four, &[snapshot(1, &four, 4, 1)], Before::Unseen).why,
             Why::Unsafe
         );
+    }
+
+    fn of_others(snapshot: SnapshotMeta, bound: Option<&History>) -> SnapshotMeta {
+        let bound = bound.map(|made_for| Bound {
+            link: made_for.tip().unwrap(),
+            count: made_for.len(),
+            key: None,
+        });
+        let others = Others {
+            lineages: vec![9],
+            keys: vec![],
+            tokens: 100,
+            bound,
+        };
+        SnapshotMeta {
+            others: Some(others.into()),
+            ..snapshot
+        }
+    }
+
+    #[test]
+    fn text_of_others_serves_its_own_conversation_alone() {
+        let (five, nine) = (history(&chat(5)), history(&chat(9)));
+        let mut forked = chat(9);
+        forked[4].1 = "something else";
+        let fork = history(&forked);
+        let all = [
+            of_others(snapshot(1, &nine, 4, 6), Some(&five)),
+            snapshot(2, &nine, 4, 6),
+        ];
+        let chosen = |of: &History| select(of, &all, Before::Unseen).snapshot.map(|s| s.id.0);
+        assert_eq!(
+            chosen(&nine),
+            Some(1),
+            "it knows of others and covers as much"
+        );
+        assert_eq!(
+            chosen(&fork),
+            Some(2),
+            "what forked off before is another conversation"
+        );
+        let shorter = SnapshotMeta {
+            tokens: 9,
+            ..all[0].clone()
+        };
+        let pair = [shorter, all[1].clone()];
+        let smaller = select(&nine, &pair, Before::Unseen).snapshot.unwrap();
+        assert_eq!(
+            smaller.id.0, 2,
+            "a shorter log comes before the others' text"
+        );
+    }
+
+    #[test]
+    fn what_covers_nothing_stands_before_everything() {
+        let five = history(&chat(5));
+        let opener = SnapshotMeta {
+            to: five.root(),
+            to_count: 0,
+            eligible_from: 0,
+            ..of_others(snapshot(3, &five, 1, 0), None)
+        };
+        let got = select(&five, std::slice::from_ref(&opener), Before::Unseen);
+        assert_eq!((got.cut(), got.why), (0, Why::Others));
+        assert!(got.snapshot.is_some());
+        let call = history(&[(Role::User, "a"), (Role::Assistant, "call 1")]);
+        assert!(
+            select(&call, std::slice::from_ref(&opener), Before::Unseen)
+                .snapshot
+                .is_some()
+        );
+        let covers = [opener.clone(), snapshot(1, &five, 2, 4)];
+        assert_eq!(select(&five, &covers, Before::Unseen).cut(), 2);
+        let again = select(&five, &covers, Before::With(SnapshotId(3)));
+        assert_eq!((again.cut(), again.why), (0, Why::Repeated));
+        let empty = SnapshotMeta {
+            others: None,
+            ..opener
+        };
+        let got = select(&five, &[empty], Before::Unseen);
+        assert_eq!((got.snapshot, got.why), (None, Why::NoSnapshot));
     }
 }

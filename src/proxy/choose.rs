@@ -482,5 +482,5 @@ async fn settle(
 /// Whether `snapshot` stands in for a prefix of this very history.
 fn covers(asked: &Asked, snapshot: &Snapshot) -> bool {
     let cut = snapshot.meta.to_count;
-    asked.history.covered_by(&snapshot.meta.to, cut) == Some(cut)
+    snapshot.meta.opens() || asked.history.covered_by(&snapshot.meta.to, cut) == Some(cut)
 }

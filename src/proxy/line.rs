@@ -115,6 +115,9 @@ impl Line {
         record.cut = shape.and_then(|shape| count(shape.cut - shape.front.len()));
         record.pin = shape.and_then(|shape| shape.pin).and_then(count);
         record.cause = meta.map(|meta| meta.cause.name().into());
+        let others = meta.and_then(|meta| meta.others.as_ref());
+        record.others = others.and_then(|others| count(others.lineages.len()));
+        record.others_tokens = others.map(|others| others.tokens);
         self.observations = meta.map(|meta| meta.tokens);
         if choice.messages.is_none() {
             return;

@@ -146,6 +146,7 @@ impl Asked {
     pub(super) fn exchange(self, used: Used, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         Exchange {
             zone: self.identity.zone(),
+            shared: self.identity.shares(),
             scope: self.identity.scope,
             child: self.identity.thread.child,
             thread_key: self.identity.thread.key,

@@ -22,7 +22,7 @@ use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
 use super::tee::{TeeSpec, tee};
-use super::{Proxy, ProxyError, headers, lend};
+use super::{Proxy, ProxyError, headers, lend, others};
 use crate::history::{History, Mark, Scope};
 use crate::jobs::Exchange;
 use crate::memory::place::OPENING;
@@ -122,7 +122,7 @@ pub(super) async fn read(
     }
     let answers = || answers(&parsed, &history);
     let looked = memory.recall.look(&identity.scope, &history, answers);
-    let (lookup, seen) = looked.await;
+    let (mut lookup, seen) = looked.await;
     let history = seen
         .as_ref()
         .map_or_else(|| Arc::clone(&history), |seen| Arc::clone(&seen.history));
@@ -132,8 +132,10 @@ pub(super) async fn read(
         (decided.mode, decided.by) = (Mode::Read, By::Child);
         line.mode(decided);
     }
+    let writes = decided.mode == Mode::On;
+    others::admit(memory, &identity, writes, &mut lookup);
     Some(Asked {
-        writes: decided.mode == Mode::On,
+        writes,
         identity,
         parsed: Arc::new(parsed),
         history,

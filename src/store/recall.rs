@@ -25,6 +25,7 @@ use self::known::{Known, anchors, weight};
 use self::probes::may_replace;
 use super::{Carried, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Link, Mark, Scope, Stand};
+use crate::memory::others::CHANCE;
 use crate::memory::place::{OPENING, Sighting, Step, decide};
 use crate::memory::select::Before;
 use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
@@ -65,6 +66,9 @@ pub struct Lookup {
     pub origin: Origin,
     /// The Observer has been shown too much of this owner already to be shown more of this chain.
     pub paused: bool,
+    /// What other conversations of the owner know, where this one is only beginning and nothing of it
+    /// went out with such before. No candidate: whether it may be told that is not known here.
+    pub opener: Option<SnapshotMeta>,
 }
 
 impl Lookup {
@@ -157,10 +161,9 @@ impl Recall {
             None => enough && !(here.depth < OPENING && may_replace(client, &here, &answers)),
         };
         if complete {
-            return (
-                self.remembered(scope, client, sighting.as_ref(), true),
-                sighting,
-            );
+            let mut lookup = self.remembered(scope, client, sighting.as_ref(), true);
+            self.open(&mut lookup, scope, client, sighting.as_ref(), here.depth);
+            return (lookup, sighting);
         }
         let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
         let probes = Probes {
@@ -170,6 +173,7 @@ impl Recall {
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
                 let (used, carried) = (found.used.clone(), found.carried.clone());
+                let (depth, opened) = (found.depth, found.opened.clone());
                 let path = found.path.as_ref().and_then(|(_, path)| path.last());
                 let ended = path
                     .map(|step| step.stand.link)
@@ -186,6 +190,13 @@ impl Recall {
                 }
                 for carried in carried {
                     lookup.carry(carried);
+                }
+                match opened {
+                    // What this process sent last counts.
+                    Some(opened) if lookup.candidates.iter().all(|meta| !meta.opens()) => {
+                        lookup.candidates.push(opened);
+                    }
+                    _ => self.open(&mut lookup, scope, client, sighting.as_ref(), depth),
                 }
                 (lookup, sighting)
             }
@@ -223,6 +234,7 @@ impl Recall {
             }
             paused |= known.paused.contains(&key);
         }
+        candidates.extend(known.opened(scope, history).cloned());
         let before = history
             .tip()
             .and_then(|tip| known.pins.of(&(scope.tenant, tip)).cloned());
@@ -237,11 +249,27 @@ impl Recall {
             carried: Vec::new(),
             origin,
             paused,
+            opener: None,
         };
         for carried in trims {
             lookup.carry(carried);
         }
         lookup
+    }
+
+    /// Fills in [`Lookup::opener`], for a conversation of which `depth` messages are recorded.
+    fn open(
+        &self,
+        lookup: &mut Lookup,
+        scope: &Scope,
+        client: &History,
+        sighting: Option<&Sighting>,
+        depth: usize,
+    ) {
+        let opened = lookup.candidates.iter().any(SnapshotMeta::opens);
+        if depth <= CHANCE && sighting.is_none() && !opened {
+            lookup.opener = self.known().newest_opener(scope, client).cloned();
+        }
     }
 
     /// A request was recorded: its `new` messages with their marks, and what else later ones find it
@@ -290,6 +318,18 @@ impl Recall {
         let mut known = self.known();
         known.charge(ENTRY);
         known.taken.insert((scope.tenant, to));
+    }
+
+    /// A snapshot was prepared; its text is read when it is asked for.
+    pub fn learn(&self, scope: &Scope, meta: &SnapshotMeta) {
+        let mut known = self.known();
+        known.charge(ENTRY);
+        known.learn(scope, meta);
+    }
+
+    /// Whether `id` is known to be a snapshot that covers nothing.
+    pub fn opens(&self, scope: &Scope, id: SnapshotId) -> bool {
+        self.known().openers.contains_key(&(scope.tenant, id))
     }
 
     /// The text of a snapshot; `None` where neither this process nor the store can give it in time.

@@ -16,6 +16,7 @@ use super::{
     SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
 };
 use crate::history::{Link, Scope};
+use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::tasks::Tasks;
 
@@ -285,6 +286,14 @@ impl Store for Reopening {
 
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {
         forward!(self, commit_snapshot(scope, snapshot))
+    }
+
+    async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
+        forward!(self, tell(scope, lineage, text))
+    }
+
+    async fn told(&self, scope: &Scope, but: &[i64], key: Option<&str>) -> Answer<Vec<Digest>> {
+        forward!(self, told(scope, but, key))
     }
 
     async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {

@@ -3,6 +3,8 @@
 //!
 //! Columns are read by position; the statements in `sql` say which stands where.
 
+mod others;
+
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
@@ -20,6 +22,8 @@ use super::{Alarms, Costs, Event, Job, NewJob, Spent, StoreError, Timer, Used, W
 use crate::memory::advance::{Work, WorkState};
 use crate::memory::place::{Step, StoredView};
 use crate::memory::record::Content;
+
+pub(super) use others::{others, others_text};
 
 type Read<T> = Result<T, StoreError>;
 
@@ -143,7 +147,7 @@ fn pin(row: &SqliteRow, column: usize) -> Read<Option<usize>> {
         .map_err(|_| corrupt("a pin is out of range"))
 }
 
-/// Columns 1 to 9 of every statement about snapshots (column 0 tells rows of `FIND` apart).
+/// Columns 1 to 9 and 11 of every statement about snapshots (column 0 tells rows of `FIND` apart).
 pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
     Ok(SnapshotMeta {
         id: SnapshotId(int(row, 1)?),
@@ -155,6 +159,7 @@ pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
         tokens: int(row, 7)?,
         cause: Cause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
         placement: get(row, 9)?,
+        others: others(row, 11)?.map(Into::into),
     })
 }
 
@@ -407,12 +412,21 @@ fn push_hex(out: &mut String, bytes: &[u8]) {
 
 /// Ids of parts as a JSON array.
 pub(super) fn id_list(parts: &[PartId]) -> String {
+    numbers(parts.iter().map(|part| part.0))
+}
+
+/// Numbers as a JSON array.
+pub(super) fn number_list(all: &[i64]) -> String {
+    numbers(all.iter().copied())
+}
+
+fn numbers(all: impl Iterator<Item = i64>) -> String {
     let mut out = String::from("[");
-    for part in parts {
+    for number in all {
         if out.len() > 1 {
             out.push(',');
         }
-        out.push_str(&part.0.to_string());
+        out.push_str(&number.to_string());
     }
     out.push(']');
     out

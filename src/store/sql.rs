@@ -10,6 +10,7 @@ mod aliases;
 mod books;
 mod find;
 mod forget;
+mod others;
 mod people;
 mod queue;
 mod timers;
@@ -24,6 +25,10 @@ pub(super) use find::{FIND, FORGET_ANSWERS, FORGET_VIEWS, NEW_ANSWER, NEW_VIEW};
 pub(super) use forget::{
     FORGET_CONTENTS, FORGET_COSTS, FORGET_EVENTS, FORGET_JOBS, FORGET_LINEAGE, FORGET_NODES,
     FORGET_PARTS, FORGET_REQUESTS, FORGET_SNAPSHOTS, FORGET_TIMER, HAND_OVER,
+};
+pub(super) use others::{
+    COUNT_LINEAGES, DROP_OPENERS, FORGET_DIGEST, FORGET_TOLD, NEW_TOLD, NEWEST_OPENER,
+    OPENERS_OF_LINEAGE, TELL, TOLD, USE_OPENER,
 };
 pub(super) use people::{
     COUNTS_OF_LINEAGE, ENTITLE, LONGEST_CHAIN, PARTS_OF_LINEAGE, SNAPSHOTS_OF_LINEAGE, THREAD,
@@ -40,7 +45,8 @@ pub(super) use wishes::{
 
 /// One snapshot (`$3`: id) with its text.
 pub(super) const SNAPSHOT: &str = "
-SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, segments
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, segments,
+       others
 FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// Recorded messages of a chain (`$3`: links), each with its lineage and the key of that.
@@ -65,7 +71,7 @@ WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
 /// Snapshots that end in a chain (`$3`: links), without their text.
 pub(super) const SNAPSHOTS_OF_CHAIN: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement
+       s.placement, NULL, s.others
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
 
@@ -239,17 +245,17 @@ SELECT max(count) FROM below";
 
 /// A snapshot that says the same and is eligible no later than `$7`.
 pub(super) const EQUAL_SNAPSHOT: &str = "
-SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, NULL, others
 FROM snapshots
 WHERE tenant = $1 AND resource = $2 AND to_link = $3 AND parts = $4 AND segments = $5
-  AND pin IS $6 AND eligible_from <= $7 AND placement = $8
+  AND pin IS $6 AND eligible_from <= $7 AND placement = $8 AND others IS $9
 ORDER BY eligible_from, id LIMIT 1";
 
 /// A snapshot.
 pub(super) const NEW_SNAPSHOT: &str = "
 INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, pin, parts, tokens,
-                       cause, segments, at_ms, placement, made_with)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) RETURNING id";
+                       cause, segments, at_ms, placement, made_with, others, unused)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING id";
 
 // === People ===
 

@@ -11,6 +11,7 @@ mod aliases;
 mod books;
 mod error;
 mod open;
+mod others;
 mod people;
 #[cfg(test)]
 mod plans;

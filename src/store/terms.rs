@@ -1,14 +1,16 @@
 //! The values that go into the verbs of the store and come out of them: what is recorded, offered,
 //! claimed, prepared, listed. Data alone; what the verbs promise stands with [`super::Store`].
 
+use std::sync::Arc;
+
 use super::{Costs, NewTimer};
 use crate::history::{Item, Link, Mark, Scope};
 use crate::memory::advance::Work;
 use crate::memory::place::{Step, StoredView};
 use crate::memory::record::Content;
 use crate::memory::{
-    Cause, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId,
-    SnapshotMeta, Span, Trim,
+    Cause, NewPart, Node, Others, Part, PartId, PartKind, PartMeta, Rendering, Snapshot,
+    SnapshotId, SnapshotMeta, Span, Trim,
 };
 
 /// What went wrong. Never carries message text.
@@ -67,6 +69,10 @@ pub struct Found {
     pub path: Option<(usize, Vec<Step>)>,
     /// What the request was sent with that ended where that path ends.
     pub path_used: Option<Used>,
+    /// The snapshot that covers nothing which the longest recorded beginning was sent with.
+    pub opened: Option<SnapshotMeta>,
+    /// The latest snapshot of the owner that covers nothing.
+    pub newest_opener: Option<SnapshotMeta>,
     /// The chain that was answered with what the client put at this place into its history.
     pub answered: Option<(usize, Vec<Step>)>,
 }
@@ -310,6 +316,8 @@ pub struct NewSnapshot {
     pub segments: Vec<String>,
     /// See [`SnapshotMeta::placement`].
     pub placement: String,
+    /// See [`SnapshotMeta::others`].
+    pub others: Option<Arc<Others>>,
     /// By which settings it was made, as a JSON object: for people.
     pub made_with: String,
     /// The chain it was made for: it becomes eligible beyond the longest recorded chain that

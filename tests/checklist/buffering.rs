@@ -199,6 +199,7 @@ fn used_early(reflection: u32, tail: u32) -> bool {
         tokens: parts.iter().map(|part| part.tokens).sum(),
         cause: Cause::Threshold,
         placement: String::new(),
+        others: None,
     };
     parts.push(PartMeta {
         id: PartId(99),

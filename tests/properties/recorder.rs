@@ -188,6 +188,7 @@ impl Proxy {
                 tokens: plan.tokens,
                 cause: plan.cause,
                 placement: String::new(),
+                others: None,
             },
             segments,
             tip,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
+use diarist::memory::others::Digest;
 use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
@@ -374,6 +375,14 @@ impl Store for Watched {
 
     async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {
         self.store.waiting(at_ms).await
+    }
+
+    async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
+        self.store.tell(scope, lineage, text).await
+    }
+
+    async fn told(&self, scope: &Scope, but: &[i64], key: Option<&str>) -> Answer<Vec<Digest>> {
+        self.store.told(scope, but, key).await
     }
 
     async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {

@@ -1,8 +1,10 @@
 //! Memory made under one owner is never seen, used or changed under another (INV-OWN).
 
+use std::sync::Arc;
+
 use diarist::history::{Link, Scope};
-use diarist::memory::PartKind;
-use diarist::store::{Offered, Release, SqliteStore, Store, StoreError};
+use diarist::memory::{Others, PartKind};
+use diarist::store::{NewSnapshot, Offered, Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
 
@@ -132,4 +134,44 @@ async fn confirming_and_counting_stay_with_their_owner() {
     assert_eq!(known.nodes.len(), 3);
     assert!(!known.nodes.iter().any(|node| node.confirmed));
     assert!(!known.branches, "their fourth message is not mine");
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_another_owners_conversations() {
+    for pair in owners() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let [mine, yours] = same_links(pair);
+        let lineage = mine.recorded(&store).await;
+        yours.recorded(&store).await;
+        let (me, them) = (&mine.scope, &yours.scope);
+        store.tell(me, lineage, "mine").await.expect("told");
+        store.tell(them, lineage, "theirs").await.expect("refused");
+        assert_eq!(store.told(them, &[], None).await.expect("read"), []);
+        let told = store.told(me, &[], None).await.expect("read");
+        assert_eq!((told.len(), told[0].text.as_str()), (1, "mine"));
+        assert_eq!(store.told(me, &[lineage], None).await.expect("read"), []);
+
+        let telling = |scope: &Scope, talk: &Talk| NewSnapshot {
+            to: Link::root(scope),
+            to_count: 0,
+            others: Some(Arc::new(Others {
+                lineages: vec![lineage],
+                keys: Vec::new(),
+                tokens: 9,
+                bound: None,
+            })),
+            at_once: true,
+            tip_count: 0,
+            ..talk.snapshot(0, &[])
+        };
+        let stolen = store.commit_snapshot(them, &telling(them, &yours)).await;
+        assert!(matches!(stolen, Err(StoreError::Forgotten)), "{stolen:?}");
+        let opener = store.commit_snapshot(me, &telling(me, &mine)).await;
+        let id = opener.expect("committed").meta.id;
+        assert_eq!(store.snapshot(them, id).await.expect("read"), None);
+        let found = store.find(them, &yours.links).await.expect("found");
+        assert_eq!(found.newest_opener, None);
+        let found = store.find(me, &mine.links).await.expect("found");
+        assert_eq!(found.newest_opener.map(|meta| meta.id), Some(id));
+    }
 }

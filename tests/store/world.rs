@@ -229,6 +229,7 @@ impl Talk {
             tokens: 9,
             cause: Cause::Threshold,
             placement: "system_message".to_owned(),
+            others: None,
             made_with: "{}".to_owned(),
             segments: vec!["preamble".to_owned(), format!("observed to {to}")],
             tip: self.tip(),

@@ -7,7 +7,7 @@ use super::lines::log;
 use super::{time, why};
 use crate::cli::sources::Sources;
 use crate::cli::terminal::harmless;
-use crate::memory::Snapshot;
+use crate::memory::{Others, Snapshot};
 use crate::report::{Price, Side, Tokens, align, grouped};
 use crate::store::{Costs, Event, SqliteStore, Store as _, ThreadDetail, ThreadRow};
 
@@ -186,13 +186,17 @@ fn snapshots(detail: &ThreadDetail) -> String {
         "tokens",
         "pin",
         "parts",
+        "tells of",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(detail.snapshots.iter().map(|Snapshot { meta, .. }| {
         let parts: Vec<String> = meta.parts.iter().map(|part| part.0.to_string()).collect();
         vec![
             meta.id.0.to_string(),
-            format!("1-{}", meta.to_count),
+            match meta.to_count {
+                0 => "-".to_owned(),
+                last => format!("1-{last}"),
+            },
             meta.eligible_from.to_string(),
             meta.cause.name().to_owned(),
             grouped(meta.tokens.into()),
@@ -200,12 +204,20 @@ fn snapshots(detail: &ThreadDetail) -> String {
             meta.pin
                 .map_or_else(|| "-".to_owned(), |pin| (pin + 1).to_string()),
             parts.join(" "),
+            meta.others.as_deref().map_or_else(String::new, told),
         ]
     }));
     let (left, right) = (Side::Left, Side::Right);
-    let sides = [right, right, right, left, right, right, left];
+    let sides = [right, right, right, left, right, right, left, left];
     format!(
         "\nSnapshots: what requests from that message on carry\n{}",
         align(&rows, &sides)
     )
+}
+
+/// Which other conversations a snapshot tells of.
+fn told(others: &Others) -> String {
+    let lineages: Vec<String> = others.lineages.iter().map(i64::to_string).collect();
+    let tokens = grouped(others.tokens.into());
+    format!("{} ({tokens} tokens)", lineages.join(" "))
 }

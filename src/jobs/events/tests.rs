@@ -64,6 +64,7 @@ fn snapshot(to_count: usize, cause: Cause) -> SnapshotMeta {
         parts: Vec::new(),
         tokens: 220,
         placement: String::new(),
+        others: None,
         cause,
     }
 }

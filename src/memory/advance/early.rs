@@ -20,7 +20,9 @@ pub fn early(path: &Path<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
     let asked = |early: Early| match cause {
         Cause::Idle => early.idle != Idle::Never,
         Cause::ModelChange => early.model_change,
-        Cause::Threshold | Cause::Reflection | Cause::Overflow | Cause::Dropped => false,
+        Cause::Threshold | Cause::Reflection | Cause::Overflow | Cause::Dropped | Cause::Others => {
+            false
+        }
     };
     let activated = asked(policy.early_activation)
         .then(|| activate(&view, policy, cause))

@@ -114,6 +114,7 @@ impl Chain {
             tokens: plan.tokens,
             cause: plan.cause,
             placement: String::new(),
+            others: None,
         });
     }
 
@@ -537,6 +538,7 @@ fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
             tokens: 41_000,
             cause: Cause::Threshold,
             placement: String::new(),
+            others: None,
         });
     }
     let plan = chain.plan().expect("the log is over its budget");

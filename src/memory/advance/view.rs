@@ -159,10 +159,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether the messages behind the cut let `snapshot` be sent on this chain.
+/// Whether the messages behind the cut let `snapshot` be sent on this chain. What holds other
+/// conversations' text decides nothing: it stands beside one of the same parts that does not.
 pub(super) fn usable(path: &Path<'_>, snapshot: &SnapshotMeta) -> bool {
     let tail = path.nodes.get(snapshot.to_count..).unwrap_or_default();
-    select::alternates(snapshot, tail.iter().map(|node| node.role))
+    snapshot.others.is_none() && select::alternates(snapshot, tail.iter().map(|node| node.role))
 }
 
 /// Chunks that follow each other without a gap from `from` and reach as far as any do, but not

@@ -224,3 +224,56 @@ fn what_is_left_out_is_noted_last_and_its_instructions_stay() {
     assert!(alone[1].contains("The 7 messages of this conversation"));
     assert!(looks_like_block(&alone.concat()) && looks_like_block(&observed.concat()));
 }
+
+#[test]
+fn other_conversations_stand_behind_the_own_and_before_the_hints() {
+    let conversations = [
+        others::Conversation {
+            title: Some("Trip to \"Oslo\" <b>\n</diarist-others>"),
+            last: date(2026, 3, 4),
+            text: "Date: Mar 4, 2026\n* 🔴 (14:05) User is vegan </diarist-conversation>\n",
+        },
+        others::Conversation {
+            title: None,
+            last: date(2026, 3, 9),
+            text: "* ✅ done",
+        },
+    ];
+    let section = others::section(&conversations);
+    assert_eq!(section.matches("</diarist-conversation>").count(), 2);
+    assert_eq!(section.matches("</diarist-others>").count(), 1);
+    assert_snapshot!(section.lines().skip(2).collect::<Vec<_>>().join("\n"), @r#"
+    <diarist-conversation title="Trip to 'Oslo' 'b' '/diarist-others'" last="Mar 4, 2026">
+    Date: Mar 4, 2026
+    * 🔴 (14:05) User is vegan &lt;/diarist-conversation>
+    </diarist-conversation>
+    <diarist-conversation last="Mar 9, 2026">
+    * ✅ done
+    </diarist-conversation>
+    </diarist-others>
+    "#);
+    let hints = Hints {
+        current_task: Some("Open: the pass"),
+        suggested_response: None,
+    };
+    let own = segments(&[second("* one")], Some(hints));
+    let told = others::beside(&own, section.clone());
+    assert_eq!(told[..2], own[..2]);
+    assert_eq!((&told[2], &told[3]), (&section, &own[2]));
+    let unhinted = others::beside(&own[..2], section.clone());
+    assert_eq!(unhinted.last(), Some(&section));
+}
+
+#[test]
+fn a_block_of_others_alone_says_that_nothing_is_missing() {
+    let opener = others::opener(others::section(&[]));
+    assert!(looks_like_block(&opener.concat()));
+    assert!(opener[0].contains("nothing of it is missing") && opener[0].contains("JSON"));
+    let trimmed = trimmed::<&str>(Some(&opener), TRIM_WORDING, 3, &[]);
+    assert_eq!(trimmed[..2], opener);
+    assert!(
+        trimmed[2].contains("The 3 messages of this conversation"),
+        "{}",
+        trimmed[2]
+    );
+}

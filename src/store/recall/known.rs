@@ -30,6 +30,10 @@ pub(super) struct Known {
     pub(super) held: HashMap<Key, Arc<Sighting>>,
     /// Ends of ranges that are observed or wait for it.
     pub(super) taken: HashSet<Key>,
+    /// Snapshots that cover nothing: those that requests were sent with, and the latest of each owner
+    /// (by the root of its chains).
+    pub(super) openers: HashMap<([u8; 32], SnapshotId), SnapshotMeta>,
+    pub(super) newest_opener: HashMap<Key, SnapshotId>,
     pub(super) bytes: usize,
 }
 
@@ -145,7 +149,8 @@ impl Known {
 
     /// Keeps what the store found, and says what it is evidence of.
     pub(super) fn learn_found(&mut self, scope: &Scope, found: Found) -> Evidence {
-        for meta in &found.snapshots {
+        let openers = found.opened.iter().chain(&found.newest_opener);
+        for meta in found.snapshots.iter().chain(openers) {
             self.learn(scope, meta);
         }
         let (hit, path) = found.path.unwrap_or_default();
@@ -172,11 +177,33 @@ impl Known {
     }
 
     pub(super) fn learn(&mut self, scope: &Scope, meta: &SnapshotMeta) {
+        if meta.opens() {
+            let new = self.openers.insert((scope.tenant, meta.id), meta.clone());
+            self.bytes += if new.is_none() { ENTRY } else { 0 };
+            let newest = self.newest_opener.entry((scope.tenant, meta.to));
+            let newest = newest.or_insert(meta.id);
+            *newest = meta.id.max(*newest);
+            return;
+        }
         let ends = self.ends.entry((scope.tenant, meta.to)).or_default();
         if ends.iter().all(|known| known.id != meta.id) {
             ends.push(meta.clone());
             self.bytes += ENTRY;
         }
+    }
+
+    /// The snapshot that covers nothing which the longest beginning of `history` was sent with.
+    pub(super) fn opened(&self, scope: &Scope, history: &History) -> Option<&SnapshotMeta> {
+        history.turns().iter().rev().find_map(|turn| {
+            let used = self.pins.of(&(scope.tenant, turn.link))?;
+            self.openers.get(&(scope.tenant, used.snapshot?))
+        })
+    }
+
+    /// The latest one of the owner.
+    pub(super) fn newest_opener(&self, scope: &Scope, history: &History) -> Option<&SnapshotMeta> {
+        let newest = self.newest_opener.get(&(scope.tenant, history.root()))?;
+        self.openers.get(&(scope.tenant, *newest))
     }
 
     /// Books `bytes`; over the budget everything goes (see the head of the file).

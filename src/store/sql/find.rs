@@ -9,7 +9,9 @@
 /// pairs of anchor and place) (5) or by an answer that the client put into its history (`$6`: pairs
 /// of mark and place) (6), what the tip was sent with if it is a view (`$7`: its length) (7), and
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
-/// model (10), what a request was sent with that ended where 5 begins (11). An answer that was followed in its own chain is an
+/// model (10), what a request was sent with that ended where 5 begins (11), the snapshot that covers
+/// nothing which the longest beginning of the chain was sent with (12), and the latest such (`$8`: the
+/// root) (13). An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -51,14 +53,28 @@ up (kind, link) AS (
     UNION ALL
     SELECT up.kind, n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
-    LIMIT 20000)
+    LIMIT 20000),
+opened (id) AS (
+    SELECT * FROM (
+        SELECT r.snapshot
+        FROM (SELECT unhex(p.value) AS link FROM json_each($3) AS p
+              UNION ALL SELECT up.link FROM up) AS begun
+        CROSS JOIN requests AS r CROSS JOIN snapshots AS s
+        WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
+          AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
+        ORDER BY r.count DESC LIMIT 1)),
+newest (id) AS (
+    SELECT * FROM (
+        SELECT s.id FROM snapshots AS s
+        WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = $8
+        ORDER BY s.id DESC LIMIT 1))
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, NULL
+       s.placement, NULL, s.others
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
 UNION ALL
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, NULL
+       s.placement, NULL, s.others
 FROM up CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
 UNION ALL
@@ -99,7 +115,17 @@ UNION ALL
 SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
        r.placement, NULL, NULL
 FROM hit CROSS JOIN requests AS r
-WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link";
+WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link
+UNION ALL
+SELECT 12, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, NULL, s.others
+FROM opened CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.id = opened.id
+UNION ALL
+SELECT 13, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, NULL, s.others
+FROM newest CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.id = newest.id";
 
 /// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
 /// stand on another chain (`$5`).

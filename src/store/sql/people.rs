@@ -64,7 +64,7 @@ ORDER BY t.to_count, t.id";
 /// Snapshots of a lineage (`$3`) with their text.
 pub(in crate::store) const SNAPSHOTS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, s.segments
+       s.placement, s.segments, s.others
 FROM nodes AS n CROSS JOIN snapshots AS s
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link

@@ -93,6 +93,11 @@ fn migrations() -> Vec<Migration> {
             "aliases",
             include_str!("../../../migrations/sqlite/0010_aliases.sql"),
         ),
+        (
+            11,
+            "resource",
+            include_str!("../../../migrations/sqlite/0011_resource.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

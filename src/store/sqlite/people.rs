@@ -39,13 +39,15 @@ pub(super) async fn thread(
     nodes.reverse();
     let parts = of_lineage(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
     let snapshots = of_lineage(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
+    let openers = of_lineage(conn, sql::OPENERS_OF_LINEAGE, &scope, lineage).await?;
     let events = of_lineage(conn, sql::EVENTS_OF_LINEAGE, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
         row,
         nodes,
         parts: parts.iter().map(rows::part).collect::<Answer<_>>()?,
-        snapshots: snapshots
+        snapshots: openers
             .iter()
+            .chain(&snapshots)
             .map(rows::snapshot)
             .collect::<Answer<_>>()?,
         events: events.iter().map(rows::event).collect::<Answer<_>>()?,
@@ -141,6 +143,8 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
     run(conn, sql::HAND_OVER, &scope, lineage).await?;
     let mut gone = 0;
     for statement in [
+        sql::FORGET_TOLD,
+        sql::FORGET_DIGEST,
         sql::FORGET_JOBS,
         sql::FORGET_SNAPSHOTS,
         sql::FORGET_PARTS,

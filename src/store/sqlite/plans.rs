@@ -26,13 +26,17 @@ const ABOVE_OWNERS: [&str; 14] = [
 ];
 
 /// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
-const MEANT: [(&str, &str); 7] = [
+const MEANT: [(&str, &str); 8] = [
     (
         "CROWDS",
         "SCAN lineages USING COVERING INDEX lineages_by_key",
     ),
     ("ALIASES", "SCAN aliases"),
     ("TENANTS", "SCAN lineages USING INDEX lineages_by_family"),
+    (
+        "TOLD",
+        "SEARCH d USING INDEX digests_by_time (tenant=? AND resource=?)",
+    ),
     ("THREADS", "SCAN l USING INDEX lineages_by_time"),
     ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
     ("PING", "SCAN sqlite_master"),
@@ -41,8 +45,9 @@ const MEANT: [(&str, &str); 7] = [
 
 /// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
 /// tables.
-const SMALL: [&str; 11] = [
-    "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer", "CONSTANT",
+const SMALL: [&str; 14] = [
+    "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer", "begun",
+    "opened", "newest", "CONSTANT",
 ];
 
 fn statements() -> Vec<(&'static str, &'static str)> {
@@ -52,6 +57,7 @@ fn statements() -> Vec<(&'static str, &'static str)> {
         include_str!("../sql/books.rs"),
         include_str!("../sql/find.rs"),
         include_str!("../sql/forget.rs"),
+        include_str!("../sql/others.rs"),
         include_str!("../sql/people.rs"),
         include_str!("../sql/queue.rs"),
         include_str!("../sql/timers.rs"),
@@ -91,6 +97,8 @@ fn mentions(text: &str) -> usize {
         "events",
         "views",
         "answers",
+        "digests",
+        "told",
     ];
     words
         .windows(2)

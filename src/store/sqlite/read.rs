@@ -16,16 +16,18 @@ use crate::store::{CROWD, Carried, Found, Known, Probes, sql};
 pub(super) struct Request {
     links: String,
     tip: Link,
+    root: Link,
     length: usize,
     anchors: String,
     answers: String,
 }
 
 impl Request {
-    pub(super) fn of(chain: &[Link], probes: &Probes) -> Option<Self> {
+    pub(super) fn of(scope: &Scope, chain: &[Link], probes: &Probes) -> Option<Self> {
         Some(Self {
             links: rows::probes(chain),
             tip: *chain.last()?,
+            root: Link::root(scope),
             length: chain.len(),
             anchors: rows::mark_list(&probes.anchors),
             answers: rows::mark_list(&probes.answers),
@@ -46,6 +48,7 @@ pub(super) async fn find(
         .bind(request.anchors)
         .bind(request.answers)
         .bind(rows::count(request.length))
+        .bind(request.root.as_bytes().as_slice())
         .fetch_all(conn)
         .await?;
     let mut found = Found::default();
@@ -78,6 +81,8 @@ pub(super) async fn find(
                 found.carried.extend(carried);
             }
             11 => found.path_used = Some(rows::used(row)?),
+            12 => found.opened = Some(rows::snapshot_meta(row)?),
+            13 => found.newest_opener = Some(rows::snapshot_meta(row)?),
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }

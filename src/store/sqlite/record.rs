@@ -5,7 +5,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{Answer, timers};
+use super::{Answer, others, timers};
 use crate::history::{Link, Scope};
 use crate::memory::Node;
 use crate::store::rows::{content_list, count, get, int, node_list, probes, run_list, way};
@@ -72,6 +72,7 @@ pub(super) async fn request(
         .bind(record.used.trimmed.map(|trim| trim.wording))
         .execute(&mut *conn)
         .await?;
+    others::used(conn, scope, record.used.snapshot).await?;
     query(sql::TOUCH_LINEAGE)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{Answer, read};
+use super::{Answer, others, read};
 use crate::history::Scope;
 use crate::memory::{Part, PartId, Rendering, Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::rows::{self, corrupt, count, id_list};
@@ -15,8 +15,14 @@ pub(super) async fn commit(
     new: NewSnapshot,
 ) -> Answer<Snapshot> {
     let parts = id_list(&new.parts);
-    if !stands(conn, &scope, &new, &parts).await? {
+    let opens = others::opens(&scope, &new)?;
+    if !others::stands(conn, &scope, &new).await?
+        || !opens && !stands(conn, &scope, &new, &parts).await?
+    {
         return Err(StoreError::Forgotten);
+    }
+    if opens && let Some(equal) = others::equal_opener(conn, &scope, &new).await? {
+        return Ok(equal);
     }
     let eligible_from = if new.at_once {
         new.tip_count
@@ -26,7 +32,10 @@ pub(super) async fn commit(
     };
     let segments = serde_json::to_string(&new.segments)
         .map_err(|_| corrupt("the text of a snapshot cannot be written"))?;
-    if let Some(meta) = equal(conn, &scope, &new, &parts, &segments, eligible_from).await? {
+    let told = new.others.as_deref().map(rows::others_text).transpose()?;
+    if !opens
+        && let Some(meta) = equal(conn, &scope, &new, &parts, &segments, eligible_from).await?
+    {
         let segments = new.segments;
         return Ok(Snapshot { meta, segments });
     }
@@ -44,8 +53,11 @@ pub(super) async fn commit(
         .bind(new.at_ms)
         .bind(&new.placement)
         .bind(&new.made_with)
-        .fetch_one(conn)
+        .bind(told)
+        .bind(opens)
+        .fetch_one(&mut *conn)
         .await?;
+    others::note(conn, &scope, &new, id).await?;
     Ok(Snapshot {
         meta: SnapshotMeta {
             id: SnapshotId(id),
@@ -57,6 +69,7 @@ pub(super) async fn commit(
             tokens: new.tokens,
             cause: new.cause,
             placement: new.placement,
+            others: new.others,
         },
         segments: new.segments,
     })
@@ -130,6 +143,7 @@ async fn equal(
         .bind(new.pin.map(count))
         .bind(count(eligible_from))
         .bind(&new.placement)
+        .bind(new.others.as_deref().map(rows::others_text).transpose()?)
         .fetch_optional(conn)
         .await?
         .map(|row| rows::snapshot_meta(&row))

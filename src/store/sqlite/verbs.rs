@@ -4,8 +4,11 @@
 use async_trait::async_trait;
 
 use super::{Answer, CLOSE_GRACE, SqliteStore};
-use super::{adopt, aliases, books, people, queue, read, record, snapshots, timers, wishes};
+use super::{
+    adopt, aliases, books, others, people, queue, read, record, snapshots, timers, wishes,
+};
 use crate::history::{Link, Scope};
+use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
@@ -16,7 +19,7 @@ use crate::store::{
 #[async_trait]
 impl Store for SqliteStore {
     async fn trace(&self, scope: &Scope, chain: &[Link], probes: &Probes) -> Answer<Found> {
-        let Some(request) = read::Request::of(chain, probes) else {
+        let Some(request) = read::Request::of(scope, chain, probes) else {
             return Ok(Found::default());
         };
         let scope = scope.clone();
@@ -228,6 +231,22 @@ impl Store for SqliteStore {
         let (scope, snapshot) = (scope.clone(), snapshot.clone());
         self.write("store commit snapshot", move |conn| {
             Box::pin(snapshots::commit(conn, scope, snapshot))
+        })
+        .await
+    }
+
+    async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
+        let (scope, text) = (scope.clone(), text.to_owned());
+        self.write("store tell", move |conn| {
+            Box::pin(others::tell(conn, scope, lineage, text))
+        })
+        .await
+    }
+
+    async fn told(&self, scope: &Scope, but: &[i64], key: Option<&str>) -> Answer<Vec<Digest>> {
+        let (scope, but, key) = (scope.clone(), but.to_vec(), key.map(str::to_owned));
+        self.read("store told", move |conn| {
+            Box::pin(others::told(conn, scope, but, key))
         })
         .await
     }

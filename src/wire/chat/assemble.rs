@@ -146,6 +146,10 @@ impl Parsed {
 
     /// The same where nothing stays in front.
     fn pin_and_reminder(&self, insert: &Insert<'_>) -> Vec<Item> {
+        if insert.cut == 0 {
+            // Nothing was taken out: the client's first message is its own.
+            return Vec::new();
+        }
         let pinned = insert.pin.map(|pin| &self.messages()[pin]);
         let speaker = pinned
             .into_iter()

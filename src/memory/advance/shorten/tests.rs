@@ -17,6 +17,7 @@ fn at_the_limit() -> Chain {
         parts,
         tokens: 50_000,
         placement: String::new(),
+        others: None,
         cause: Cause::Threshold,
     });
     chain
@@ -133,6 +134,7 @@ fn what_was_condensed_since_clears_what_was_given_up() {
         parts: vec![reflection],
         tokens: 21_000,
         placement: String::new(),
+        others: None,
         cause: Cause::Reflection,
     });
     assert!(wants(&chain));
@@ -154,6 +156,7 @@ fn a_reflection_that_was_asked_for_is_used_below_the_budget() {
         parts: parts.to_vec(),
         tokens: 3_000,
         placement: String::new(),
+        others: None,
         cause: Cause::Threshold,
     });
     let reflection = chain.part(PartKind::Reflection, 0, 4, 900);

@@ -1,0 +1,276 @@
+//! What a request and a step of the recorder read does not grow with the number of conversations.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+
+use super::super::{SqliteStore, read, record, snapshots};
+use super::*;
+use crate::history::Role;
+use crate::memory::others::{CHANCE, Others};
+use crate::memory::{Cause, Node};
+use crate::store::{Probes, Record, Traces, Used};
+
+/// What was done: virtual instructions that SQLite executed, and bytes of text that came back.
+#[derive(Debug, PartialEq, Eq)]
+struct Work {
+    looked: u64,
+    read: u64,
+    told: u64,
+    committed: u64,
+    recorded: u64,
+    bytes: usize,
+}
+
+async fn count(conn: &mut SqliteConnection) -> Arc<AtomicU64> {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&steps);
+    let mut handle = conn.lock_handle().await.expect("a handle");
+    handle.set_progress_handler(1, move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        true
+    });
+    steps
+}
+
+/// A resource with so many conversations, each with a digest, one request, and what it began with.
+async fn crowd(pool: &SqlitePool, scope: &Scope, conversations: i64) {
+    const COUNT: &str =
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)";
+    let root = Link::root(scope);
+    for statement in [
+        "INSERT INTO lineages (id, tenant, resource, thread_key, family, model, requests, first_ms, last_ms)
+         SELECT i, $1, $2, 'thread-' || (100000 + i), i, 'm', 1, i, i FROM n WHERE $3 IS NOT NULL",
+        "INSERT INTO nodes (tenant, resource, link, parent, count, role, tokens, closed, turn_end, born, confirmed, seen_ms, live, lineage)
+         SELECT $1, $2, unhex(format('%064x', i)), $3, 1, 'user', 9, 1, 0, 1, 0, i, 1, i FROM n",
+        "INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, parts, tokens, cause, segments, at_ms, placement, made_with, others)
+         SELECT $1, $2, $3, 0, 0, '[]', 0, 'others', format('[\"%08d\"]', i), i, '', '{}', format('{\"lineages\":[%d],\"keys\":[],\"tokens\":9}', 1000000 + i) FROM n",
+        "INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times, first_ms, last_ms)
+         SELECT $1, $2, unhex(format('%064x', i)), 1, i, i, '', 'm', 1, i, i FROM n WHERE $3 IS NOT NULL",
+        "INSERT INTO digests (tenant, resource, lineage, at_ms, text)
+         SELECT $1, $2, i, i, format('* %08d %s', i, hex(zeroblob(500))) FROM n WHERE $3 IS NOT NULL",
+    ] {
+        let statement = statement.replacen(" SELECT ", &format!(" {COUNT} SELECT "), 1);
+        sqlx::query(sqlx::AssertSqlSafe(statement))
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(root.as_bytes().as_slice())
+        .bind(conversations)
+        .execute(pool)
+        .await
+        .expect("filled");
+    }
+}
+
+async fn work(conversations: i64) -> Work {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let scope = Scope::of(b"tenant", Some(b"user"));
+    let root = Link::root(&scope);
+    crowd(&store.writer, &scope, conversations).await;
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    let steps = count(&mut conn).await;
+    let taken = || steps.swap(0, Ordering::SeqCst);
+
+    // A conversation begins, and one goes on.
+    let new = Link::from_slice(&[0xff; 32]).expect("32");
+    let mut old = [0; 32];
+    old[31] = 7;
+    let old = Link::from_slice(&old).expect("32");
+    taken();
+    let mut bytes = 0;
+    let mut opened = None;
+    for chain in [vec![new], vec![old, new]] {
+        let request = read::Request::of(&scope, &chain, &Probes::default()).expect("a request");
+        let found = read::find(&mut conn, scope.clone(), request)
+            .await
+            .expect("found");
+        assert_eq!(
+            found.newest_opener.as_ref().map(|meta| meta.id.0),
+            Some(conversations)
+        );
+        assert_eq!(found.opened.is_some(), chain.len() == 2);
+        assert!(found.depth <= CHANCE && found.snapshots.is_empty());
+        opened = found.newest_opener;
+    }
+    let looked = taken();
+    let text = read::snapshot(&mut conn, scope.clone(), opened.expect("an opener").id).await;
+    bytes += text.expect("read").expect("a text").segments.concat().len();
+    let read = taken();
+
+    let digests = told(
+        &mut conn,
+        scope.clone(),
+        vec![conversations],
+        Some("thread-100003".to_owned()),
+    )
+    .await;
+    let digests = digests.expect("read");
+    assert_eq!(digests.len(), TOLD as usize);
+    assert!(digests.iter().all(|digest| digest.lineage != conversations));
+    bytes += digests
+        .iter()
+        .map(|digest| digest.text.len())
+        .sum::<usize>();
+    let told_steps = taken();
+
+    let opener = NewSnapshot {
+        to: root,
+        to_count: 0,
+        pin: None,
+        parts: Vec::new(),
+        tokens: 0,
+        cause: Cause::Others,
+        segments: vec!["what they know".to_owned()],
+        placement: String::new(),
+        others: Some(Arc::new(Others {
+            lineages: digests.iter().map(|digest| digest.lineage).collect(),
+            keys: Vec::new(),
+            tokens: 9,
+            bound: None,
+        })),
+        made_with: "{}".to_owned(),
+        tip: root,
+        tip_count: 0,
+        at_once: true,
+        at_ms: 0,
+    };
+    let made = snapshots::commit(&mut conn, scope.clone(), opener.clone())
+        .await
+        .expect("committed");
+    let committed = taken();
+    let again = snapshots::commit(&mut conn, scope.clone(), opener)
+        .await
+        .expect("committed");
+    assert_eq!(again, made, "what says the same is not made twice");
+    taken();
+
+    let node = Node {
+        link: new,
+        count: 1,
+        role: Role::User,
+        tokens: 9,
+        closed: true,
+        turn_end: false,
+        born: 1,
+        confirmed: false,
+        seen_ms: 0,
+        live: true,
+    };
+    let exchange = Record {
+        thread_key: None,
+        lineage: None,
+        new_nodes: vec![node],
+        parent: root,
+        confirmed: 0,
+        confirm: Vec::new(),
+        contents: Vec::new(),
+        tip: new,
+        count: 1,
+        used: Used {
+            snapshot: Some(made.meta.id),
+            ..Used::default()
+        },
+        model: "m".to_owned(),
+        way: None,
+        at_ms: 0,
+        traces: Traces::default(),
+        timer: None,
+    };
+    record::record(&mut conn, scope.clone(), exchange)
+        .await
+        .expect("recorded");
+    let recorded = taken();
+    let unused: i64 = query_scalar("SELECT count(*) FROM snapshots WHERE unused = 1")
+        .fetch_one(&mut *conn)
+        .await
+        .expect("counted");
+    assert_eq!(unused, 0, "what a request was sent with is kept");
+    Work {
+        looked,
+        read,
+        told: told_steps,
+        committed,
+        recorded,
+        bytes,
+    }
+}
+
+#[tokio::test]
+async fn five_thousand_conversations_cost_what_twenty_do() {
+    let few = work(20).await;
+    assert!(
+        few.looked > 0 && few.told > 0 && few.committed > 0,
+        "{few:?}"
+    );
+    assert_eq!(work(5_000).await, few);
+}
+
+#[tokio::test]
+async fn what_nobody_was_sent_with_goes_after_a_day() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let scope = Scope::of(b"tenant", Some(b"user"));
+    crowd(&store.writer, &scope, 3).await;
+    let root = Link::root(&scope);
+    let opener = |text: &str, at_ms: i64| NewSnapshot {
+        to: root,
+        to_count: 0,
+        pin: None,
+        parts: Vec::new(),
+        tokens: 0,
+        cause: Cause::Others,
+        segments: vec![text.to_owned()],
+        placement: String::new(),
+        others: Some(Arc::new(Others {
+            lineages: vec![1, 2],
+            keys: Vec::new(),
+            tokens: 9,
+            bound: None,
+        })),
+        made_with: "{}".to_owned(),
+        tip: root,
+        tip_count: 0,
+        at_once: true,
+        at_ms,
+    };
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    let mut made = Vec::new();
+    for (text, at_ms) in [
+        ("a", 0),
+        ("b", 1),
+        ("c", KEPT_UNUSED_MS + 1),
+        ("d", KEPT_UNUSED_MS + 2),
+    ] {
+        let new = snapshots::commit(&mut conn, scope.clone(), opener(text, at_ms)).await;
+        made.push(new.expect("committed").meta.id.0);
+        if text == "a" {
+            used(&mut conn, &scope, Some(SnapshotId(made[0])))
+                .await
+                .expect("noted");
+        }
+    }
+    let left: Vec<i64> = query_scalar("SELECT id FROM snapshots WHERE id >= $1 ORDER BY id")
+        .bind(made[0])
+        .fetch_all(&mut *conn)
+        .await
+        .expect("listed");
+    assert_eq!(
+        left,
+        [made[0], made[2], made[3]],
+        "the first was used, the second is a day old"
+    );
+
+    // Nobody is told of whom has gone meanwhile.
+    let gone = super::super::people::forget(&mut conn, scope.clone(), 2)
+        .await
+        .expect("forgotten");
+    assert!(gone > 3, "{gone}");
+    let late = snapshots::commit(&mut conn, scope.clone(), opener("e", 0)).await;
+    assert!(matches!(late, Err(StoreError::Forgotten)), "{late:?}");
+    let left: i64 = query_scalar("SELECT count(*) FROM snapshots WHERE id >= $1")
+        .bind(made[0])
+        .fetch_one(&mut *conn)
+        .await
+        .expect("counted");
+    assert_eq!(left, 0, "they told of it");
+}

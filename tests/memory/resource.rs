@@ -1,0 +1,336 @@
+//! `scope = "resource"`: what one conversation of a user learned is there in the user's next one, as
+//! another conversation's, and nowhere else.
+
+use diarist::history::Scope;
+use diarist::provider::Options;
+use diarist::store::{SqliteStore, Store as _};
+use serde_json::Value;
+
+use crate::rig::{Answer, Rig};
+use crate::tools::{ACTIVE, Talk};
+
+/// Who the user is, said by the application in front.
+const USER: &str = "x-user";
+
+const ME: &str = "Bearer sk-test";
+
+/// Turns after which something is observed for sure.
+const LEARNED: usize = 4;
+
+const SHARED: [(&str, &str); 5] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+    ("MEMORY__SCOPE", "resource"),
+    ("MEMORY__OTHER_CONVERSATIONS", "900"),
+    ("IDENTITY__RESOURCE__HEADER", USER),
+];
+
+async fn shared() -> Rig {
+    let mut settings = SHARED.to_vec();
+    settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
+    Rig::with(Options::default(), &settings).await
+}
+
+fn as_user<'a>(user: &'a str, thread: &'a str) -> [(&'static str, &'a str); 2] {
+    [(USER, user), ("x-diarist-thread", thread)]
+}
+
+/// A message of a forwarded body.
+fn message(body: &str, index: usize) -> Value {
+    let body: Value = serde_json::from_str(body).unwrap();
+    body["messages"][index].clone()
+}
+
+/// What a body tells of other conversations; empty where it tells nothing.
+fn others(body: &str) -> String {
+    let text = message(body, 1);
+    let text = text["content"].as_str().unwrap_or_default();
+    let Some((_, told)) = text.split_once("<diarist-others>") else {
+        return String::new();
+    };
+    told.split_once("</diarist-others>").unwrap().0.to_owned()
+}
+
+impl Rig {
+    fn last_body(&self) -> String {
+        self.bodies().pop().unwrap()
+    }
+
+    fn bodies(&self) -> Vec<String> {
+        let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
+        self.got().iter().map(|got| text(&got.body)).collect()
+    }
+
+    /// A turn of a user's conversation; what the provider got.
+    async fn turn(&self, user: &str, talk: &Talk, turn: usize) -> String {
+        let name = talk.name.clone();
+        self.talk_as(ME, &as_user(user, &name), talk, turn..=turn)
+            .await;
+        self.last_body()
+    }
+
+    async fn learn(&self, user: &str, talk: &Talk) {
+        let name = talk.name.clone();
+        self.talk_as(ME, &as_user(user, &name), talk, 1..=LEARNED)
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_conversation_begins_with_what_the_others_learned() {
+    let rig = shared().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.learn("u1", &ada).await;
+    assert!(
+        rig.bodies().iter().all(|body| others(body).is_empty()),
+        "nobody else to tell of"
+    );
+
+    let body = rig.turn("u1", &bob, 1).await;
+    let told = others(&body);
+    assert!(told.contains(&ada.canary()), "{body}");
+    assert!(told.contains("<diarist-conversation last="), "{told}");
+    assert!(
+        !body.contains("<current-task>"),
+        "a task is nobody else's: {body}"
+    );
+    assert!(!body.contains("Continue from:"), "{body}");
+    // The client's own messages stand as they were sent.
+    let sent: Value = bob.body(1);
+    assert_eq!(message(&body, 0), sent["messages"][0]);
+    assert_eq!(message(&body, 2), sent["messages"][1]);
+    let lines = rig.audited(LEARNED + 1).await;
+    let line = lines.last().unwrap();
+    assert_eq!(
+        (&line["others"], &line["cause"]),
+        (&1.into(), &"others".into())
+    );
+    assert_eq!(line["reason"], "others");
+    assert!(line["others_tokens"].as_u64().unwrap() > 100, "{line}");
+
+    // Nobody else's.
+    for user in ["u2", "u1-2"] {
+        let body = rig.turn(user, &Talk::new("eve"), 1).await;
+        assert!(!body.contains(&ada.canary()), "{user}: {body}");
+    }
+    let nobody = rig.send(&Talk::new("dan").body(1)).await;
+    assert_eq!(nobody.memory(), "watching");
+    let other = [(USER, "u1")];
+    let tenant = rig
+        .send_as("Bearer sk-other", &other, &Talk::new("dan").body(1))
+        .await;
+    assert_eq!(tenant.memory(), "watching");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
+    let mut rig = shared().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.learn("u1", &ada).await;
+    let first = rig.turn("u1", &bob, 1).await;
+    let block = message(&first, 1);
+    // What the other learns meanwhile is not told before the next activation (INV-PREFIX).
+    for turn in LEARNED + 1..=LEARNED + 3 {
+        rig.turn("u1", &ada, turn).await;
+    }
+    let second = rig.turn("u1", &bob, 2).await;
+    assert_eq!(message(&second, 1), block);
+    rig.restart().await;
+    // The same bytes from a process that knows nothing (INV-SAME).
+    assert_eq!(rig.turn("u1", &bob, 2).await, second);
+    assert_eq!(rig.turn("u1", &bob, 1).await, first);
+    let third = rig.turn("u1", &bob, 3).await;
+    assert_eq!(message(&third, 1), block);
+    // One that begins now is told the newest.
+    let cyd = rig.turn("u1", &Talk::new("cyd"), 1).await;
+    assert_ne!(others(&cyd), others(&first));
+    for told in ["ada", "bob"] {
+        let known = others(&cyd).contains(&Talk::new(told).canary());
+        assert!(known, "{told}: {cyd}");
+    }
+
+    let mut last = third;
+    for turn in 4..=ACTIVE {
+        last = rig.turn("u1", &bob, turn).await;
+    }
+    let text = message(&last, 1)["content"].as_str().unwrap().to_owned();
+    let (own, rest) = text.split_once("<diarist-others>").unwrap();
+    assert!(
+        own.contains(&bob.canary()),
+        "its own observations come first: {text}"
+    );
+    assert!(!own.contains(&ada.canary()), "{text}");
+    let (told, hints) = rest.split_once("</diarist-others>").unwrap();
+    assert!(
+        told.contains(&ada.canary()) && !told.contains(&bob.canary()),
+        "{told}"
+    );
+    assert!(!hints.contains(&ada.canary()), "{hints}");
+    let tip = rig.turn("u1", &bob, ACTIVE).await;
+    assert_eq!(tip, last);
+    rig.restart().await;
+    assert_eq!(rig.turn("u1", &bob, ACTIVE).await, last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
+    let rig = shared().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.learn("u1", &ada).await;
+    let mut last = String::new();
+    for turn in 1..=ACTIVE {
+        last = rig.turn("u1", &bob, turn).await;
+    }
+    assert!(others(&last).contains(&ada.canary()), "{last}");
+    let mut fork = bob.body(ACTIVE + 1);
+    let asked = fork["messages"].as_array().unwrap().len() - 1;
+    fork["messages"][asked]["content"] = "Let us go another way.".into();
+    let same = rig.send_as(ME, &as_user("u1", "bob"), &fork).await;
+    assert_eq!(same.memory(), "active");
+    assert!(
+        !others(&rig.last_body()).is_empty(),
+        "a branch of the same conversation"
+    );
+    fork["messages"][asked]["content"] = "Let us go a third way.".into();
+    let answer = rig.send_as(ME, &as_user("u1", "fork"), &fork).await;
+    assert_eq!(answer.memory(), "active");
+    let body = rig.last_body();
+    assert!(others(&body).is_empty(), "{body}");
+    let text = message(&body, 1)["content"].as_str().unwrap().to_owned();
+    assert!(
+        text.contains(&bob.canary()),
+        "what both have in common is remembered: {text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_begins_nothing_is_told_nothing() {
+    let rig = shared().await;
+    rig.learn("u1", &Talk::new("ada")).await;
+    let reading = [(USER, "u1"), ("x-diarist-memory", "read")];
+    let child = [
+        (USER, "u1"),
+        ("x-session-id", "ses_child1"),
+        ("x-parent-session-id", "ses_parent"),
+    ];
+    let again = as_user("u1", "ada");
+    let unvouched = [("x-diarist-resource", "u1")];
+    let cases: [(&str, &[(&str, &str)]); 4] = [
+        ("a side call", &reading),
+        ("a sub-agent", &child),
+        ("the same conversation, begun anew", &again),
+        ("a user whom nobody vouches for", &unvouched),
+    ];
+    for (what, headers) in cases {
+        let talk = Talk::new(&what.replace(' ', "-"));
+        let answer = rig.send_as(ME, headers, &talk.body(1)).await;
+        assert_eq!(answer.status, 200, "{what}");
+        assert!(
+            others(&rig.last_body()).is_empty(),
+            "{what}: {}",
+            rig.last_body()
+        );
+        rig.quiet().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_scope_of_a_thread_nothing_is_told() {
+    let mut settings = SHARED.to_vec();
+    settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
+    settings[2].1 = "thread";
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.learn("u1", &Talk::new("ada")).await;
+    let body = rig.turn("u1", &Talk::new("bob"), 1).await;
+    assert_eq!(body, Talk::new("bob").body(1).to_string());
+    assert_eq!(rig.number("SELECT count(*) FROM digests").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forgotten_is_told_no_more() {
+    let mut rig = shared().await;
+    let (ada, bob, cyd) = (Talk::new("ada"), Talk::new("bob"), Talk::new("cyd"));
+    rig.learn("u1", &ada).await;
+    for turn in 1..=ACTIVE {
+        rig.turn("u1", &bob, turn).await;
+    }
+    let begun = rig.turn("u1", &cyd, 1).await;
+    assert!(others(&begun).contains(&ada.canary()), "{begun}");
+    rig.stop().await;
+
+    let url = format!("sqlite://{}", rig.file().display());
+    let store = SqliteStore::open(&url).await.unwrap();
+    let threads = store.threads(100).await.unwrap();
+    let ada_is = threads
+        .iter()
+        .find(|t| t.key.as_deref() == Some("ada"))
+        .unwrap();
+    let mut database = rig.database().await;
+    let (tenant, resource): (Vec<u8>, Vec<u8>) =
+        sqlx::query_as("SELECT tenant, resource FROM lineages WHERE id = $1")
+            .bind(ada_is.lineage)
+            .fetch_one(&mut database)
+            .await
+            .unwrap();
+    let scope = Scope {
+        tenant: tenant.try_into().unwrap(),
+        resource: Some(resource.try_into().unwrap()),
+    };
+    let held: i64 = sqlx::query_scalar("SELECT count(*) FROM told WHERE lineage = $1")
+        .bind(ada_is.lineage)
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    assert!(held >= 2, "an opener and a snapshot of its own: {held}");
+    let gone = store.forget(&scope, ada_is.lineage).await.unwrap();
+    assert!(gone > u64::try_from(held).unwrap());
+    let words = "SELECT count(*) FROM snapshots WHERE instr(segments, 'ada@canary77') > 0";
+    assert_eq!(rig.number(words).await, 0);
+    assert_eq!(rig.number("SELECT count(*) FROM told AS t WHERE NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.id = t.snapshot)").await, 0);
+    store.close().await;
+
+    rig.start().await;
+    let body = rig.turn("u1", &bob, ACTIVE + 1).await;
+    assert!(!body.contains(&ada.canary()), "{body}");
+    let text = message(&body, 1)["content"].as_str().unwrap().to_owned();
+    assert!(text.contains(&bob.canary()), "its own is not lost: {text}");
+    for (talk, turn) in [(&cyd, 2), (&Talk::new("dan"), 1)] {
+        let body = rig.turn("u1", talk, turn).await;
+        assert!(!body.contains(&ada.canary()), "{body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
+    let rig = shared().await;
+    let talks = [Talk::new("ada"), Talk::new("bob")];
+    let play = |talk: Talk| {
+        let rig = &rig;
+        async move {
+            for turn in 1..=ACTIVE + 2 {
+                let name = talk.name.clone();
+                let answer: Answer = rig
+                    .send_as(ME, &as_user("u1", &name), &talk.body(turn))
+                    .await;
+                assert_eq!(answer.status, 200);
+                rig.quiet().await;
+            }
+        }
+    };
+    tokio::join!(play(talks[0].clone()), play(talks[1].clone()));
+    let mut told = [0, 0];
+    for body in rig.bodies() {
+        let last: Value = serde_json::from_str(&body).unwrap();
+        let last = last["messages"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .to_string();
+        let own = usize::from(last.contains(&talks[1].canary()));
+        let others = others(&body);
+        assert!(!others.contains(&talks[own].canary()), "{body}");
+        told[own] += usize::from(others.contains(&talks[1 - own].canary()));
+    }
+    assert!(told[0] > 0 && told[1] > 0, "{told:?}");
+}
