@@ -244,7 +244,7 @@ fn every_problem_is_listed_at_once() {
             "upstream.base_url: \"ftp\" is not a scheme",
             "upstream.placement: \"top\" is not a placement",
             "store.url: PostgreSQL is not available",
-            "memory.scope: \"resource\" is not available yet",
+            "memory.scope: nobody vouches for who the user is",
             "memory.observation.model: memory.model is set as well",
             "memory.reflection.api_key: it is set without memory.reflection.base_url",
             "memory.observation.message_tokens: 0 tokens hold nothing",

@@ -29,6 +29,7 @@ pub const DEFAULTS: &[Default] = &[
     ("model", || {
         assert!(plain().memory.observation.phase.model.is_none());
     }),
+    ("scope", || assert!(plain().memory.others.is_none())),
     ("shareTokenBudget", || {
         assert!(!plain().memory.thresholds.share_token_budget);
     }),

@@ -44,6 +44,32 @@ fn nobody_is_vouched_for_and_no_token_looked_at_unless_it_is_said() {
 }
 
 #[test]
+fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
+    let shared = |lines: &str| {
+        Given::file(&format!(
+            "[identity.resource]\nheader = \"x-user\"\nset_by = \"application\"\n\
+             [memory]\nscope = \"resource\"\n{lines}"
+        ))
+    };
+    assert_eq!(Given::default().valid().memory.others, None);
+    assert_eq!(shared("").valid().memory.others, Some(4_000));
+    let others = |written: &str| {
+        let lines = format!("other_conversations = {written}");
+        shared(&lines).valid().memory.others
+    };
+    assert_eq!(others("900"), Some(900));
+    assert_eq!(others("0.25"), Some(10_000));
+    assert_problems(
+        &shared("other_conversations = 40001"),
+        &["memory.other_conversations: 40001 makes 40001 tokens, of 40000 observation_tokens"],
+    );
+    assert_problems(
+        &Given::file("[memory]\nscope = \"resource\""),
+        &["memory.scope: nobody vouches for who the user is | name the header"],
+    );
+}
+
+#[test]
 fn who_may_say_which_user_it_is() {
     let users = |lines: &str| said(".resource", lines).valid().identity.resource.unwrap();
     let by_proxy = users("header = \"X-User\"\nset_by = \"trusted-proxy\"");
