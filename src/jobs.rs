@@ -234,6 +234,11 @@ impl Jobs {
         settings.observation.endpoint.is_none() || settings.reflection.endpoint.is_none()
     }
 
+    /// The time as this room is told it, in milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.shop.clock.now_ms()
+    }
+
     /// The ways to the upstream this process holds.
     pub fn routes(&self) -> &Routes {
         &self.shop.routes

@@ -22,6 +22,10 @@ mod books;
 #[path = "properties/client.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
 mod client;
+#[path = "simulation/clockwork.rs"]
+mod clockwork;
+#[path = "simulation/counts.rs"]
+mod counts;
 #[path = "simulation/dice.rs"]
 mod dice;
 #[path = "properties/exchange.rs"]
@@ -36,12 +40,16 @@ mod laws;
 mod ledger;
 #[path = "simulation/model.rs"]
 mod model;
+#[path = "simulation/overflow.rs"]
+mod overflow;
 #[path = "simulation/planted.rs"]
 mod planted;
 #[path = "simulation/process.rs"]
 mod process;
 #[path = "properties/reading.rs"]
 mod reading;
+#[path = "simulation/rules.rs"]
+mod rules;
 #[path = "simulation/run.rs"]
 mod run;
 #[path = "properties/scribe.rs"]
@@ -49,6 +57,8 @@ mod run;
 mod scribe;
 #[path = "simulation/setup.rs"]
 mod setup;
+#[path = "simulation/shown.rs"]
+mod shown;
 #[path = "properties/talk.rs"]
 mod talk;
 #[path = "simulation/watched.rs"]
@@ -57,9 +67,10 @@ mod watched;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use counts::Counts;
 use laws::Law;
-use ledger::{Counts, Rule};
 use planted::Bug;
+use rules::Rule;
 use run::run;
 
 /// Runs in a plain test: two to four minutes of a debug build on two busy cores.
@@ -132,7 +143,70 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::HintsOfBefore, Rule::Hints),
     (Bug::EmptyCommitted, Rule::Empty),
     (Bug::ConfirmedAtOnce, Rule::Sent(Law::Confirmed)),
+    (Bug::TrimUnsaid, Rule::Sent(Law::Cover)),
+    (Bug::TrimForgotten, Rule::Sent(Law::Same)),
+    (Bug::RescueWrittenAnew, Rule::Sent(Law::Same)),
+    (Bug::RefusedRecorded, Rule::Accepted),
+    (Bug::TimerOfNobody, Rule::Rings),
+    (Bug::TimerKept, Rule::Rings),
+    (Bug::TimerNotMoved, Rule::Idle),
+    (Bug::NeverIdle, Rule::Idle),
 ];
+
+/// What the table calls a rule.
+fn called(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Sent(Law::Cover) => "INV-COVER",
+        Rule::Sent(Law::Tail) => "INV-TAIL",
+        Rule::Sent(Law::Pair) => "INV-PAIR",
+        Rule::Sent(Law::Prefix) => "INV-PREFIX",
+        Rule::Sent(Law::Bound) => "INV-BOUND",
+        Rule::Sent(Law::Open) => "INV-OPEN",
+        Rule::Sent(Law::Own) | Rule::Accepted => "INV-OWN",
+        Rule::Sent(Law::Same) => "INV-SAME",
+        Rule::Sent(Law::Worth) => "INV-WORTH",
+        Rule::Sent(Law::Confirmed) => "confirmed history only",
+        Rule::Sent(Law::Uncached) => "uncached tokens",
+        Rule::Once => "INV-DUR",
+        Rule::Lease => "Lease",
+        Rule::Contiguous => "Contiguous",
+        Rule::Eligible => "Eligible",
+        Rule::Words => "Words",
+        Rule::Hints => "Hints",
+        Rule::OnceActive => "OnceActive",
+        Rule::Stuck => "Stuck",
+        Rule::Empty => "Empty",
+        Rule::Idle => "Idle",
+        Rule::Rings => "Rings",
+    }
+}
+
+/// ARCHITECTURE.md lists the planted bugs, each with whom it is noticed by, and no others.
+#[test]
+fn the_table_of_planted_bugs_is_whole() {
+    let table = include_str!("../ARCHITECTURE.md");
+    let (_, table) = table.split_once("NOTICED in tests/simulation.rs").unwrap();
+    let rows = table.lines().skip_while(|line| !line.starts_with('|'));
+    let rows: Vec<(&str, &str)> = rows
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .filter_map(|row| {
+            let (_, rest) = row.split_once("(`")?;
+            let (bug, rules) = rest.split_once("`) | ")?;
+            Some((bug, rules.trim_end_matches([' ', '|'])))
+        })
+        .collect();
+    let mut wanted: Vec<(String, String)> = Vec::new();
+    for (bug, rule) in NOTICED {
+        let (bug, rule) = (format!("{bug:?}"), called(*rule));
+        match wanted.iter_mut().find(|(known, _)| *known == bug) {
+            Some((_, rules)) => rules.push_str(&format!(", {rule}")),
+            None => wanted.push((bug, rule.to_owned())),
+        }
+    }
+    let wanted: Vec<(&str, &str)> = wanted.iter().map(|(a, b)| (&**a, &**b)).collect();
+    assert_eq!(rows, wanted);
+}
 
 /// Seeds within which a planted bug must be noticed.
 const WITHIN: u64 = 60;

@@ -16,6 +16,7 @@ use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::overflow::Steps;
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
+use crate::llm::BorrowedRoute;
 use crate::store::Used;
 use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
 
@@ -69,7 +70,7 @@ pub(super) async fn send(
     }
 }
 
-/// What goes out after `choice` was refused, if anything does: one step.
+/// What goes out after `choice` was refused, if anything does; see [`Shortening`] for what is too long.
 pub(super) async fn again(
     memory: &Memory,
     asked: &Asked,
@@ -77,19 +78,63 @@ pub(super) async fn again(
     kind: Option<&RefusalKind>,
 ) -> Option<Choice> {
     let again = match kind {
-        Some(RefusalKind::TooLong) => {
-            let refused = Refused {
-                choice: choice.clone(),
-                excess: None,
-            };
-            Steps::begin(memory, asked, &|| None).next(&refused).await
-        }
+        Some(RefusalKind::TooLong) | None => None,
         Some(_) if choice.is_changed() => {
             Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
         }
-        _ => None,
+        Some(_) => None,
     }?;
     Some(agree(memory, asked, choice, again).await)
+}
+
+/// A request that does not fit its model, shorter with every step.
+pub(super) struct Shortening<'a> {
+    memory: &'a Memory,
+    asked: &'a Asked,
+    steps: Steps<'a>,
+    whole: Choice,
+    last: Choice,
+}
+
+impl<'a> Shortening<'a> {
+    /// `whole` was refused as too long; `way` is how it went to the upstream.
+    pub(super) fn begin(
+        memory: &'a Memory,
+        asked: &'a Asked,
+        way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
+        whole: Choice,
+    ) -> Self {
+        Self {
+            memory,
+            asked,
+            steps: Steps::begin(memory, asked, way),
+            last: whole.clone(),
+            whole,
+        }
+    }
+
+    /// What goes out instead of what went out last, which was refused with this `excess`; `None` where
+    /// nothing is left to do.
+    pub(super) async fn next(&mut self, excess: Option<Excess>) -> Option<Choice> {
+        let refused = Refused {
+            choice: self.last.clone(),
+            excess,
+        };
+        let again = self.steps.next(&refused).await?;
+        let again = agree(self.memory, self.asked, &self.last, again).await;
+        self.last = again.clone();
+        Some(again)
+    }
+
+    /// Nothing helped: it is decided anew when it comes again; until then as it went out first.
+    pub(super) fn give_up(self) -> Choice {
+        if let Some(tip) = self.asked.history.tip() {
+            let (scope, last) = (&self.asked.identity.scope, self.last.used());
+            let (recall, whole) = (&self.memory.recall, self.whole.used().clone());
+            recall.agree(scope, tip, last, whole);
+        }
+        self.whole
+    }
 }
 
 /// `again` went out in the place of `refused`: what is learned from it.
@@ -118,38 +163,29 @@ async fn shorten(
     parts: &Parts,
     asked: &Asked,
     first: Response<ProxyBody>,
-    mut refused: Refused,
+    refused: Refused,
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
-    let whole = refused.choice.clone();
+    let Refused { choice, mut excess } = refused;
     let way = || lend::way_of(proxy, parts);
-    let mut steps = Steps::begin(memory, asked, &way);
-    while let Some(again) = steps.next(&refused).await {
-        let again = agree(memory, asked, &refused.choice, again).await;
+    let mut shortening = Shortening::begin(memory, asked, &way, choice);
+    while let Some(again) = shortening.next(excess).await {
         line.chosen(&again);
         let Ok(answer) = once(proxy, parts, &again).await else {
-            refused.choice = again;
             break;
         };
         if !may_refuse(answer.status().as_u16()) {
             return Ok(again.sent(answer));
         }
         let (answer, read) = examine(answer).await;
-        refused = Refused {
-            choice: again,
-            excess: read.excess,
-        };
+        excess = read.excess;
         match read.kind {
             Some(RefusalKind::TooLong) => {}
             Some(_) => break,
-            None => return Ok(refused.choice.sent(answer)),
+            None => return Ok(again.sent(answer)),
         }
     }
-    // It is decided anew when it comes again; until then as it went out first.
-    if let Some(tip) = asked.history.tip() {
-        let (scope, last) = (&asked.identity.scope, refused.choice.used());
-        memory.recall.agree(scope, tip, last, whole.used().clone());
-    }
+    let whole = shortening.give_up();
     line.chosen(&whole);
     Ok(whole.sent(first))
 }

@@ -144,7 +144,7 @@ impl<'a> Steps<'a> {
         if let Some(way) = way.filter(|_| memory.jobs.borrows()) {
             memory.jobs.routes().lend(scope.tenant, way);
         }
-        let now = jiff::Timestamp::now().as_millisecond();
+        let now = memory.jobs.now_ms();
         let exchange = asked.clone().exchange(Used::default(), hash, now);
         let sent = refused.choice.used().snapshot;
         let snapshot = memory

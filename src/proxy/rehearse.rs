@@ -9,14 +9,16 @@ use bytes::Bytes;
 use http::request::Parts;
 
 use super::choose::{Choice, Settled, choose};
-use super::ladder;
+use super::ladder::{self, Shortening};
 use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::remember;
 use crate::history::{History, Scope};
 use crate::jobs::Exchange;
+use crate::llm::BorrowedRoute;
+use crate::memory::Snapshot;
 use crate::store::Used;
-use crate::wire::usage::RefusalKind;
+use crate::wire::usage::{Excess, RefusalKind};
 
 /// A request that memory may touch, and what it goes out as.
 #[derive(Clone, Debug)]
@@ -77,7 +79,24 @@ impl Rehearsal {
         &self.asked.history
     }
 
-    /// It was refused: what goes out instead, if anything does.
+    /// The text that stands in for the oldest messages, where one does.
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.choice.snapshot().map(|snapshot| &**snapshot)
+    }
+
+    /// It was refused as too long: what goes out instead, step by step. `way` is how it went.
+    pub fn shorten<'a>(
+        &'a self,
+        memory: &'a Memory,
+        way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
+    ) -> Shorter<'a> {
+        Shorter {
+            whole: self,
+            steps: Shortening::begin(memory, &self.asked, way, self.choice.clone()),
+        }
+    }
+
+    /// It was refused for something else: what goes out instead, if anything does.
     pub async fn refused(&self, memory: &Memory, kind: Option<&RefusalKind>) -> Option<Self> {
         let choice = ladder::again(memory, &self.asked, &self.choice, kind).await?;
         Some(Self {
@@ -98,5 +117,33 @@ impl Rehearsal {
             settled.accept();
         }
         self.asked.clone().exchange(self.used(), None, at_ms)
+    }
+}
+
+/// A request that does not fit its model, shorter with every step.
+pub struct Shorter<'a> {
+    whole: &'a Rehearsal,
+    steps: Shortening<'a>,
+}
+
+impl std::fmt::Debug for Shorter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shorter").finish_non_exhaustive()
+    }
+}
+
+impl Shorter<'_> {
+    /// The next step, where what went out last was refused with this `excess`.
+    pub async fn next(&mut self, excess: Option<Excess>) -> Option<Rehearsal> {
+        let choice = self.steps.next(excess).await?;
+        Some(Rehearsal {
+            choice,
+            ..self.whole.clone()
+        })
+    }
+
+    /// Nothing helped: the client hears the first refusal.
+    pub fn give_up(self) {
+        self.steps.give_up();
     }
 }

@@ -44,11 +44,9 @@ pub fn breaks(law: Law, how: impl Into<String>) -> Check {
 /// INV-COVER: every message is raw, or covered once; none is lost, none is told twice.
 pub fn inv_cover(read: &Reading<'_>) -> Check {
     let turns = &read.request.turns;
-    if read.cut > turns.len() {
-        return breaks(
-            Law::Cover,
-            format!("covers {} of {}", read.cut, turns.len()),
-        );
+    if read.covered > turns.len() {
+        let how = format!("covers {} of {}", read.covered, turns.len());
+        return breaks(Law::Cover, how);
     }
     let digests: Vec<Digest> = turns.iter().map(|turn| turn.digest).collect();
     let mut at = 0;
@@ -59,6 +57,17 @@ pub fn inv_cover(read: &Reading<'_>) -> Check {
             return breaks(Law::Cover, how);
         }
         at = end;
+    }
+    let pinned = read.pin().is_some_and(|pin| pin >= read.covered);
+    if let Some(said) = read.left_out {
+        // The note tells of what nobody can know any more: a pin stands raw, system messages in it.
+        let gone = &turns[read.covered..read.cut];
+        let told = gone.iter().filter(|turn| turn.role() != Role::System);
+        let gone = told.count() - usize::from(pinned);
+        if said != gone {
+            let how = format!("{gone} messages are left out, and the block speaks of {said}");
+            return breaks(Law::Cover, how);
+        }
     }
     let between = read.between();
     let pin = read.pin();

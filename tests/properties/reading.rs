@@ -23,6 +23,10 @@ pub struct Reading<'a> {
     /// Which message holds the block.
     pub block: usize,
     /// How many messages after the leading ones the block covers.
+    pub covered: usize,
+    /// Where it says that messages behind those were left out: how many it says.
+    pub left_out: Option<usize>,
+    /// How many messages after the leading ones are not in the tail.
     pub cut: usize,
 }
 
@@ -33,26 +37,42 @@ impl<'a> Reading<'a> {
         let raw_items = messages(&request.body);
         let read =
             |item: &Range<usize>| Mark::read(std::str::from_utf8(&sent[item.clone()]).unwrap());
-        let (block, marks) = items
+        let (block, (marks, left_out)) = items
             .iter()
-            .map(read)
+            .map(|item| (read(item), left_out(&sent[item.clone()])))
             .enumerate()
-            .find(|(_, marks)| !marks.is_empty())
+            .find(|(_, (marks, left_out))| !marks.is_empty() || left_out.is_some())
             .unwrap_or_default();
-        let cut = marks.iter().map(|mark| mark.run.count).sum();
-        Self {
+        let covered = marks.iter().map(|mark| mark.run.count).sum();
+        let mut read = Self {
             request,
             sent,
             raw_items,
             items,
             marks,
             block,
-            cut,
+            covered,
+            left_out,
+            cut: covered,
+        };
+        if left_out.is_some() {
+            read.cut = request.turns.len() - read.tail();
         }
+        read
+    }
+
+    /// How many of the newest messages stand at the end as they were received.
+    fn tail(&self) -> usize {
+        let sent = self.items.iter().rev().map(|item| &self.sent[item.clone()]);
+        let most = self.request.turns.len().saturating_sub(self.covered);
+        let raw = (0..self.request.turns.len()).rev().take(most);
+        sent.zip(raw)
+            .take_while(|(sent, turn)| *sent == self.raw(*turn))
+            .count()
     }
 
     pub fn has_block(&self) -> bool {
-        !self.marks.is_empty()
+        !self.marks.is_empty() || self.left_out.is_some()
     }
 
     pub fn is_raw(&self) -> bool {
@@ -106,6 +126,13 @@ impl<'a> Reading<'a> {
             .rev()
             .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))
     }
+}
+
+/// How many messages a note in `message` says were left out.
+fn left_out(message: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(message).unwrap();
+    let (_, note) = text.split_once("<diarist-gap>\\nThe ")?;
+    note.split(' ').next()?.parse().ok()
 }
 
 /// Tokens of what a message in JSON says, be it a string or parts.

@@ -11,8 +11,9 @@ use diarist::store::Store as _;
 use super::client::{Act, Client, Upstream};
 use super::exchange::Exchange;
 use super::laws::Law;
-use super::ledger::Rule;
+use super::ledger::UNSTORED;
 use super::reading::Reading;
+use super::rules::Rule;
 use super::run::{PATIENCE, Report, World, with};
 use super::talk::{Digest, Request, Run};
 
@@ -90,7 +91,12 @@ impl World {
         let wanted = format!("{} {}]]", covered.count, covered.hash);
         if !rest.starts_with(&wanted) || rest.contains("[[T ") {
             let said = &rest[..rest.floor_char_boundary(40)];
-            let how = format!("hints of {said:?} behind {} messages", covered.count);
+            let how = format!(
+                "hints of {said:?} behind {} messages in {} parts of {}",
+                covered.count,
+                read.marks.len(),
+                read.request.turns.len()
+            );
             ledger.breach(Rule::Hints, how);
         }
     }
@@ -138,6 +144,10 @@ impl World {
             return;
         };
         let now = now.map(|(id, _)| id);
+        if now.is_some_and(|id| id.0 >= UNSTORED) {
+            // What was made for one request is lost where the process dies before it is recorded.
+            return;
+        }
         let owner = request.owner.label();
         let prefixes = request.prefixes();
         let tip = (owner.clone(), *prefixes.last().unwrap());
@@ -185,6 +195,23 @@ impl World {
             }
         }
         self.laws.ended();
+        self.fall_idle(700);
+        self.all_rang();
+    }
+
+    /// No timer is left behind.
+    fn all_rang(&mut self) {
+        for _ in 0..PATIENCE {
+            let now_ms = self.ground.clock.now_ms();
+            let store = Arc::clone(&self.processes[0].store);
+            let next = self.runtime.block_on(store.next_timer()).unwrap();
+            if next.is_none_or(|at| at > now_ms) {
+                return;
+            }
+            self.fall_idle(61);
+            self.catch_up();
+        }
+        self.ledger().breach(Rule::Stuck, "a timer never rings");
     }
 
     /// Until nothing is left to do.

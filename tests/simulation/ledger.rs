@@ -9,54 +9,15 @@ use std::fmt;
 use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
 use diarist::llm::Prompt;
-use diarist::memory::{NewPart, PartId, PartKind, Snapshot, SnapshotId, Span};
-use diarist::store::{Job, NewJob, NewSnapshot, Record, Release, Used};
+use diarist::memory::{Cause, NewPart, PartId, PartKind, Snapshot, SnapshotId, Span, Trim};
+use diarist::store::{Adopted, Adoption, Job, NewJob, NewSnapshot, Record, Release, Used};
 
+use super::clockwork::Clockwork;
+use super::counts::Counts;
 use super::exchange::Shown;
-use super::laws::{Broken, Law};
+use super::rules::{Breach, Rule};
 use super::scribe::Mark;
 use super::talk::{Digest, Msg, Request, Run, Said};
-
-/// What was broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
-    /// One of the laws about what goes out.
-    Sent(Law),
-    /// One job is held by one worker, and only by who holds it is it finished.
-    Lease,
-    /// What was committed is not asked for again, and not committed again (INV-DUR).
-    Once,
-    /// Coverage has no gap: parts follow each other from the first message on, all on one chain.
-    Contiguous,
-    /// A snapshot is for requests longer than any that went out without it.
-    Eligible,
-    /// The Observer is shown the words of its range.
-    Words,
-    /// Hints are those of the end of what is covered.
-    Hints,
-    /// A snapshot that was left is not come back to.
-    OnceActive,
-    /// Every job ends.
-    Stuck,
-    /// A committed part says something.
-    Empty,
-}
-
-/// A rule that was broken, and how.
-#[derive(Clone, Debug)]
-pub struct Breach {
-    pub rule: Rule,
-    pub how: String,
-}
-
-impl From<Broken> for Breach {
-    fn from(broken: Broken) -> Self {
-        Self {
-            rule: Rule::Sent(broken.law),
-            how: broken.how,
-        }
-    }
-}
 
 /// A message at its place in a chain, as its client meant it.
 #[derive(Clone, Debug)]
@@ -102,6 +63,23 @@ impl Range {
         }
     }
 
+    /// The messages `from..to` of it, which begins with the first.
+    pub fn piece(&self, from: usize, to: usize) -> Self {
+        Self {
+            owner: self.owner.clone(),
+            kind: PartKind::Chunk,
+            to_count: to,
+            chain: self.chain[..to].to_vec(),
+            from,
+            words: self.words[from..to].to_vec(),
+        }
+    }
+
+    /// What the message at `place` is, where the range begins with the first.
+    pub fn digest(&self, place: usize) -> Digest {
+        self.chain[place]
+    }
+
     /// The whole chain up to the end of the range.
     pub fn whole(&self) -> Run {
         Run::of(&self.chain)
@@ -131,35 +109,30 @@ pub struct Ledger {
     leases: HashMap<i64, Lease>,
     snapshots: HashMap<SnapshotId, (Scope, Snapshot)>,
     /// Tips of recorded requests: their length, and what the first of them went out with.
-    recorded: HashMap<(Scope, Link), (usize, Used)>,
+    pub recorded: HashMap<(Scope, Link), (usize, Used)>,
     /// What each process is about to record.
     recording: HashMap<usize, (Request, Vec<u8>)>,
     /// What every recorded request went out as.
     pub canon: HashMap<(String, Bytes), (Request, Vec<u8>)>,
     /// What the Observer was shown of each range.
     asked: HashMap<(String, Run), String>,
+    /// Requests that the upstream took, by owner and body.
+    pub accepted: HashSet<(String, Bytes)>,
+    pub clockwork: Clockwork,
+    /// What requests went out with that is no stored snapshot, by their numbers from [`UNSTORED`] on.
+    unstored: Vec<Unstored>,
     pub shown: Vec<Shown>,
     pub breaches: Vec<Breach>,
     pub counts: Counts,
 }
 
-/// What a run was about.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    pub requests: usize,
-    pub chunks: usize,
-    pub by_code: usize,
-    pub reflections: usize,
-    pub snapshots: usize,
-    pub lost_leases: usize,
-    pub crashes: usize,
-    pub interleaved: usize,
-    pub stale: usize,
-    pub hints: usize,
-    pub changed: usize,
-    pub again: usize,
-    pub views: usize,
-}
+/// From here on numbers mean something else than a stored snapshot: one that is not stored yet, or one
+/// behind which messages are left out.
+pub const UNSTORED: i64 = 1_000_000;
+
+/// What a request went out with: the process and its number for a snapshot that is not stored, or a
+/// stored snapshot; and where it was trimmed.
+pub type Unstored = (Option<(usize, SnapshotId)>, Option<Trim>);
 
 impl Ledger {
     pub fn breach(&mut self, rule: Rule, how: impl Into<String>) {
@@ -207,6 +180,16 @@ impl Ledger {
         }
     }
 
+    /// How many messages of the chain up to `tip` stand in chunks.
+    pub fn observed(&self, scope: &Scope, tip: Link) -> usize {
+        let chain: HashSet<Link> = self.chain(tip).into_iter().collect();
+        let chunks = self.parts.values().filter(|(owner, part)| {
+            owner == scope && part.kind == PartKind::Chunk && chain.contains(&part.span.to)
+        });
+        let ends = chunks.map(|(_, part)| part.span.to_count);
+        ends.max().unwrap_or(0)
+    }
+
     /// What the chain up to `tip` says.
     pub fn digests(&self, tip: Link) -> Vec<Digest> {
         let chain = self.chain(tip);
@@ -236,6 +219,20 @@ impl Ledger {
         }
     }
 
+    /// The number under which the laws know what a request went out with.
+    pub fn number(&mut self, what: Unstored, scope: &Scope, text: Option<&Snapshot>) -> SnapshotId {
+        let known = self.unstored.iter().position(|known| *known == what);
+        let at = known.unwrap_or_else(|| {
+            self.unstored.push(what);
+            self.unstored.len() - 1
+        });
+        let id = SnapshotId(UNSTORED + i64::try_from(at).unwrap());
+        if let Some(text) = text {
+            self.snapshots.insert(id, (scope.clone(), text.clone()));
+        }
+        id
+    }
+
     pub fn snapshot(&self, id: SnapshotId) -> Option<&Snapshot> {
         self.snapshots.get(&id).map(|(_, snapshot)| snapshot)
     }
@@ -248,6 +245,33 @@ impl Ledger {
             .entry((range.owner.clone(), range.whole()))
             .or_default();
         before.push_str(shown);
+    }
+
+    /// What was observed while a client waited is stored, and the request with it.
+    pub fn adopted(
+        &mut self,
+        process: usize,
+        scope: &Scope,
+        record: &Record,
+        (adoption, adopted): (&Adoption, &Adopted),
+    ) {
+        self.counts.adopted += 1;
+        let used = Used {
+            snapshot: Some(adopted.snapshot.meta.id),
+            ..record.used.clone()
+        };
+        let record = Record {
+            used,
+            ..record.clone()
+        };
+        self.recorded(process, scope, &record);
+        for (part, id) in adoption.parts.iter().zip(&adopted.parts) {
+            // A worker may have brought one of the same range meanwhile.
+            if !self.parts.contains_key(id) {
+                self.wrote(scope, part, *id);
+            }
+        }
+        self.prepared(scope, &adoption.snapshot, &adopted.snapshot);
     }
 
     /// Whatever was said in the range was shown, or stands in what code wrote of it.
@@ -279,6 +303,13 @@ impl Ledger {
 
     /// It is recorded. The first of two that end in the same message says what both go out with.
     pub fn recorded(&mut self, process: usize, scope: &Scope, record: &Record) {
+        let known = |(request, _): &(Request, Vec<u8>)| {
+            let key = (request.owner.label(), request.body.clone());
+            self.accepted.contains(&key)
+        };
+        if !self.recording.get(&process).is_none_or(known) {
+            self.breach(Rule::Accepted, "a request is recorded that was refused");
+        }
         let (_, first) = self
             .recorded
             .entry((scope.clone(), record.tip))
@@ -396,6 +427,7 @@ impl Ledger {
             return;
         }
         self.counts.snapshots += 1;
+        self.counts.idle += usize::from(new.cause == Cause::Idle);
         let chain: HashSet<Link> = self.chain(new.to).into_iter().collect();
         let mut at = 0;
         for id in &snapshot.meta.parts {
@@ -407,6 +439,10 @@ impl Ledger {
                 return self.breach(Rule::Contiguous, how);
             }
             at = part.span.to_count;
+        }
+        if new.cause == Cause::Idle && !self.rang_for(scope, new.tip) {
+            let how = format!("activated as idle at {}, and no timer rang", new.tip_count);
+            self.breach(Rule::Idle, how);
         }
         if at != new.to_count {
             let how = format!("parts end at {at}, not at {}", new.to_count);
@@ -429,7 +465,7 @@ impl Ledger {
     }
 
     /// The links up to `tip`, the newest first.
-    fn chain(&self, tip: Link) -> Vec<Link> {
+    pub fn chain(&self, tip: Link) -> Vec<Link> {
         let mut chain = Vec::new();
         let mut at = Some(tip);
         while let Some(link) = at {
@@ -490,24 +526,4 @@ fn beginning(msg: &Msg) -> String {
         .next()
         .unwrap_or_default()
         .to_owned()
-}
-
-impl Counts {
-    pub fn sum(all: &[Self]) -> Self {
-        all.iter().fold(Self::default(), |sum, one| Self {
-            requests: sum.requests + one.requests,
-            chunks: sum.chunks + one.chunks,
-            by_code: sum.by_code + one.by_code,
-            reflections: sum.reflections + one.reflections,
-            snapshots: sum.snapshots + one.snapshots,
-            lost_leases: sum.lost_leases + one.lost_leases,
-            crashes: sum.crashes + one.crashes,
-            interleaved: sum.interleaved + one.interleaved,
-            stale: sum.stale + one.stale,
-            hints: sum.hints + one.hints,
-            changed: sum.changed + one.changed,
-            again: sum.again + one.again,
-            views: sum.views + one.views,
-        })
-    }
 }

@@ -57,11 +57,42 @@ struct Task {
     moods: Vec<Mood>,
 }
 
+/// What the calls for a request are about that is observed while its client waits. They come several
+/// at a time and name no range: it is found by what is shown.
+#[derive(Debug)]
+pub struct Waited {
+    /// The whole chain of the request.
+    pub whole: Range,
+    /// What each message that can be shown says, by its place: see [`super::shown`].
+    pub said: Vec<(usize, Vec<String>)>,
+    /// How much of the chain is observed.
+    pub observed: usize,
+    /// Whether the client does not send all of it: then what is shown may begin or end with something
+    /// that is not.
+    pub view: bool,
+    /// What each call is answered with follows from this and its range, in whatever order they come.
+    pub salt: u64,
+    /// Nothing goes wrong.
+    pub calm: bool,
+}
+
+impl Waited {
+    /// Whether a range certainly begins and ends with these, of which all that can be shown is shown.
+    fn ends(&self, from: usize, to: usize) -> bool {
+        let shown = |place: usize| self.said.iter().any(|(known, _)| *known == place);
+        let begins = from == self.observed || from.checked_sub(1).is_none_or(shown);
+        begins && (to == self.whole.to_count || shown(to))
+    }
+}
+
 /// One process's models.
 #[derive(Debug)]
 pub struct Scripted {
     character: Character,
     task: Mutex<Option<Task>>,
+    waited: Mutex<Option<Waited>>,
+    /// What the Observer was shown and nobody said.
+    pub strange: Mutex<Vec<String>>,
     /// Prompts of chunks, to be compared with the words of their range.
     pub seen: Mutex<Vec<(Range, Prompt)>>,
 }
@@ -71,6 +102,8 @@ impl Scripted {
         Self {
             character,
             task: Mutex::default(),
+            waited: Mutex::default(),
+            strange: Mutex::default(),
             seen: Mutex::default(),
         }
     }
@@ -87,6 +120,44 @@ impl Scripted {
         });
     }
 
+    /// From here on calls are for a request whose client waits; with `None`, for jobs again.
+    pub fn wait(&self, waited: Option<Waited>) {
+        *self.waited.lock().unwrap() = waited;
+    }
+
+    /// The answer to a call for a request whose client waits.
+    fn beside(&self, waited: &Waited, prompt: &Prompt) -> Option<String> {
+        let shown = log(&prompt.user);
+        let Some((from, to)) = super::shown::find(&waited.said, shown) else {
+            // A message that is cut in two is told in parts, and nobody tells them apart here.
+            if !waited.view && !prompt.user.contains("\nPart ") {
+                let lines: Vec<_> = shown.lines().filter_map(super::shown::line).collect();
+                let how = format!("the Observer is shown {lines:?} of {:?}", waited.said);
+                self.strange.lock().unwrap().push(how);
+            }
+            return None;
+        };
+        if !waited.ends(from, to) {
+            return None;
+        }
+        let range = waited.whole.piece(from, to);
+        let chance = Dice::new(waited.salt ^ u64::try_from(from << 20 | to).unwrap()).next() % 100;
+        let trouble = u64::try_from(self.character.trouble / 2).unwrap();
+        if !waited.calm && chance < trouble {
+            return None;
+        }
+        let tokens = u32::try_from(shown.len() / 4).unwrap();
+        // Longer ones are taken for loops, and nobody asks again.
+        let share = (tokens * self.character.observed / 100).min(250);
+        let said = range.mark().write(share);
+        let hints = format!("<current-task>\n{}\n</current-task>", task_mark(&range));
+        let seen = (range, prompt.clone());
+        self.seen.lock().unwrap().push(seen);
+        Some(format!(
+            "<observations>\n* {said}\n</observations>\n{hints}"
+        ))
+    }
+
     fn task(&self) -> MutexGuard<'_, Option<Task>> {
         self.task.lock().unwrap()
     }
@@ -100,6 +171,19 @@ impl Model for Scripted {
         settings: &CallSettings,
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
+        if let Some(waited) = &*self.waited.lock().unwrap() {
+            let text = self.beside(waited, prompt);
+            let text = text.ok_or_else(|| CallError::Transient {
+                retry_after: None,
+                message: String::new(),
+            })?;
+            return Ok(Reply {
+                text,
+                usage: Usage::default(),
+                finish: Finish::Stop,
+                model: settings.model.clone(),
+            });
+        }
         let mut task = self.task();
         let task = task.as_mut().expect("a call without a job");
         let mood = task.moods.pop().unwrap_or(Mood::Plain);

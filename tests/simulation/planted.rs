@@ -1,6 +1,7 @@
 //! Planted bugs: each is one plausible mistake of the store or of those who use it, and a test asserts
 //! that the simulation notices it, and by which rule.
 
+use bytes::Bytes;
 use diarist::store::NewSnapshot;
 
 use super::ledger::Ledger;
@@ -38,6 +39,35 @@ pub enum Bug {
     ConfirmedAtOnce,
     /// Of the parts of a chain only the newest is found.
     SourceStranded,
+    /// Nothing in the block says that messages were left out.
+    TrimUnsaid,
+    /// Where a request was trimmed is not asked for.
+    TrimForgotten,
+    /// What was observed while a client waited is stored as other words than it went out with.
+    RescueWrittenAnew,
+    /// A request that was refused is recorded like any other.
+    RefusedRecorded,
+    /// A timer can be taken by a second process while one acts on it.
+    TimerOfNobody,
+    /// A timer that was acted on stays.
+    TimerKept,
+    /// Requests after the first do not move the timer of their conversation.
+    TimerNotMoved,
+    /// A conversation counts as idle at once.
+    NeverIdle,
+}
+
+/// Spoils a request on its way to the upstream.
+pub fn spoil_sent(bug: Option<Bug>, body: Bytes) -> Bytes {
+    if bug != Some(Bug::TrimUnsaid) {
+        return body;
+    }
+    let text = std::str::from_utf8(&body).unwrap();
+    let Some((before, rest)) = text.split_once("<diarist-gap>") else {
+        return body;
+    };
+    let (_, after) = rest.split_once("</diarist-gap>").unwrap();
+    format!("{before}{after}").into()
 }
 
 /// Spoils a snapshot on its way to the store.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use diarist::jobs::{ByHand, Clock, Exchange, InForce, Jobs, Settings, Told, Written};
-use diarist::proxy::Memory;
 use diarist::proxy::manners::Manners;
+use diarist::proxy::{Memory, Overflow};
 use diarist::store::recall::Recall;
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
@@ -18,6 +18,7 @@ use super::exchange::Quarters;
 use super::ledger::Ledger;
 use super::model::{Character, Scripted};
 use super::planted::Bug;
+use super::rules::Rule;
 use super::talk::Request;
 use super::watched::Watched;
 
@@ -30,6 +31,8 @@ pub struct Ground {
     pub settings: Settings,
     pub placement: Placement,
     pub character: Character,
+    /// What is done for a request that does not fit its model.
+    pub overflow: Overflow,
     pub bug: Option<Bug>,
 }
 
@@ -59,15 +62,18 @@ pub enum Step {
     Renew(usize),
     Ask(usize),
     Settle(usize),
+    Ring,
 }
 
 #[derive(Debug)]
 pub struct Process {
     pub number: usize,
     pub store: Arc<Watched>,
-    pub memory: Memory,
+    pub memory: Arc<Memory>,
     pub model: Arc<Scripted>,
     hand: ByHand,
+    /// Whether idle conversations are activated.
+    rings: bool,
     pub inbox: VecDeque<Waiting>,
     pub working: Vec<Working>,
     pub told: Vec<Told>,
@@ -100,13 +106,15 @@ impl Process {
             ground.clock.clone(),
         );
         let manners = Manners::new(Some(ground.placement), "localhost");
-        let memory = Memory::new(recall, hand.jobs(), manners);
+        let mut memory = Memory::new(recall, hand.jobs(), manners);
+        memory.overflow = ground.overflow;
         Self {
             number,
             store,
-            memory,
+            memory: Arc::new(memory),
             model,
             hand,
+            rings: ground.ledger.lock().unwrap().clockwork.idle_ms.is_some(),
             inbox: VecDeque::new(),
             working: Vec::new(),
             told: Vec::new(),
@@ -130,6 +138,9 @@ impl Process {
         steps.extend((0..self.told.len()).map(Step::Hear));
         if self.working.len() < 3 {
             steps.push(Step::Claim);
+        }
+        if self.rings {
+            steps.push(Step::Ring);
         }
         for (at, working) in self.working.iter().enumerate() {
             match (&working.written, working.ready <= turn) {
@@ -186,10 +197,10 @@ impl Process {
             Step::Ask(at) => {
                 let written = self.hand.ask(&self.working[at].job).await;
                 self.working[at].written = Some(written);
-                let seen = std::mem::take(&mut *self.model.seen.lock().unwrap());
-                for (range, prompt) in seen {
-                    ledger.lock().unwrap().asked(&range, &prompt);
-                }
+                self.heard(ledger);
+            }
+            Step::Ring => {
+                self.hand.ring().await;
             }
             Step::Settle(at) => {
                 let Working { job, written, .. } = self.working.remove(at);
@@ -198,6 +209,18 @@ impl Process {
                     self.told.push(told);
                 }
             }
+        }
+    }
+
+    /// What its models were shown.
+    pub fn heard(&self, ledger: &Mutex<Ledger>) {
+        let seen = std::mem::take(&mut *self.model.seen.lock().unwrap());
+        let mut ledger = ledger.lock().unwrap();
+        for (range, prompt) in seen {
+            ledger.asked(&range, &prompt);
+        }
+        for strange in std::mem::take(&mut *self.model.strange.lock().unwrap()) {
+            ledger.breach(Rule::Words, strange);
         }
     }
 

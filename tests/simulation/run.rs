@@ -10,7 +10,6 @@ use diarist::jobs::Clock;
 use diarist::provider::{Refusal, Rules, judge};
 use diarist::proxy::Rehearsal;
 use diarist::store::SqliteStore;
-use diarist::wire::Placement;
 use diarist::wire::chat;
 use diarist::wire::usage::{RefusalKind, refusal};
 use tokio::runtime::Runtime;
@@ -18,14 +17,17 @@ use tokio::runtime::Runtime;
 use super::after;
 use super::books::Laws;
 use super::client::Client;
+use super::counts::Counts;
 use super::dice::Dice;
 use super::exchange::{Exchange, Used, insert};
 use super::gate::weave;
-use super::ledger::{Breach, Counts, Ledger};
-use super::planted::Bug;
+use super::ledger::Ledger;
+use super::overflow::Sent;
+use super::planted::{Bug, spoil_sent};
 use super::process::{Ground, Process, Step, Waiting, open};
+use super::rules::Breach;
 use super::scribe::Script;
-use super::setup::Setup;
+use super::setup::{IDLE_MS, Setup};
 use super::talk::Request;
 
 /// Midnight of a day in November 2026.
@@ -54,6 +56,8 @@ pub struct World {
     pub home: Vec<(String, usize)>,
     pub laws: Laws,
     pub rules: Rules,
+    /// Whether a refusal says how much was too much.
+    pub tells: bool,
     /// Requests so far.
     pub turn: usize,
     /// Nothing goes wrong any more.
@@ -107,8 +111,12 @@ impl World {
             settings: setup.settings(),
             placement: setup.placement,
             character: setup.character,
+            overflow: setup.overflow,
             bug,
         };
+        let idle = setup.idle.0 || setup.idle.1;
+        let idle_ms = idle.then_some(IDLE_MS);
+        ground.ledger.lock().unwrap().clockwork.idle_ms = idle_ms;
         let script = Script {
             late: 0,
             empty_every: 0,
@@ -124,6 +132,7 @@ impl World {
             home: Vec::new(),
             laws,
             rules: setup.rules(),
+            tells: setup.tells,
             turn: 0,
             calm: false,
             births: 0,
@@ -201,9 +210,18 @@ impl World {
                         .store(every, Ordering::SeqCst);
                 }
                 5..=9 if self.processes.len() > 1 => self.weave(at),
+                10 if !self.calm && self.idles() => {
+                    let long = self.dice.between(200, 500);
+                    self.fall_idle(long);
+                }
                 _ => self.step(at),
             }
         }
+    }
+
+    /// Whether idleness matters in this run.
+    pub fn idles(&self) -> bool {
+        self.ledger().clockwork.idle_ms.is_some()
     }
 
     pub fn pass(&mut self, seconds: usize) {
@@ -243,9 +261,12 @@ impl World {
     }
 
     pub fn step(&mut self, at: usize) {
-        let Some((step, ready)) = self.choose(at) else {
-            return;
-        };
+        if let Some(chosen) = self.choose(at) {
+            self.take(at, chosen);
+        }
+    }
+
+    fn take(&mut self, at: usize, (step, ready): (Step, usize)) {
         let ledger = Arc::clone(&self.ground.ledger);
         let alive = self
             .runtime
@@ -259,9 +280,32 @@ impl World {
     fn weave(&mut self, at: usize) {
         let other = (at + 1) % self.processes.len();
         let (one, two) = (at.min(other), at.max(other));
-        let (Some(a), Some(b)) = (self.choose(one), self.choose(two)) else {
-            return;
-        };
+        if let (Some(a), Some(b)) = (self.choose(one), self.choose(two)) {
+            self.woven((one, a), (two, b));
+        }
+    }
+
+    /// Time passes, and every process looks for timers that have run out; two of them at once.
+    pub fn fall_idle(&mut self, seconds: usize) {
+        self.pass(seconds);
+        let all = self.processes.len();
+        for _ in 0..3 {
+            let at = self.dice.below(all);
+            if !self.calm && self.dice.chance(25) {
+                let passages = i64::try_from(self.dice.below(8)).unwrap();
+                self.processes[at].store.gate.die_after(passages);
+            }
+            let ring = (Step::Ring, self.turn);
+            if all > 1 && self.dice.chance(70) {
+                let other = (at + 1) % all;
+                self.woven((at.min(other), ring), (at.max(other), ring));
+            } else {
+                self.take(at, ring);
+            }
+        }
+    }
+
+    fn woven(&mut self, (one, a): (usize, (Step, usize)), (two, b): (usize, (Step, usize))) {
         self.ledger().counts.interleaved += 1;
         let ledger = Arc::clone(&self.ground.ledger);
         let (left, right) = self.processes.split_at_mut(two);
@@ -338,36 +382,25 @@ impl World {
             elsewhere: true,
             ..Exchange::default()
         };
-        exchange.sent.push((first.body(), used(&first)));
+        let used = self.used(at, &first);
+        exchange
+            .sent
+            .push((spoil_sent(self.ground.bug, first.body()), used));
         self.trace.update(&first.body());
         if !self.calm && self.dice.chance(3) {
             // The upstream is out of order: whatever the request was, it leaves no trace.
             return false;
         }
-        let mut last = first.clone();
-        let mut answer = judge(&first.body(), &self.rules);
-        // What is observed is applied, or the block goes; there is no third step that costs nothing.
-        for _ in 0..2 {
-            let Err(refused) = &answer else { break };
-            let kind = kind(refused);
-            exchange.too_long |= kind == Some(RefusalKind::TooLong);
-            let process = &self.processes[at];
-            let again = last.refused(&process.memory, kind.as_ref());
-            let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
-                self.crash(at);
-                return false;
-            };
-            let Some(again) = again else { break };
-            exchange.sent.push((again.body(), used(&again)));
-            self.trace.update(&again.body());
-            answer = judge(&again.body(), &self.rules);
-            if answer.is_ok() {
-                let memory = &self.processes[at].memory;
-                again.accepted_after(memory, &last, kind.as_ref());
-                exchange.stepped_down = !exchange.too_long;
+        let answer = judge(&first.body(), &self.rules);
+        let (last, answer) = match answer {
+            Ok(accepted) => (first.clone(), Ok(accepted)),
+            Err(refused) => {
+                let Some(sent) = self.again(at, request, (&first, refused), &mut exchange) else {
+                    return false;
+                };
+                sent
             }
-            last = again;
-        }
+        };
         exchange.accepted = answer.ok();
         // A model that takes the block nowhere is sent everything, whatever is prepared.
         exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
@@ -379,28 +412,57 @@ impl World {
             self.same(
                 at,
                 request,
-                &last.body(),
+                &spoil_sent(self.ground.bug, last.body()),
                 exchange.doubtful,
                 "when it came again",
             );
             self.changes_once(request, &exchange);
-            if self.calm || !self.dice.chance(3) {
-                let at_ms = self.ground.clock.now_ms();
-                self.processes[at].inbox.push_back(Waiting {
-                    exchange: last.exchange(at_ms),
-                    request: request.clone(),
-                    sent: last.body().to_vec(),
-                });
-            }
+            let key = (request.owner.label(), request.body.clone());
+            self.ledger().accepted.insert(key);
+        }
+        let recorded = accepted || self.ground.bug == Some(Bug::RefusedRecorded);
+        if recorded && (self.calm || !self.dice.chance(3)) {
+            let at_ms = self.ground.clock.now_ms();
+            self.processes[at].inbox.push_back(Waiting {
+                exchange: last.exchange(at_ms),
+                request: request.clone(),
+                sent: last.body().to_vec(),
+            });
         }
         accepted
     }
-}
 
-/// What a request goes out with, in the words of the laws.
-pub fn used(rehearsal: &Rehearsal) -> Used {
-    let used = rehearsal.used();
-    Some((used.snapshot?, Placement::from_name(&used.placement)?))
+    /// What becomes of a request that was refused; `None` where the process died.
+    fn again(
+        &mut self,
+        at: usize,
+        request: &Request,
+        (first, refused): (&Rehearsal, Refusal),
+        exchange: &mut Exchange,
+    ) -> Option<Sent> {
+        let kind = kind(&refused);
+        if kind == Some(RefusalKind::TooLong) {
+            return self.shorten(at, request, (first, refused), exchange);
+        }
+        let process = &self.processes[at];
+        let again = first.refused(&process.memory, kind.as_ref());
+        let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
+            self.crash(at);
+            return None;
+        };
+        let Some(again) = again else {
+            return Some((first.clone(), Err(refused)));
+        };
+        exchange.sent.push((again.body(), self.used(at, &again)));
+        self.trace.update(&again.body());
+        let answer = judge(&again.body(), &self.rules);
+        if answer.is_ok() {
+            let memory = &self.processes[at].memory;
+            again.accepted_after(memory, first, kind.as_ref());
+            exchange.stepped_down = true;
+        }
+        Some((again, answer))
+    }
 }
 
 /// What `request` would go out as with that snapshot, or with none.
@@ -413,7 +475,7 @@ pub fn with(ledger: &Ledger, request: &Request, used: Used) -> Bytes {
 }
 
 /// What the product makes of a refusal.
-fn kind(refused: &Refusal) -> Option<RefusalKind> {
+pub fn kind(refused: &Refusal) -> Option<RefusalKind> {
     refusal(refused.status, refused.body().to_string().as_bytes())
 }
 

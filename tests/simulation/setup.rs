@@ -1,9 +1,11 @@
 //! What a run is made of: clients and what they do, the provider's rules, thresholds, models.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use diarist::jobs::Settings;
 use diarist::provider::Rules;
+use diarist::proxy::Overflow;
 use diarist::wire::Placement;
 use diarist::{app, config};
 use proptest::strategy::{Strategy, ValueTree as _};
@@ -46,6 +48,12 @@ pub struct Setup {
     pub processes: usize,
     pub placement: Placement,
     pub character: Character,
+    pub overflow: Overflow,
+    /// Whether a refusal says how much was too much.
+    pub tells: bool,
+    /// Whether what is observed takes the messages' place when a conversation fell idle, and whether a
+    /// reflection does.
+    pub idle: (bool, bool),
     mode: Mode,
     message_tokens: usize,
     observation_tokens: usize,
@@ -82,12 +90,23 @@ impl Setup {
                 (who, it.act)
             })
             .collect();
+        let overflow = *dice.pick(&[
+            Overflow::Pass,
+            Overflow::Observe(Duration::from_secs(20)),
+            Overflow::Trim,
+        ]);
         let mode = match dice.below(12) {
-            0..=4 => Mode::Default,
-            5 => Mode::Alternate,
-            6..=7 => Mode::SingleSystem,
-            8 => Mode::Strict,
-            _ => Mode::Window(u32::try_from(dice.between(2_500, 4_500)).unwrap()),
+            0..=3 => Mode::Default,
+            4 => Mode::Alternate,
+            5..=6 => Mode::SingleSystem,
+            7 => Mode::Strict,
+            _ => {
+                let (least, most) = match overflow {
+                    Overflow::Pass => (2_500, 4_500),
+                    Overflow::Observe(_) | Overflow::Trim => (1_200, 3_500),
+                };
+                Mode::Window(u32::try_from(dice.between(least, most)).unwrap())
+            }
         };
         if matches!(mode, Mode::Window(_)) {
             // A picture costs this provider next to nothing: what we take for shorter it would not.
@@ -110,6 +129,9 @@ impl Setup {
                 reflected: u32::try_from(dice.between(20, 60)).unwrap(),
                 trouble: *dice.pick(&[0, 10, 30, 60]),
             },
+            overflow,
+            tells: dice.chance(70),
+            idle: *dice.pick(&[(false, false), (true, false), (true, true)]),
             mode,
             message_tokens: dice.between(700, 2_000),
             observation_tokens: dice.between(250, 600),
@@ -163,6 +185,14 @@ impl Setup {
                 "MEMORY__REFLECTION__OBSERVATION_TOKENS",
                 self.observation_tokens.to_string(),
             ),
+            (
+                "MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE",
+                timing(self.idle.0),
+            ),
+            (
+                "MEMORY__REFLECTION__ACTIVATE_AFTER_IDLE",
+                timing(self.idle.1),
+            ),
         ];
         let mut env: BTreeMap<String, String> = written
             .into_iter()
@@ -175,6 +205,13 @@ impl Setup {
         settings.policy.block_overhead += 16;
         settings
     }
+}
+
+/// How long a conversation is idle before its provider is taken to have forgotten its prompt.
+pub const IDLE_MS: i64 = 300_000;
+
+fn timing(on: bool) -> String {
+    if on { "5m" } else { "false" }.to_owned()
 }
 
 fn some<S: Strategy>(strategy: &S, runner: &mut TestRunner) -> S::Value {

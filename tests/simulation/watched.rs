@@ -138,6 +138,16 @@ impl Watched {
         conn.close().await.unwrap();
     }
 
+    /// Spoils the timer that a request sets.
+    fn set_timer(&self, record: &mut Record) {
+        if self.has(Bug::TimerNotMoved) && record.lineage.is_some() {
+            record.timer = None;
+        }
+        if let Some(timer) = record.timer.as_mut().filter(|_| self.has(Bug::NeverIdle)) {
+            timer.alarms.activate_ms = Some(record.at_ms);
+        }
+    }
+
     /// Whether a bug that would show too often strikes now.
     fn strikes(&self) -> usize {
         self.chance.fetch_add(1, Ordering::SeqCst)
@@ -152,6 +162,12 @@ impl Store for Watched {
         let mut found = self.reader().trace(scope, chain, probes).await?;
         if self.has(Bug::RetryDecidedAnew) {
             found.used = None;
+        }
+        if self.has(Bug::TrimForgotten) {
+            found.carried.clear();
+            if let Some(used) = &mut found.used {
+                used.trimmed = None;
+            }
         }
         if self.has(Bug::EligibleTooEarly) {
             for snapshot in &mut found.snapshots {
@@ -192,16 +208,26 @@ impl Store for Watched {
                 node.confirmed = true;
             }
         }
+        let asked = record.clone();
+        self.set_timer(&mut record);
         let lineage = self.store.record(scope, &record).await?;
-        self.ledger().recorded(self.process, scope, &record);
+        self.ledger().recorded(self.process, scope, &asked);
+        self.ledger().set_timer(scope, lineage, &asked);
         self.gate.leave().await;
         Ok(lineage)
     }
 
-    /// Nobody waits for a model in a simulation: the step is gated and nothing else.
     async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {
         self.gate.enter().await;
-        let adopted = self.store.adopt(scope, record, adoption).await?;
+        let mut changed = adoption.clone();
+        if self.has(Bug::RescueWrittenAnew) {
+            let last = changed.snapshot.segments.len() - 1;
+            changed.snapshot.segments[last].push_str("Written again.\n");
+        }
+        let adopted = self.store.adopt(scope, record, &changed).await?;
+        self.ledger()
+            .adopted(self.process, scope, record, (adoption, &adopted));
+        self.ledger().set_timer(scope, adopted.lineage, record);
         self.gate.leave().await;
         Ok(adopted)
     }
@@ -358,11 +384,28 @@ impl Store for Watched {
     }
 
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
-        through!(self, claim_timer(now_ms, until_ms))
+        self.gate.enter().await;
+        let until = if self.has(Bug::TimerOfNobody) {
+            now_ms
+        } else {
+            until_ms
+        };
+        let timer = self.store.claim_timer(now_ms, until).await?;
+        if let Some(timer) = &timer {
+            self.ledger().rings(self.process, timer, now_ms, until_ms);
+        }
+        self.gate.leave().await;
+        Ok(timer)
     }
 
     async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
-        through!(self, end_timer(timer, left))
+        self.gate.enter().await;
+        if !self.has(Bug::TimerKept) {
+            self.store.end_timer(timer, left).await?;
+        }
+        self.ledger().rang(timer, left);
+        self.gate.leave().await;
+        Ok(())
     }
 
     async fn next_timer(&self) -> Answer<Option<i64>> {

@@ -1,0 +1,50 @@
+//! What a run is judged by: the laws about what goes out, and those about how it comes about.
+
+use super::laws::{Broken, Law};
+
+/// What was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// One of the laws about what goes out.
+    Sent(Law),
+    /// One job is held by one worker, and only by who holds it is it finished.
+    Lease,
+    /// What was committed is not asked for again, and not committed again (INV-DUR).
+    Once,
+    /// Coverage has no gap: parts follow each other from the first message on, all on one chain.
+    Contiguous,
+    /// A snapshot is for requests longer than any that went out without it.
+    Eligible,
+    /// The Observer is shown the words of its range.
+    Words,
+    /// Hints are those of the end of what is covered.
+    Hints,
+    /// A snapshot that was left is not come back to.
+    OnceActive,
+    /// Every job ends.
+    Stuck,
+    /// A committed part says something.
+    Empty,
+    /// Nothing is stored of a request that no upstream has accepted (INV-OWN).
+    Accepted,
+    /// A timer rings for a conversation that has been idle for so long, and for no other.
+    Idle,
+    /// A timer that was acted on does not ring again, and one process acts at a time.
+    Rings,
+}
+
+/// A rule that was broken, and how.
+#[derive(Clone, Debug)]
+pub struct Breach {
+    pub rule: Rule,
+    pub how: String,
+}
+
+impl From<Broken> for Breach {
+    fn from(broken: Broken) -> Self {
+        Self {
+            rule: Rule::Sent(broken.law),
+            how: broken.how,
+        }
+    }
+}
