@@ -93,7 +93,7 @@ impl Shop {
             store,
             recall,
             counter,
-            routes: Arc::default(),
+            routes: Arc::new(Routes::new(clock.clone())),
             llm,
             clock,
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),

@@ -6,8 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "properties/books.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
 mod books;
+#[path = "properties/carried.rs"]
+mod carried;
 #[path = "properties/client.rs"]
 mod client;
 #[path = "properties/exchange.rs"]
@@ -28,6 +29,8 @@ mod recorder;
 mod run;
 #[path = "properties/scribe.rs"]
 mod scribe;
+#[path = "properties/seen.rs"]
+mod seen;
 #[path = "properties/talk.rs"]
 mod talk;
 #[path = "properties/world.rs"]

@@ -19,6 +19,8 @@ mod after;
 #[path = "properties/books.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
 mod books;
+#[path = "properties/carried.rs"]
+mod carried;
 #[path = "properties/client.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
 mod client;
@@ -48,6 +50,8 @@ mod planted;
 mod process;
 #[path = "properties/reading.rs"]
 mod reading;
+#[path = "simulation/request.rs"]
+mod request;
 #[path = "simulation/rules.rs"]
 mod rules;
 #[path = "simulation/run.rs"]
@@ -55,6 +59,8 @@ mod run;
 #[path = "properties/scribe.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
 mod scribe;
+#[path = "properties/seen.rs"]
+mod seen;
 #[path = "simulation/setup.rs"]
 mod setup;
 #[path = "simulation/shown.rs"]
@@ -63,6 +69,8 @@ mod shown;
 mod talk;
 #[path = "simulation/watched.rs"]
 mod watched;
+#[path = "simulation/ways.rs"]
+mod ways;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,6 +155,8 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::TrimForgotten, Rule::Sent(Law::Same)),
     (Bug::RescueWrittenAnew, Rule::Sent(Law::Same)),
     (Bug::RefusedRecorded, Rule::Accepted),
+    (Bug::WayOfNobody, Rule::Way),
+    (Bug::WayForEver, Rule::Way),
     (Bug::TimerOfNobody, Rule::Rings),
     (Bug::TimerKept, Rule::Rings),
     (Bug::TimerNotMoved, Rule::Idle),
@@ -177,6 +187,7 @@ fn called(rule: Rule) -> &'static str {
         Rule::Stuck => "Stuck",
         Rule::Empty => "Empty",
         Rule::Idle => "Idle",
+        Rule::Way => "Way",
         Rule::Rings => "Rings",
     }
 }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::Clock;
 use crate::llm::BorrowedRoute;
 
 /// How long after its last request a conversation's credential is held. Long enough for the jobs of
@@ -46,9 +47,18 @@ struct Lent {
 #[derive(Debug, Default)]
 pub struct Routes {
     lent: Mutex<Lent>,
+    clock: Clock,
 }
 
 impl Routes {
+    /// None, by this clock.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            lent: Mutex::default(),
+            clock,
+        }
+    }
+
     fn locked(&self) -> MutexGuard<'_, Lent> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,14 +70,14 @@ impl Routes {
         if !lent.held.contains_key(&key) {
             lent.make_room(&tenant);
         }
-        let used = Instant::now();
+        let used = self.clock.instant();
         lent.held.insert(key, Held { route, used });
     }
 
     /// The client needs what is left of its rate limit: jobs of this tenant wait.
     pub fn rest(&self, tenant: &Tenant, pause: Duration) {
         let mut lent = self.locked();
-        let now = Instant::now();
+        let now = self.clock.instant();
         if !lent.held.keys().any(|(owner, _)| owner == tenant) {
             return;
         }
@@ -89,26 +99,28 @@ impl Routes {
     pub(super) fn of(&self, tenant: &Tenant, way: Option<Way>) -> Option<Arc<BorrowedRoute>> {
         let lent = self.locked();
         let held = lent.held.get(&(*tenant, way?))?;
-        (held.alive() && !lent.rests(tenant)).then(|| Arc::clone(&held.route))
+        let now = self.clock.instant();
+        (held.alive(now) && !lent.rests(tenant, now)).then(|| Arc::clone(&held.route))
     }
 
     /// Tenants and those ways of theirs that may be used now.
     pub(super) fn usable(&self) -> Vec<(Tenant, Way)> {
+        let now = self.clock.instant();
         let mut lent = self.locked();
-        lent.held.retain(|_, held| held.alive());
+        lent.held.retain(|_, held| held.alive(now));
         lent.held
             .keys()
-            .filter(|(tenant, _)| !lent.rests(tenant))
+            .filter(|(tenant, _)| !lent.rests(tenant, now))
             .copied()
             .collect()
     }
 }
 
 impl Lent {
-    fn rests(&self, tenant: &Tenant) -> bool {
+    fn rests(&self, tenant: &Tenant, now: Instant) -> bool {
         self.resting_until
             .get(tenant)
-            .is_some_and(|until| Instant::now() < *until)
+            .is_some_and(|until| now < *until)
     }
 
     fn make_room(&mut self, tenant: &Tenant) {
@@ -128,8 +140,8 @@ impl Lent {
 }
 
 impl Held {
-    fn alive(&self) -> bool {
-        self.used.elapsed() < HELD
+    fn alive(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.used) < HELD
     }
 }
 

@@ -111,12 +111,13 @@ impl Rehearsal {
         ladder::conclude(memory, &self.asked, &first.choice, &self.choice, kind, true);
     }
 
-    /// Its answer has ended well: what is handed over to be recorded.
-    pub fn exchange(&self, at_ms: i64) -> Exchange {
+    /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it
+    /// lent its memory, if any.
+    pub fn exchange(&self, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         if let Some(settled) = &self.settled {
             settled.accept();
         }
-        self.asked.clone().exchange(self.used(), None, at_ms)
+        self.asked.clone().exchange(self.used(), way, at_ms)
     }
 }
 

@@ -148,7 +148,7 @@ impl World {
             .push(json!({"role": "user", "content": format!("{words}. {filler}")}));
         let sent = self.goes_out(zone).await;
         let at_ms = self.clock.now_ms();
-        self.hand.record(sent.exchange(at_ms)).await;
+        self.hand.record(sent.exchange(None, at_ms)).await;
         while let Some(job) = self.hand.claim().await {
             let written = self.hand.ask(&job).await;
             let told = self.hand.settle(&job, written).await;

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use diarist::memory::{Policy, render};
 use diarist::provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
 
+use super::carried::{Carried, Chains};
 use super::exchange::{Exchange, Shown, Used};
 use super::kept::{Prompts, size};
 use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
+use super::seen::Seen as Chain;
 use super::talk::{Digest, PICTURE_TOKENS, Request, Run};
 
 /// An accepted request.
@@ -27,28 +29,14 @@ struct Past {
     used: Used,
     marks: Vec<Mark>,
     cut: usize,
+    /// What stands raw in front of the block.
+    front: Vec<Digest>,
+    /// Only one process knew what it was sent with.
+    held: bool,
     /// How many requests in a row were larger than they should be.
     over: usize,
     /// Where the last observation ends in the prompt.
     observations: usize,
-}
-
-/// A chain that an accepted request carried, by its last message.
-#[derive(Debug)]
-struct Carried {
-    /// Length of the first request that carried it.
-    first: usize,
-    /// Length of the longest one.
-    longest: usize,
-    tokens: usize,
-    /// What the message says, and how often it was said up to here.
-    content: (Digest, usize),
-}
-
-impl Carried {
-    fn confirmed(&self) -> bool {
-        self.longest > self.first
-    }
 }
 
 /// Everything about one owner.
@@ -61,7 +49,7 @@ struct Book {
     received_with: HashMap<Used, Prompts>,
     sent: Prompts,
     /// Every chain an accepted request carried.
-    carried: HashMap<Run, Carried>,
+    carried: Chains,
     shown: usize,
 }
 
@@ -116,12 +104,14 @@ impl Laws {
         request: &Request,
         exchange: &Exchange,
         with: &dyn Fn(Used) -> Bytes,
+        seen: Option<Chain>,
     ) {
+        let seen = seen.unwrap_or_else(|| Chain::own(request));
         self.seen.requests += 1;
         self.seen.stepped += usize::from(exchange.stepped_down);
         self.seen.too_long += usize::from(exchange.too_long);
         for (sent, _) in &exchange.sent {
-            let read = Reading::of(request, sent);
+            let read = Reading::seen(request, sent, seen.clone());
             for law in [inv_own, inv_cover, inv_tail, inv_pair] {
                 self.note(law(&read));
             }
@@ -130,46 +120,29 @@ impl Laws {
         self.note(open);
         if exchange.accepted.is_some() && exchange.doubtful {
             let book = self.books.entry(request.owner.label()).or_default();
-            book.carry(request, &request.prefixes());
+            book.carried.carry(request, &request.prefixes());
+            book.carried.carry_elsewhere(request, &seen);
         } else if exchange.accepted.is_some() {
-            self.accepted(request, exchange, with);
+            self.accepted(request, exchange, with, seen);
         }
         for shown in &exchange.shown {
             self.shown(shown);
         }
     }
 
-    /// Takes note of an exchange whose request memory knows by another chain than its own: the laws
-    /// about what it continues do not look at it.
-    ///
-    /// `path` is that chain, `view` says which message of the request stands at each place of it.
-    pub fn elsewhere(
+    fn accepted(
         &mut self,
         request: &Request,
         exchange: &Exchange,
-        path: &[Digest],
-        view: &[Option<usize>],
+        with: &dyn Fn(Used) -> Bytes,
+        seen: Chain,
     ) {
-        self.seen.requests += 1;
-        let open = inv_open(request, exchange, &self.rules);
-        self.note(open);
-        if exchange.accepted.is_some() {
-            let book = self.books.entry(request.owner.label()).or_default();
-            book.carry(request, &request.prefixes());
-            book.carry_elsewhere(request, path, view);
-        }
-        for shown in &exchange.shown {
-            self.shown(shown);
-        }
-    }
-
-    fn accepted(&mut self, request: &Request, exchange: &Exchange, with: &dyn Fn(Used) -> Bytes) {
         let (Some((sent, used)), Some(accepted)) = (exchange.sent.last(), &exchange.accepted)
         else {
             return;
         };
-        let read = Reading::of(request, sent);
-        let prefixes = request.prefixes();
+        let read = Reading::seen(request, sent, seen);
+        let prefixes = read.seen.prefixes();
         let prompt = accepted.prompt.segments();
         let mut book = self
             .books
@@ -191,7 +164,13 @@ impl Laws {
             sent: read.sent.clone(),
             used: *used,
             marks: read.marks.clone(),
-            cut: read.cut,
+            cut: read.reach(),
+            held: exchange.held,
+            front: read
+                .front
+                .iter()
+                .map(|turn| request.turns[*turn].digest)
+                .collect(),
             over,
             observations: observations_end(prompt),
             prefixes,
@@ -209,12 +188,15 @@ impl Laws {
                 && past.prefixes.len() > before.prefixes.len()
                 && !exchange.too_long
                 && !exchange.stepped_down
+                // What was made for one request goes with its process where that dies before it is stored.
+                && (!before.held || exchange.adopted)
             {
-                checks.push(inv_worth(&read, &with(before.used)));
+                checks.push(inv_worth(&book, &past.prefixes, &read, &with(before.used)));
                 checks.push(inv_prefix_of_observations(before, &past, prompt, &book));
             }
         }
-        if let Some(raw_prompt) = &raw {
+        // A client that moves what stands in front of the block moves everything behind it.
+        if let Some(raw_prompt) = raw.as_ref().filter(|_| read.front.is_empty()) {
             let raw = raw_prompt.segments();
             checks.push(self.inv_uncached(&read, &accepted.prompt, raw_prompt, &book, *used));
             checks.push(inv_prefix(&book, &read, *used, raw, prompt));
@@ -229,7 +211,8 @@ impl Laws {
             .entry(*past.prefixes.last().unwrap())
             .or_insert(number);
         book.by_body.entry(request.body.clone()).or_insert(number);
-        book.carry(request, &past.prefixes);
+        book.carried.carry(request, &request.prefixes());
+        book.carried.carry_elsewhere(request, &read.seen);
         book.past.push(past);
         self.books.insert(request.owner.label(), book);
         for check in checks {
@@ -256,7 +239,7 @@ impl Laws {
                 .iter()
                 .any(|mark| mark.reflection && !before.marks.contains(mark));
             seen.reflections += usize::from(news);
-            seen.activations += usize::from(read.cut > before.cut);
+            seen.activations += usize::from(read.reach() > before.cut);
         }
         seen.forks += usize::from(book.past.iter().any(|past| {
             past.cut > 1
@@ -278,7 +261,7 @@ impl Laws {
         let unconfirmed = earlier.is_some_and(|earlier| {
             earlier.prefixes[1..]
                 .iter()
-                .any(|run| !book.carried[run].confirmed())
+                .any(|run| !book.carried.get(run).is_some_and(Carried::confirmed))
         });
         if waiting || unconfirmed || !self.script.works() {
             return 0;
@@ -286,7 +269,12 @@ impl Laws {
         let head = read.raw_items[..read.request.leading].iter();
         let head = head.map(|item| item.len() / 4).sum::<usize>();
         let pin = read.pin().map_or(0, |pin| read.request.turns[pin].tokens);
-        let news = read.request.turns[known..].iter().map(|turn| turn.tokens);
+        // What the client keeps in front of the block is its own, as its head is.
+        let front = read.front.iter().copied();
+        let news = read.seen.sent.iter().skip(known).flatten().copied();
+        let news = news
+            .chain(front)
+            .map(|turn| read.request.turns[turn].tokens);
         let policy = &self.policy;
         let budgets = 6 * (policy.message_tokens + policy.observation_tokens) as usize / 5;
         let overhead = policy.block_overhead as usize + render::reminder_tokens() as usize;
@@ -305,7 +293,7 @@ impl Laws {
         used: Used,
     ) -> Check {
         let owner = read.request.owner.label();
-        let steady = book.steady(used, raw.segments());
+        let steady = book.steady(read, used, raw.segments());
         let best = steady
             && book.received.kept(raw.segments()).bytes
                 == book.received_with[&used].kept(raw.segments()).bytes;
@@ -381,46 +369,13 @@ impl Laws {
 }
 
 impl Book {
-    fn carry(&mut self, request: &Request, prefixes: &[Run]) {
-        let length = request.turns.len();
-        let mut said: HashMap<Digest, usize> = HashMap::new();
-        for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
-            let times = said.entry(turn.digest).or_default();
-            *times += 1;
-            let carried = self.carried.entry(*run).or_insert(Carried {
-                first: length,
-                longest: length,
-                tokens: turn.tokens,
-                content: (turn.digest, *times),
-            });
-            carried.longest = carried.longest.max(length);
-        }
-    }
-
-    /// The same for the chain that memory knows it by.
-    fn carry_elsewhere(&mut self, request: &Request, path: &[Digest], view: &[Option<usize>]) {
-        let mut run = Run::default();
-        let mut said: HashMap<Digest, usize> = HashMap::new();
-        for (digest, sent) in path.iter().zip(view) {
-            run = run.with(*digest);
-            let times = said.entry(*digest).or_default();
-            *times += 1;
-            let Some(sent) = sent else { continue };
-            let carried = self.carried.entry(run).or_insert(Carried {
-                first: path.len(),
-                longest: path.len(),
-                tokens: request.turns[*sent].tokens,
-                content: (*digest, *times),
-            });
-            carried.longest = carried.longest.max(path.len());
-        }
-    }
-
     /// Whether of the requests that share the most with this one, one was sent with `used`.
-    fn steady(&self, used: Used, raw: &[String]) -> bool {
+    fn steady(&self, read: &Reading<'_>, used: Used, raw: &[String]) -> bool {
         let all = self.received.kept(raw);
         let alike = self.received_with.get(&used).map(|with| with.kept(raw));
-        alike.is_some_and(|alike| alike.segments == all.segments)
+        // Behind a changed head the block is new as well, beside what a client no longer sends.
+        (read.seen.own || all.segments >= read.request.leading)
+            && alike.is_some_and(|alike| alike.segments == all.segments)
     }
 }
 
@@ -461,10 +416,17 @@ fn inv_bound(over: usize) -> Check {
     Ok(())
 }
 
-/// INV-WORTH: an activation makes the request smaller.
-fn inv_worth(now: &Reading<'_>, before: &[u8]) -> Check {
-    let before = Reading::of(now.request, before);
-    let (small, large) = (now.tokens(), before.tokens());
+/// INV-WORTH: an activation makes the request smaller. What it stands for counts as it was first said,
+/// also where the client had dropped it already, or left a placeholder of it.
+fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Check {
+    let before = Reading::seen(now.request, before, now.seen.clone());
+    let weight = |place: usize| {
+        let first = book.carried.get(&chain[place + 1]);
+        let now = now.seen.sent[place].map(|turn| now.request.turns[turn].tokens);
+        first.map_or(0, |first| first.tokens.saturating_sub(now.unwrap_or(0)))
+    };
+    let dropped = (before.covered..now.covered).map(weight).sum::<usize>();
+    let (small, large) = (now.tokens(), before.tokens() + dropped);
     // The plan does not count the hints, which are no longer than this here; the rest is rounding.
     let slack = 40;
     if small <= large + slack {
@@ -489,13 +451,14 @@ fn inv_prefix_of_observations(before: &Past, now: &Past, prompt: &[String], book
     }
     if now.marks.starts_with(&before.marks) {
         let kept = book.sent.kept(prompt).bytes;
-        // Behind a changed head nothing could be kept.
-        if kept < before.observations && before.head == now.head {
+        // Behind a changed head, or another front, nothing could be kept.
+        let same = before.head == now.head && before.front == now.front;
+        if kept < before.observations && same {
             return breaks(
                 Law::Prefix,
                 format!(
-                    "keeps {kept} bytes, the observations end at {}",
-                    before.observations
+                    "keeps {kept} bytes, the observations end at {}: {:?} after {:?}",
+                    before.observations, now.used, before.used
                 ),
             );
         }
@@ -516,8 +479,9 @@ fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String]) -> u32 {
     if book.received_with[&used].kept(raw).segments >= read.request.leading {
         return 0;
     }
-    let covered = &read.request.turns[..read.cut.min(read.request.turns.len())];
-    let images = covered.iter().filter(|turn| turn.has_image()).count();
+    let told = read.told();
+    let covered = told.iter().map(|turn| &read.request.turns[*turn]);
+    let images = covered.filter(|turn| turn.has_image()).count();
     cache::STEP_TOKENS + u32::try_from(PICTURE_TOKENS * images).unwrap()
 }
 
@@ -530,7 +494,7 @@ fn inv_prefix(
     raw: &[String],
     prompt: &[String],
 ) -> Check {
-    if !book.steady(used, raw) {
+    if !book.steady(read, used, raw) {
         return Ok(());
     }
     let new = size(prompt) - book.sent.kept(prompt).bytes;

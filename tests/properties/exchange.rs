@@ -45,6 +45,10 @@ pub struct Exchange {
     pub elsewhere: bool,
     /// Whether the upstream refused as too long, whatever came of it.
     pub too_long: bool,
+    /// Whether what it was sent with was not stored before it was answered.
+    pub held: bool,
+    /// Whether it was sent with what was observed while a client waited, and stored since.
+    pub adopted: bool,
     /// Whether memory had to decide without its store, or by a view of it that was out of date: what
     /// it may send is bound by fewer laws then.
     pub doubtful: bool,
@@ -77,8 +81,16 @@ pub fn insert(snapshot: &Snapshot, placement: Placement) -> Insert<'_> {
         placement,
         reminder: render::REMINDER,
         front: &[],
-        bridge: "so far",
+        bridge: render::BRIDGE,
     }
+}
+
+/// What stands between two messages of one role, as a message.
+pub fn bridge() -> String {
+    format!(
+        r#"{{"role":"assistant","content":{}}}"#,
+        serde_json::Value::from(render::BRIDGE)
+    )
 }
 
 /// The reminder as a message.

@@ -6,7 +6,7 @@
 use diarist::history::Role;
 use diarist::provider::{Rules, judge};
 
-use super::exchange::{Exchange, newest_user, reminder};
+use super::exchange::{Exchange, bridge, newest_user, reminder};
 use super::kept::common;
 use super::reading::Reading;
 use super::talk::{Digest, Request, Run};
@@ -44,11 +44,11 @@ pub fn breaks(law: Law, how: impl Into<String>) -> Check {
 /// INV-COVER: every message is raw, or covered once; none is lost, none is told twice.
 pub fn inv_cover(read: &Reading<'_>) -> Check {
     let turns = &read.request.turns;
-    if read.covered > turns.len() {
-        let how = format!("covers {} of {}", read.covered, turns.len());
+    let digests: &[Digest] = &read.seen.path;
+    if read.covered > digests.len() {
+        let how = format!("covers {} of {}", read.covered, digests.len());
         return breaks(Law::Cover, how);
     }
-    let digests: Vec<Digest> = turns.iter().map(|turn| turn.digest).collect();
     let mut at = 0;
     for mark in &read.marks {
         let end = at + mark.run.count;
@@ -71,15 +71,26 @@ pub fn inv_cover(read: &Reading<'_>) -> Check {
     }
     let between = read.between();
     let pin = read.pin();
+    let told = read.told();
     for item in between.iter().skip(usize::from(pin.is_some())) {
-        if (0..read.cut).any(|turn| read.raw(turn) == *item) {
+        if told.iter().any(|turn| read.raw(*turn) == *item) {
             return breaks(Law::Cover, "a covered message is sent raw as well");
         }
     }
-    let behind = read.items.len()
-        - (read.block + 1)
-            .max(read.request.leading)
-            .min(read.items.len());
+    let mut front = read.front.iter().peekable();
+    for item in read.before() {
+        front.next_if(|turn| read.raw(**turn) == &read.sent[item.clone()]);
+    }
+    if let Some(missing) = front.next() {
+        let how = format!("message {missing} is neither covered nor sent in front");
+        return breaks(Law::Cover, how);
+    }
+    let start = if read.appended() {
+        read.request.leading + read.before().len()
+    } else {
+        (read.block + 1).max(read.request.leading)
+    };
+    let behind = read.items.len() - start.min(read.items.len());
     if read.has_block() && behind < turns.len() - read.cut {
         return breaks(Law::Cover, "a message is missing");
     }
@@ -141,12 +152,17 @@ pub fn inv_tail(read: &Reading<'_>) -> Check {
             );
         }
     }
-    let reminder = reminder();
-    let strange = read
-        .between()
-        .into_iter()
-        .skip(usize::from(read.pin().is_some()))
-        .find(|item| *item != reminder.as_bytes());
+    let (reminder, bridge) = (reminder(), bridge());
+    let mut front = read.front.iter().peekable();
+    let before = read.before().iter().map(|item| &read.sent[item.clone()]);
+    let before = before.filter(|item| front.next_if(|turn| read.raw(**turn) == *item).is_none());
+    let strange = before
+        .chain(
+            read.between()
+                .into_iter()
+                .skip(usize::from(read.pin().is_some())),
+        )
+        .find(|item| *item != reminder.as_bytes() && *item != bridge.as_bytes());
     match strange {
         Some(item) => breaks(Law::Tail, format!("nobody said {}", text(item))),
         None => Ok(()),
@@ -162,6 +178,7 @@ pub fn inv_pair(read: &Reading<'_>) -> Check {
     let turns = &read.request.turns;
     if let Some(newest) = newest_user(read.request)
         && newest < read.cut
+        && !read.front.contains(&newest)
         && read
             .between()
             .first()
@@ -179,7 +196,7 @@ pub fn inv_pair(read: &Reading<'_>) -> Check {
     }
     if turns.last().map(super::talk::Msg::role) == Some(Role::Tool) {
         let call = turns.iter().rposition(|turn| turn.calls() > 0);
-        if call.is_some_and(|call| call < read.cut) {
+        if call.is_some_and(|call| call < read.cut && !read.front.contains(&call)) {
             return breaks(Law::Pair, "the newest round is not raw");
         }
     }

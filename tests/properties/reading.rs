@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::scribe::Mark;
+use super::seen::Seen;
 use super::talk::Request;
 
 /// What our own question for usage looks like.
@@ -13,6 +14,8 @@ const USAGE: &str = r#","stream_options":{"include_usage":true}"#;
 #[derive(Debug)]
 pub struct Reading<'a> {
     pub request: &'a Request,
+    /// The chain that memory knows it by.
+    pub seen: Seen,
     pub sent: Vec<u8>,
     /// Where the messages stand in the body received.
     pub raw_items: Vec<Range<usize>>,
@@ -28,10 +31,17 @@ pub struct Reading<'a> {
     pub left_out: Option<usize>,
     /// How many messages after the leading ones are not in the tail.
     pub cut: usize,
+    /// Those of them that memory does not know: they stand raw in front of the block.
+    pub front: Vec<usize>,
 }
 
 impl<'a> Reading<'a> {
     pub fn of(request: &'a Request, sent: &[u8]) -> Self {
+        Self::seen(request, sent, Seen::own(request))
+    }
+
+    /// The same for a request that memory knows by the chain of `seen`.
+    pub fn seen(request: &'a Request, sent: &[u8], seen: Seen) -> Self {
         let sent = without_usage(&request.body, sent);
         let items = messages(&sent);
         let raw_items = messages(&request.body);
@@ -44,8 +54,15 @@ impl<'a> Reading<'a> {
             .find(|(_, (marks, left_out))| !marks.is_empty() || left_out.is_some())
             .unwrap_or_default();
         let covered = marks.iter().map(|mark| mark.run.count).sum();
+        let cut = if seen.own { covered } else { seen.cut(covered) };
+        let front = if marks.is_empty() || seen.own {
+            Vec::new()
+        } else {
+            seen.front(cut)
+        };
         let mut read = Self {
             request,
+            seen,
             sent,
             raw_items,
             items,
@@ -53,7 +70,8 @@ impl<'a> Reading<'a> {
             block,
             covered,
             left_out,
-            cut: covered,
+            cut,
+            front,
         };
         if left_out.is_some() {
             read.cut = request.turns.len() - read.tail();
@@ -69,6 +87,45 @@ impl<'a> Reading<'a> {
         sent.zip(raw)
             .take_while(|(sent, turn)| *sent == self.raw(*turn))
             .count()
+    }
+
+    /// How many messages of the chain are not sent as they are, a pin and a front aside.
+    pub fn reach(&self) -> usize {
+        self.left_out.map_or(self.covered, |_| self.cut)
+    }
+
+    /// Messages of the request that the block stands for.
+    pub fn told(&self) -> Vec<usize> {
+        if self.seen.own {
+            return (0..self.cut.min(self.request.turns.len())).collect();
+        }
+        let told = self.seen.sent.iter().take(self.covered).flatten();
+        told.copied().collect()
+    }
+
+    /// Forwarded messages between the leading ones and what stands behind the front: the front itself,
+    /// and ours between them.
+    pub fn before(&self) -> &[Range<usize>] {
+        let start = self.request.leading.min(self.items.len());
+        if self.front.is_empty() {
+            return &[];
+        }
+        let end = if self.appended() {
+            let mut front = self.front.iter().peekable();
+            let mut end = start;
+            for (at, item) in self.items.iter().enumerate().skip(start) {
+                if front
+                    .next_if(|turn| self.raw(**turn) == &self.sent[item.clone()])
+                    .is_some()
+                {
+                    end = at + 1;
+                }
+            }
+            end
+        } else {
+            self.block.max(start)
+        };
+        &self.items[start..end]
     }
 
     pub fn has_block(&self) -> bool {
@@ -98,7 +155,14 @@ impl<'a> Reading<'a> {
         let between = self.between();
         let others = between.iter().skip(usize::from(self.pin().is_some()));
         let tail = &self.request.turns[self.cut.min(self.request.turns.len())..];
+        let front = self
+            .front
+            .iter()
+            .map(|turn| self.request.turns[*turn].tokens);
+        let ours = self.before().len().saturating_sub(self.front.len()) * 8;
         head.iter().map(bytes).sum::<usize>()
+            + front.sum::<usize>()
+            + ours
             + block.unwrap_or(0)
             + pin
             + others.map(|item| words(item)).sum::<usize>()
@@ -112,6 +176,11 @@ impl<'a> Reading<'a> {
             return Vec::new();
         }
         let start = (self.block + 1).max(self.request.leading);
+        let start = if self.appended() {
+            start + self.before().len()
+        } else {
+            start
+        };
         let end = self.items.len().saturating_sub(tail).max(start);
         self.items[start.min(self.items.len())..end.min(self.items.len())]
             .iter()
@@ -122,7 +191,13 @@ impl<'a> Reading<'a> {
     /// The user message that stands raw between block and tail.
     pub fn pin(&self) -> Option<usize> {
         let between = self.between();
-        (0..self.cut.min(self.request.turns.len()))
+        let passed = if self.left_out.is_some() {
+            (0..self.cut.min(self.request.turns.len())).collect()
+        } else {
+            self.told()
+        };
+        passed
+            .into_iter()
             .rev()
             .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))
     }

@@ -259,7 +259,7 @@ impl Wire<'_> {
     fn judge(&mut self, request: &Request, exchange: &Exchange) -> bool {
         let proxy = &*self.proxy;
         self.laws
-            .exchange(request, exchange, &|used| proxy.with(request, used));
+            .exchange(request, exchange, &|used| proxy.with(request, used), None);
         let accepted = exchange.accepted.is_some();
         if accepted {
             self.accepted.push(request.clone());

@@ -13,9 +13,11 @@ use super::exchange::Exchange;
 use super::laws::Law;
 use super::ledger::UNSTORED;
 use super::reading::Reading;
+use super::request::with_snapshot;
 use super::rules::Rule;
-use super::run::{PATIENCE, Report, World, with};
-use super::talk::{Digest, Request, Run};
+use super::run::{PATIENCE, Report, World};
+use super::seen::Seen;
+use super::talk::{Request, Run};
 
 /// What the requests of each chain were sent with, one after the other.
 pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;
@@ -28,50 +30,27 @@ impl World {
             self.ledger().counts.changed += usize::from(read.has_block());
             self.hints(&read);
         }
-        if let Some(view) = first.view() {
-            exchange.doubtful = true;
+        let seen = first.view().map(|sent| {
             let tip = first.history().tip();
             let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
-            for (sent, _) in &exchange.sent {
-                self.viewed(&Reading::of(request, sent), &path, &view);
+            self.ledger().counts.views += 1;
+            Seen {
+                path,
+                sent,
+                own: false,
             }
-            return self.laws.elsewhere(request, exchange, &path, &view);
-        }
-        let ledger = Arc::clone(&self.ground.ledger);
-        self.laws.exchange(request, exchange, &|used| {
-            with(&ledger.lock().unwrap(), request, used)
         });
-    }
-
-    /// INV-COVER and INV-OWN for a request that is a view of another chain: the block tells a beginning of
-    /// that chain, and every message that does not stand there is sent as it is, in its order.
-    fn viewed(&mut self, read: &Reading<'_>, path: &[Digest], view: &[Option<usize>]) {
-        self.ledger().counts.views += 1;
-        let mut at = 0;
-        for mark in &read.marks {
-            let end = at + mark.run.count;
-            if path.get(at..end).map(Run::of) != Some(mark.run) {
-                let how = format!("a part stands for other messages than {at}..{end} of its chain");
-                self.ledger().breach(Rule::Sent(Law::Cover), how);
-            }
-            at = end;
-            if mark.owner != read.request.owner.label() {
-                let how = format!("memory of {}", mark.owner);
-                self.ledger().breach(Rule::Sent(Law::Own), how);
-            }
-        }
-        let covered = &view[..at.min(view.len())];
-        let mut raw = (0..read.request.turns.len()).filter(|turn| !covered.contains(&Some(*turn)));
-        let mut next = raw.next();
-        for item in &read.items {
-            if next.is_some_and(|next| read.raw(next) == &read.sent[item.clone()]) {
-                next = raw.next();
-            }
-        }
-        if let Some(missing) = next {
-            let how = format!("message {missing} is neither covered nor sent in its order");
-            self.ledger().breach(Rule::Sent(Law::Cover), how);
-        }
+        let ledger = Arc::clone(&self.ground.ledger);
+        let viewed = seen.is_some();
+        let with = seen.clone();
+        self.laws.exchange(
+            request,
+            exchange,
+            &|used| with_snapshot(&ledger.lock().unwrap(), request, used, with.as_ref()),
+            seen,
+        );
+        // Which chain it is a view of may be told otherwise by a process that was not there.
+        exchange.doubtful |= viewed;
     }
 
     /// No hint speaks of another place than the end of what is covered.
@@ -217,6 +196,7 @@ impl World {
     /// Until nothing is left to do.
     fn catch_up(&mut self) {
         for _ in 0..PATIENCE {
+            self.lend_again();
             // Whatever a model still owed is answered by now.
             self.turn += 50;
             for at in 0..self.processes.len() {

@@ -18,6 +18,7 @@ use super::exchange::Shown;
 use super::rules::{Breach, Rule};
 use super::scribe::Mark;
 use super::talk::{Digest, Msg, Request, Run, Said};
+use super::ways::Ways;
 
 /// A message at its place in a chain, as its client meant it.
 #[derive(Clone, Debug)]
@@ -118,7 +119,11 @@ pub struct Ledger {
     asked: HashMap<(String, Run), String>,
     /// Requests that the upstream took, by owner and body.
     pub accepted: HashSet<(String, Bytes)>,
+    /// Snapshots that were sent before they were stored.
+    pub adoptions: HashSet<SnapshotId>,
     pub clockwork: Clockwork,
+    /// Where memory has no endpoint of its own.
+    pub ways: Option<Ways>,
     /// What requests went out with that is no stored snapshot, by their numbers from [`UNSTORED`] on.
     unstored: Vec<Unstored>,
     pub shown: Vec<Shown>,
@@ -256,6 +261,7 @@ impl Ledger {
         (adoption, adopted): (&Adoption, &Adopted),
     ) {
         self.counts.adopted += 1;
+        self.adoptions.insert(adopted.snapshot.meta.id);
         let used = Used {
             snapshot: Some(adopted.snapshot.meta.id),
             ..record.used.clone()
@@ -329,6 +335,7 @@ impl Ledger {
     }
 
     pub fn claimed(&mut self, holder: usize, job: &Job, now_ms: i64, until_ms: i64) {
+        self.takes_way(holder, job, now_ms);
         let (kind, span) = (job.work.kind, job.work.span);
         if self.committed.contains_key(&key(&job.scope, kind, &span)) {
             let range = self.range(&job.scope, kind, &span);
@@ -483,7 +490,14 @@ impl Ledger {
         let left_out = part.text.contains("observations left out");
         let code = part.model == "code" || left_out;
         let pieces = part.kind == PartKind::Chunk && marks.iter().all(|mark| *mark == own);
-        if (!code && !pieces) || (pieces && marks.len() == 1) {
+        // A reflection may leave the newest days as they were: it is a reflection all the same.
+        let told = marks
+            .iter()
+            .fold(Run::default(), |run, mark| run.then(mark.run));
+        let partly = part.kind == PartKind::Reflection
+            && told == own.run
+            && marks.iter().all(|mark| mark.owner == own.owner);
+        if (!code && !pieces && !partly) || (pieces && marks.len() == 1) {
             return part.clone();
         }
         let lines = part.text.lines().filter(|line| Mark::read(line).is_empty());

@@ -2,6 +2,7 @@
 //! two of its steps the process may die.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diarist::history::Link;
 use diarist::memory::{PartKind, SnapshotId, Span};
@@ -13,9 +14,11 @@ use diarist::wire::usage::{RefusalKind, excess};
 use super::exchange::{Exchange, Used};
 use super::model::Waited;
 use super::planted::spoil_sent;
-use super::run::{World, kind};
+use super::request::kind;
+use super::run::World;
 use super::shown;
 use super::talk::Request;
+use super::ways::route;
 
 /// What a request went out as last, and what was said of that.
 pub type Sent = (Rehearsal, Result<Accepted, Refusal>);
@@ -40,7 +43,12 @@ impl World {
             let passages = i64::try_from(self.dice.below(14)).unwrap();
             store.gate.die_after(passages);
         }
-        let way = || None;
+        let borrows = self.borrows();
+        let taken = AtomicBool::new(false);
+        let way = || {
+            taken.store(true, Ordering::SeqCst);
+            borrows.then(|| route(&request.owner, false))
+        };
         let mut steps = first.shorten(&memory, &way);
         let (mut last, mut answer) = (first.clone(), Err(refused));
         while let Err(refused) = &answer {
@@ -51,6 +59,10 @@ impl World {
             let told = excess(body.as_bytes()).filter(|_| self.tells);
             let step = steps.next(told);
             let step = self.runtime.block_on(store.gate.or_death(step));
+            if taken.swap(false, Ordering::SeqCst) {
+                let way = route(&request.owner, false).hash();
+                self.lent(at, first.scope().tenant, way);
+            }
             // What was shown is known to those who were asked, whatever became of it.
             self.processes[at].heard(&Arc::clone(&self.ground.ledger));
             // Once more before it is sent: what was observed for it is nowhere but in this process.

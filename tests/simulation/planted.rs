@@ -47,6 +47,10 @@ pub enum Bug {
     RescueWrittenAnew,
     /// A request that was refused is recorded like any other.
     RefusedRecorded,
+    /// Jobs that are to borrow a way are taken by whoever has none.
+    WayOfNobody,
+    /// A way that was lent once is held for ever.
+    WayForEver,
     /// A timer can be taken by a second process while one acts on it.
     TimerOfNobody,
     /// A timer that was acted on stays.

@@ -1,17 +1,14 @@
 //! One run: clients talk, and between their requests whatever can happen does, as the dice say. Then
 //! everybody rests, and every recorded request comes once more.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use diarist::jobs::Clock;
-use diarist::provider::{Refusal, Rules, judge};
-use diarist::proxy::Rehearsal;
+use diarist::provider::Rules;
 use diarist::store::SqliteStore;
-use diarist::wire::chat;
-use diarist::wire::usage::{RefusalKind, refusal};
 use tokio::runtime::Runtime;
 
 use super::after;
@@ -19,16 +16,15 @@ use super::books::Laws;
 use super::client::Client;
 use super::counts::Counts;
 use super::dice::Dice;
-use super::exchange::{Exchange, Used, insert};
 use super::gate::weave;
 use super::ledger::Ledger;
-use super::overflow::Sent;
-use super::planted::{Bug, spoil_sent};
-use super::process::{Ground, Process, Step, Waiting, open};
+use super::planted::Bug;
+use super::process::{Ground, Process, Step, open};
 use super::rules::Breach;
 use super::scribe::Script;
 use super::setup::{IDLE_MS, Setup};
-use super::talk::Request;
+use super::talk::{Owner, Request, Run};
+use super::ways::Ways;
 
 /// Midnight of a day in November 2026.
 const START_MS: i64 = 1_795_132_800_000;
@@ -56,6 +52,8 @@ pub struct World {
     pub home: Vec<(String, usize)>,
     pub laws: Laws,
     pub rules: Rules,
+    /// Owners and their credentials' hashes.
+    pub tenants: Vec<(Owner, [u8; 32])>,
     /// Whether a refusal says how much was too much.
     pub tells: bool,
     /// Requests so far.
@@ -64,6 +62,9 @@ pub struct World {
     pub calm: bool,
     pub births: usize,
     pub trace: blake3::Hasher,
+    /// Accepted requests that were never recorded: memory is behind by them. How many of those that
+    /// continue them may be behind as well.
+    pub lost: HashMap<(String, Run), usize>,
     /// What the requests of each chain were sent with, one after the other.
     pub used: after::Used,
     pub folder: tempfile::TempDir,
@@ -116,7 +117,10 @@ impl World {
         };
         let idle = setup.idle.0 || setup.idle.1;
         let idle_ms = idle.then_some(IDLE_MS);
-        ground.ledger.lock().unwrap().clockwork.idle_ms = idle_ms;
+        let mut ledger = ground.ledger.lock().unwrap();
+        ledger.clockwork.idle_ms = idle_ms;
+        ledger.ways = setup.borrows.then(Ways::default);
+        drop(ledger);
         let script = Script {
             late: 0,
             empty_every: 0,
@@ -133,10 +137,12 @@ impl World {
             laws,
             rules: setup.rules(),
             tells: setup.tells,
+            tenants: Vec::new(),
             turn: 0,
             calm: false,
             births: 0,
             trace: blake3::Hasher::new(),
+            lost: HashMap::new(),
             used: after::Used::new(),
             folder,
             _over: over,
@@ -169,7 +175,11 @@ impl World {
     pub fn crash(&mut self, at: usize) {
         self.ledger().counts.crashes += 1;
         let new = self.born();
-        self.processes[at] = new;
+        let gone = std::mem::replace(&mut self.processes[at], new);
+        for waiting in &gone.inbox {
+            self.lose(&waiting.request);
+        }
+        drop(gone);
         for (owner, home) in &mut self.home {
             let other = self.dice.below(self.processes.len());
             if *home == at && self.dice.chance(40) && !self.processes[other].served.contains(owner)
@@ -177,6 +187,26 @@ impl World {
                 *home = other;
             }
         }
+    }
+
+    pub fn lose(&mut self, request: &Request) {
+        let tip = request.prefixes().pop().unwrap();
+        self.lost.insert((request.owner.label(), tip), 2);
+    }
+
+    /// Whether memory has to find out first what a request continues.
+    pub fn behind(&mut self, request: &Request) -> bool {
+        let owner = request.owner.label();
+        let mut behind = false;
+        for run in request.prefixes() {
+            if let Some(left) = self.lost.get_mut(&(owner.clone(), run))
+                && *left > 0
+            {
+                *left -= 1;
+                behind = true;
+            }
+        }
+        behind
     }
 
     pub fn home(&self, owner: &str) -> usize {
@@ -350,133 +380,6 @@ impl World {
         }
         self.runtime.block_on(open(&copy))
     }
-
-    pub fn parts(request: &Request) -> http::request::Parts {
-        let mut builder = http::Request::post("/v1/chat/completions")
-            .header("authorization", format!("Bearer {}", request.owner.tenant));
-        if let Some(resource) = request.owner.resource {
-            builder = builder.header("x-diarist-resource", resource);
-        }
-        builder.body(()).unwrap().into_parts().0
-    }
-
-    /// The whole way of one request through its process; whether it was answered.
-    pub fn exchange(&mut self, request: &Request) -> bool {
-        let at = self.home(&request.owner.label());
-        self.processes[at].served.insert(request.owner.label());
-        let parts = Self::parts(request);
-        let process = &self.processes[at];
-        let begin = Rehearsal::begin(&process.memory, &parts, &request.body);
-        let begun = self.runtime.block_on(process.store.gate.or_death(begin));
-        let Some(first) = begun else {
-            self.crash(at);
-            return false;
-        };
-        let first = first.expect("every request of these clients may have memory");
-        let view = first.view();
-        self.ledger()
-            .learn(first.scope(), first.history(), request, view.as_deref());
-        self.ledger().counts.requests += 1;
-        let mut exchange = Exchange {
-            waiting: !self.calm || first.why() == "observer_paused",
-            elsewhere: true,
-            ..Exchange::default()
-        };
-        let used = self.used(at, &first);
-        exchange
-            .sent
-            .push((spoil_sent(self.ground.bug, first.body()), used));
-        self.trace.update(&first.body());
-        if !self.calm && self.dice.chance(3) {
-            // The upstream is out of order: whatever the request was, it leaves no trace.
-            return false;
-        }
-        let answer = judge(&first.body(), &self.rules);
-        let (last, answer) = match answer {
-            Ok(accepted) => (first.clone(), Ok(accepted)),
-            Err(refused) => {
-                let Some(sent) = self.again(at, request, (&first, refused), &mut exchange) else {
-                    return false;
-                };
-                sent
-            }
-        };
-        exchange.accepted = answer.ok();
-        // A model that takes the block nowhere is sent everything, whatever is prepared.
-        exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
-        // It goes out with nothing taken out, this once.
-        exchange.waiting |= exchange.stepped_down;
-        self.judge(request, &mut exchange, &first);
-        let accepted = exchange.accepted.is_some();
-        if accepted {
-            self.same(
-                at,
-                request,
-                &spoil_sent(self.ground.bug, last.body()),
-                exchange.doubtful,
-                "when it came again",
-            );
-            self.changes_once(request, &exchange);
-            let key = (request.owner.label(), request.body.clone());
-            self.ledger().accepted.insert(key);
-        }
-        let recorded = accepted || self.ground.bug == Some(Bug::RefusedRecorded);
-        if recorded && (self.calm || !self.dice.chance(3)) {
-            let at_ms = self.ground.clock.now_ms();
-            self.processes[at].inbox.push_back(Waiting {
-                exchange: last.exchange(at_ms),
-                request: request.clone(),
-                sent: last.body().to_vec(),
-            });
-        }
-        accepted
-    }
-
-    /// What becomes of a request that was refused; `None` where the process died.
-    fn again(
-        &mut self,
-        at: usize,
-        request: &Request,
-        (first, refused): (&Rehearsal, Refusal),
-        exchange: &mut Exchange,
-    ) -> Option<Sent> {
-        let kind = kind(&refused);
-        if kind == Some(RefusalKind::TooLong) {
-            return self.shorten(at, request, (first, refused), exchange);
-        }
-        let process = &self.processes[at];
-        let again = first.refused(&process.memory, kind.as_ref());
-        let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
-            self.crash(at);
-            return None;
-        };
-        let Some(again) = again else {
-            return Some((first.clone(), Err(refused)));
-        };
-        exchange.sent.push((again.body(), self.used(at, &again)));
-        self.trace.update(&again.body());
-        let answer = judge(&again.body(), &self.rules);
-        if answer.is_ok() {
-            let memory = &self.processes[at].memory;
-            again.accepted_after(memory, first, kind.as_ref());
-            exchange.stepped_down = true;
-        }
-        Some((again, answer))
-    }
-}
-
-/// What `request` would go out as with that snapshot, or with none.
-pub fn with(ledger: &Ledger, request: &Request, used: Used) -> Bytes {
-    let parsed = chat::parse(&request.body).unwrap();
-    let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
-    let insert = sent.map(|(snapshot, placement)| insert(snapshot, placement));
-    let splice = parsed.splice(insert.as_ref(), false);
-    splice.frames(parsed.body()).concat().into()
-}
-
-/// What the product makes of a refusal.
-pub fn kind(refused: &Refusal) -> Option<RefusalKind> {
-    refusal(refused.status, refused.body().to_string().as_bytes())
 }
 
 /// In memory where there is such a place: every commit is flushed.

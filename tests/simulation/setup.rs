@@ -54,6 +54,8 @@ pub struct Setup {
     /// Whether what is observed takes the messages' place when a conversation fell idle, and whether a
     /// reflection does.
     pub idle: (bool, bool),
+    /// Whether memory borrows the conversations' ways to the upstream.
+    pub borrows: bool,
     mode: Mode,
     message_tokens: usize,
     observation_tokens: usize,
@@ -132,6 +134,7 @@ impl Setup {
             overflow,
             tells: dice.chance(70),
             idle: *dice.pick(&[(false, false), (true, false), (true, true)]),
+            borrows: dice.chance(30),
             mode,
             message_tokens: dice.between(700, 2_000),
             observation_tokens: dice.between(250, 600),
@@ -196,6 +199,10 @@ impl Setup {
         ];
         let mut env: BTreeMap<String, String> = written
             .into_iter()
+            .filter(|(key, _)| {
+                !self.borrows
+                    || !(key.ends_with("_URL") && key.starts_with("MEM") || key.ends_with("_KEY"))
+            })
             .map(|(key, value)| (format!("{}{key}", config::ENVIRONMENT_PREFIX), value))
             .collect();
         env.insert("HOME".to_owned(), "/nonexistent".to_owned());

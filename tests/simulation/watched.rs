@@ -263,7 +263,14 @@ impl Store for Watched {
             Some(Bug::LeaseOfNothing) => 0,
             _ => lease_ms,
         };
-        let job = self.store.claim(filter, now_ms, lease_ms).await?;
+        let mut filter = filter.clone();
+        filter.observe_any |= self.has(Bug::WayOfNobody);
+        if self.has(Bug::WayForEver)
+            && let Some(ways) = &self.ledger().ways
+        {
+            filter.held = ways.ever(self.process);
+        }
+        let job = self.store.claim(&filter, now_ms, lease_ms).await?;
         if let Some(job) = &job {
             let until_ms = now_ms + lease_ms.max(1);
             self.ledger().claimed(self.process, job, now_ms, until_ms);

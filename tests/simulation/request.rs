@@ -1,0 +1,173 @@
+//! One request on its whole way: chosen, judged by the provider, mended where it was refused, judged by
+//! the laws, handed over.
+
+use bytes::Bytes;
+use diarist::provider::{Refusal, judge};
+use diarist::proxy::Rehearsal;
+use diarist::wire::usage::{RefusalKind, refusal};
+use diarist::wire::{Insert, chat};
+
+use super::exchange::{Exchange, Used, insert};
+use super::ledger::{Ledger, UNSTORED};
+use super::overflow::Sent;
+use super::planted::{Bug, spoil_sent};
+use super::process::Waiting;
+use super::run::World;
+use super::seen::Seen;
+use super::talk::Request;
+use super::ways::route;
+
+impl World {
+    pub fn parts(request: &Request) -> http::request::Parts {
+        let mut builder = http::Request::post("/v1/chat/completions")
+            .header("authorization", format!("Bearer {}", request.owner.tenant));
+        if let Some(resource) = request.owner.resource {
+            builder = builder.header("x-diarist-resource", resource);
+        }
+        builder.body(()).unwrap().into_parts().0
+    }
+
+    /// The whole way of one request through its process; whether it was answered.
+    pub fn exchange(&mut self, request: &Request) -> bool {
+        let at = self.home(&request.owner.label());
+        self.processes[at].served.insert(request.owner.label());
+        let parts = Self::parts(request);
+        let process = &self.processes[at];
+        let begin = Rehearsal::begin(&process.memory, &parts, &request.body);
+        let begun = self.runtime.block_on(process.store.gate.or_death(begin));
+        let Some(first) = begun else {
+            self.crash(at);
+            return false;
+        };
+        let first = first.expect("every request of these clients may have memory");
+        let view = first.view();
+        self.ledger()
+            .learn(first.scope(), first.history(), request, view.as_deref());
+        self.ledger().counts.requests += 1;
+        let tenant = first.scope().tenant;
+        self.knows(request, tenant);
+        let mut exchange = Exchange {
+            waiting: self.behind(request) || !self.calm || first.why() == "observer_paused",
+            elsewhere: true,
+            ..Exchange::default()
+        };
+        let used = self.used(at, &first);
+        exchange
+            .sent
+            .push((spoil_sent(self.ground.bug, first.body()), used));
+        self.trace.update(&first.body());
+        if !self.calm && self.dice.chance(3) {
+            // The upstream is out of order: whatever the request was, it leaves no trace.
+            if self.dice.chance(50) {
+                self.too_often(at, tenant);
+            }
+            return false;
+        }
+        let answer = judge(&first.body(), &self.rules);
+        let (last, answer) = match answer {
+            Ok(accepted) => (first.clone(), Ok(accepted)),
+            Err(refused) => {
+                let Some(sent) = self.again(at, request, (&first, refused), &mut exchange) else {
+                    return false;
+                };
+                sent
+            }
+        };
+        exchange.accepted = answer.ok();
+        let (_, sent_with) = exchange.sent.last().unwrap();
+        let id = sent_with.map(|(id, _)| id);
+        exchange.held = id.is_some_and(|id| id.0 >= UNSTORED);
+        exchange.adopted = id.is_some_and(|id| self.ledger().adoptions.contains(&id));
+        // A model that takes the block nowhere is sent everything, whatever is prepared.
+        exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
+        // It goes out with nothing taken out, this once.
+        exchange.waiting |= exchange.stepped_down;
+        self.judge(request, &mut exchange, &first);
+        let accepted = exchange.accepted.is_some();
+        if accepted {
+            self.same(
+                at,
+                request,
+                &spoil_sent(self.ground.bug, last.body()),
+                exchange.doubtful,
+                "when it came again",
+            );
+            self.changes_once(request, &exchange);
+            let key = (request.owner.label(), request.body.clone());
+            self.ledger().accepted.insert(key);
+        }
+        let other = !self.calm && self.dice.chance(10);
+        let way = accepted.then(|| self.lend(at, tenant, route(&request.owner, other)));
+        let way = way.flatten();
+        let recorded = accepted || self.ground.bug == Some(Bug::RefusedRecorded);
+        if recorded && (self.calm || !self.dice.chance(3)) {
+            let at_ms = self.ground.clock.now_ms();
+            self.processes[at].inbox.push_back(Waiting {
+                exchange: last.exchange(way, at_ms),
+                request: request.clone(),
+                sent: last.body().to_vec(),
+            });
+        } else if accepted {
+            self.lose(request);
+        }
+        accepted
+    }
+
+    /// What becomes of a request that was refused; `None` where the process died.
+    fn again(
+        &mut self,
+        at: usize,
+        request: &Request,
+        (first, refused): (&Rehearsal, Refusal),
+        exchange: &mut Exchange,
+    ) -> Option<Sent> {
+        let kind = kind(&refused);
+        if kind == Some(RefusalKind::TooLong) {
+            return self.shorten(at, request, (first, refused), exchange);
+        }
+        let process = &self.processes[at];
+        let again = first.refused(&process.memory, kind.as_ref());
+        let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
+            self.crash(at);
+            return None;
+        };
+        let Some(again) = again else {
+            return Some((first.clone(), Err(refused)));
+        };
+        exchange.sent.push((again.body(), self.used(at, &again)));
+        self.trace.update(&again.body());
+        let answer = judge(&again.body(), &self.rules);
+        if answer.is_ok() {
+            let memory = &self.processes[at].memory;
+            again.accepted_after(memory, first, kind.as_ref());
+            exchange.stepped_down = true;
+        }
+        Some((again, answer))
+    }
+}
+
+/// What `request` would go out as with that snapshot, or with none.
+pub fn with_snapshot(ledger: &Ledger, request: &Request, used: Used, seen: Option<&Seen>) -> Bytes {
+    let parsed = chat::parse(&request.body).unwrap();
+    let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
+    let mut front = Vec::new();
+    let insert = sent.map(|(snapshot, placement)| {
+        let insert = insert(snapshot, placement);
+        let Some(seen) = seen else { return insert };
+        let cut = seen.cut(snapshot.meta.to_count);
+        front = seen.front(cut);
+        Insert {
+            cut,
+            pin: snapshot.meta.pin.and_then(|pin| seen.sent[pin]),
+            front: &front,
+            ..insert
+        }
+    });
+    let splice = parsed.splice(insert.as_ref(), false);
+    splice.frames(parsed.body()).concat().into()
+}
+
+/// What the product makes of a refusal.
+pub fn kind(refused: &Refusal) -> Option<RefusalKind> {
+    refusal(refused.status, refused.body().to_string().as_bytes())
+}
