@@ -1,3 +1,4 @@
+mod early;
 mod overlapping;
 
 use super::*;
@@ -129,13 +130,20 @@ impl Chain {
 
     fn advance_with(&self, nodes: &[Node]) -> Vec<Step> {
         let path = Path {
-            root: Self::root(),
             nodes,
+            ..self.path()
+        };
+        super::advance(&path, &POLICY)
+    }
+
+    fn path(&self) -> Path<'_> {
+        Path {
+            root: Self::root(),
+            nodes: &self.nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
             work: &self.work,
-        };
-        super::advance(&path, &POLICY)
+        }
     }
 
     fn plan(&self) -> Option<Plan> {

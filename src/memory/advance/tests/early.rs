@@ -1,0 +1,105 @@
+//! Under which conditions something is activated before its threshold: a table.
+
+use std::time::Duration;
+
+use super::*;
+use crate::memory::{Early, Idle};
+
+const IDLE: Early = Early {
+    idle: Idle::Auto,
+    model_change: false,
+};
+const AFTER: Early = Early {
+    idle: Idle::After(Duration::from_mins(5)),
+    model_change: false,
+};
+const CHANGE: Early = Early {
+    idle: Idle::Never,
+    model_change: true,
+};
+
+/// Ten turns of 2,000 tokens, of which chunks of two turns cover so many messages: far below every
+/// threshold.
+fn chat(observed: usize) -> Chain {
+    let mut chain = Chain::chat(&[1_000; 21]);
+    for from in (0..observed).step_by(4) {
+        chain.part(PartKind::Chunk, from, from + 4, 500);
+    }
+    chain
+}
+
+/// How many messages are covered early, if any.
+fn covered(chain: &Chain, activation: Early, reflection: Early, cause: Cause) -> Option<usize> {
+    let policy = Policy {
+        early_activation: activation,
+        early_reflection: reflection,
+        ..POLICY
+    };
+    early(&chain.path(), &policy, cause).map(|plan| plan.to_count)
+}
+
+#[test]
+fn who_asks_for_it_gets_it_and_for_nothing_else() {
+    use Cause::{Dropped, Idle as Idled, ModelChange, Overflow, Reflection, Threshold};
+    let chain = chat(16);
+    let rows = [
+        (Early::NEVER, Idled, None),
+        (Early::NEVER, ModelChange, None),
+        (IDLE, Idled, Some(16)),
+        (AFTER, Idled, Some(16)),
+        (IDLE, ModelChange, None),
+        (CHANGE, ModelChange, Some(16)),
+        (CHANGE, Idled, None),
+        (IDLE, Threshold, None),
+        (IDLE, Reflection, None),
+        (IDLE, Overflow, None),
+        (IDLE, Dropped, None),
+    ];
+    for (asked, cause, expected) in rows {
+        let got = covered(&chain, asked, Early::NEVER, cause);
+        assert_eq!(got, expected, "{asked:?} {cause:?}");
+        // A Reflector that asks for it moves no messages.
+        let got = covered(&chain, Early::NEVER, asked, cause);
+        assert_eq!(got, None, "{asked:?} {cause:?} of the Reflector");
+    }
+}
+
+#[test]
+fn what_is_not_worth_it_waits_however_long_it_is_idle() {
+    let idle = |chain: &Chain| covered(chain, IDLE, IDLE, Cause::Idle);
+    assert_eq!(idle(&chat(0)), None, "nothing is observed");
+    assert_eq!(idle(&chat(4)), Some(4), "one chunk is enough");
+
+    let mut older = chat(16);
+    for node in &mut older.nodes {
+        node.confirmed = true;
+    }
+    assert_eq!(idle(&older), None, "a longer request went on from here");
+
+    let mut used = chat(16);
+    let plan = early(
+        &used.path(),
+        &Policy {
+            early_activation: IDLE,
+            ..POLICY
+        },
+        Cause::Idle,
+    );
+    used.snapshot(&plan.unwrap());
+    assert_eq!(idle(&used), None, "what is left is about the floor");
+
+    let mut short = Chain::chat(&[500; 13]);
+    short.part(PartKind::Chunk, 0, 4, 100);
+    let floor = POLICY.retention_floor;
+    assert!(tokens(&short.nodes) > floor, "6,500 of 6,000");
+    assert_eq!(idle(&short), Some(4));
+    let mut short = Chain::chat(&[500; 12]);
+    short.part(PartKind::Chunk, 0, 4, 100);
+    assert_eq!(idle(&short), None, "no more than the floor is raw");
+
+    let mut dear = Chain::chat(&[1_000; 21]);
+    dear.part(PartKind::Chunk, 0, 4, 3_701);
+    assert_eq!(idle(&dear), None, "it would not make the request smaller");
+    dear.parts[0].tokens = 3_500;
+    assert_eq!(idle(&dear), Some(4));
+}
