@@ -44,6 +44,7 @@ pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
 pub use payload::words;
+pub use prepare::TooLong;
 pub use reflector::Wish;
 pub use routes::Routes;
 pub use settings::{InForce, Override, Phase, Settings};
@@ -74,6 +75,7 @@ pub(crate) struct Shop {
     /// Outcomes of jobs that the recorder has not yet looked at.
     pub(crate) untold: Arc<AtomicUsize>,
     pub(crate) spent: Arc<books::Spent>,
+    pub(crate) owed: Arc<books::Owed>,
     pub(crate) attempts: Arc<bundle::Attempts>,
     pub(crate) events: events::Events,
     /// What is sent to whom another model is asked.
@@ -103,6 +105,7 @@ impl Shop {
             settings,
             untold: Arc::default(),
             spent: Arc::default(),
+            owed: Arc::default(),
             attempts: Arc::default(),
             events: events::Events::default(),
             standby: Arc::default(),
@@ -274,27 +277,20 @@ impl Jobs {
         }
     }
 
-    /// Applies everything observed of `history` to it at once, since the provider refused it as too
-    /// long when it went out with the snapshot `sent`; its days are those of `zone`. No model is called.
-    /// `None` where nothing more is observed than was sent. Unless it is to be kept (`keep`), nothing is
-    /// written.
+    /// Applies everything observed of a history to it at once, since the provider `refused` it as too
+    /// long. No model is called. `None` where nothing more is observed than was sent.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn overflow(
         &self,
-        scope: &crate::history::Scope,
-        history: &Arc<crate::history::History>,
-        sent: Option<crate::memory::SnapshotId>,
-        zone: Option<jiff::tz::TimeZone>,
-        keep: bool,
+        refused: TooLong,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        let (shop, scope, history) = (self.shop.clone(), scope.clone(), Arc::clone(history));
+        let shop = self.shop.clone();
         let (tell, told) = tokio::sync::oneshot::channel();
         // A task of its own: where the caller cannot wait so long, it is done for the next request.
         self.tasks.spawn("overflow", async move {
-            let applied =
-                prepare::overflow(&shop, &scope, &history, sent, zone.as_ref(), keep).await;
+            let applied = prepare::overflow(&shop, &refused).await;
             // Nobody listens any more where it took too long.
             let _ = tell.send(applied);
         });

@@ -148,6 +148,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// lost.
     async fn renew(&self, job: &Job, until_ms: i64) -> Result<bool, StoreError>;
 
+    /// The Observer was shown so many tokens of a job's messages once more, within one try: what it may
+    /// be shown of others is that much less.
+    async fn shown_again(&self, job: &Job, tokens: u32) -> Result<(), StoreError>;
+
     /// Gives a claimed job back. Nothing happens where the lease was lost. A range that is to be
     /// shown again after an empty answer is charged again; it is not refused, or one empty answer
     /// would leave a hole that no later range may cross.

@@ -367,7 +367,7 @@ async fn a_guess_that_did_not_help_is_not_remembered() {
             .call(&model.endpoint(), &settings(), &prompt())
             .await
             .unwrap_err();
-        assert!(matches!(error, CallError::Fatal { .. }), "{error}");
+        assert!(matches!(error, CallError::Rejected { .. }), "{error}");
     }
     let seen = parameters(&model);
     assert_eq!(seen.len(), 8, "every call ends");

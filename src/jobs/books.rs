@@ -2,14 +2,15 @@
 //! budget of a tenant.
 //!
 //! The store keeps the books, so that a budget holds over restarts and for every process. What is
-//! held here only spares a job with several calls the next one. Never delays a request.
+//! held here spares a job with several calls the next one, and waits until there is somebody to book it
+//! on: nothing is stored for an owner whom no upstream has accepted (INV-OWN). Never delays a request.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Shop;
-use crate::history::Scope;
+use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
 use crate::store::{Cost, Job, day};
 use crate::telemetry;
@@ -27,6 +28,46 @@ impl Spent {
             *spent = (today, HashSet::new());
         }
         look(&mut spent.1)
+    }
+}
+
+/// Owners whose costs wait at most; with one more the others' are forgotten.
+const OWING: usize = 256;
+
+/// What calls cost for requests that no upstream had accepted yet: their last link, the cost, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Owed(Mutex<HashMap<Scope, Vec<(Link, Cost, i64)>>>);
+
+impl Owed {
+    fn held(&self) -> MutexGuard<'_, HashMap<Scope, Vec<(Link, Cost, i64)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds a cost; what the tenant owes since the day of `at_ms` began.
+    fn hold(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> u64 {
+        let mut held = self.held();
+        if held.len() >= OWING && !held.contains_key(scope) {
+            held.clear();
+        }
+        held.entry(scope.clone())
+            .or_default()
+            .push((tip, cost, at_ms));
+        let own = held
+            .iter()
+            .filter(|(owner, _)| owner.tenant == scope.tenant);
+        own.flat_map(|(_, costs)| costs)
+            .filter(|(_, _, then)| day(*then) == day(at_ms))
+            .fold(0, |sum, (_, cost, _)| {
+                sum.saturating_add(cost.sent).saturating_add(cost.written)
+            })
+    }
+}
+
+/// A request of `scope` was recorded: what was owed for it, and for others of its owner, is booked.
+pub(super) async fn collect(shop: &Shop, scope: &Scope) {
+    let owed = shop.owed.held().remove(scope);
+    for (tip, cost, at_ms) in owed.into_iter().flatten() {
+        book(shop, scope, tip, cost, at_ms).await;
     }
 }
 
@@ -78,8 +119,17 @@ pub(super) async fn pay(
     };
     count(&cost);
     let now = shop.clock.now_ms();
-    match shop.store.pay(&job.scope, job.work.tip, cost, now).await {
-        Ok(total) => heed(shop, &job.scope, total, now),
+    let (scope, tip) = (&job.scope, job.work.tip);
+    if job.has_row() {
+        book(shop, scope, tip, cost, now).await;
+    } else {
+        heed(shop, scope, shop.owed.hold(scope, tip, cost, now), now);
+    }
+}
+
+async fn book(shop: &Shop, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
+    match shop.store.pay(scope, tip, cost, at_ms).await {
+        Ok(total) => heed(shop, scope, total, at_ms),
         Err(error) => {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
             tracing::warn!(error = %error, "what a model call cost could not be written down");

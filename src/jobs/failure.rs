@@ -2,7 +2,17 @@
 //! becomes of the job.
 
 use crate::llm::CallError;
-use crate::store::StoreError;
+use crate::store::{Job, StoreError};
+
+/// So often a call is made that its endpoint does not take, ten minutes apart. What is wrong with the
+/// configuration can be mended meanwhile; what is wrong with the words of a range never is, and without
+/// an end they would stand in the way of all that comes after them (INV-BOUND).
+const REJECTIONS: u32 = 6;
+
+/// Whether `job`, which its endpoint rejected once more, is not to be tried again.
+pub(super) fn is_rejected_for_good(job: &Job) -> bool {
+    job.empty_answers + 1 >= REJECTIONS
+}
 
 /// How a job ended without a part.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use self::draft::Draft;
 pub(crate) use self::draft::{Drafts, Windows};
 use super::ask::ask;
-use super::failure::Failure;
+use super::failure::{Failure, is_rejected_for_good};
 use super::payload::Payload;
 use super::{Phase, Settings, Shop, events};
 use crate::llm::{CallError, Endpoint};
@@ -152,12 +152,19 @@ impl Observing<'_> {
                     model,
                 }),
                 Ok((Outcome::Empty | Outcome::Degenerate, _)) | Err(CallError::Refused { .. }) => {
-                    self.nothing(draft, &piece)?;
+                    self.nothing(draft, &piece).await?;
                 }
                 Err(CallError::TooLong { .. }) => {
                     if !self.shorter(draft, &piece).await {
-                        self.nothing(draft, &piece)?;
+                        self.nothing(draft, &piece).await?;
                     }
+                }
+                Err(error @ CallError::Rejected { .. }) if is_rejected_for_good(self.job) => {
+                    tracing::warn!(
+                        error = %error,
+                        "the Observer's endpoint keeps rejecting a range; code covers it"
+                    );
+                    self.by_code(draft, &piece);
                 }
                 Err(error) => return Err(Failure::Call(error)),
             }
@@ -210,21 +217,35 @@ impl Observing<'_> {
     }
 
     /// Nothing usable was said of `piece`. Of a whole range the job is given back and charged, as
-    /// the Observer is shown it again; of one piece of several it is asked again at once.
-    fn nothing(&self, draft: &mut Draft, piece: &str) -> Result<(), Failure> {
+    /// the Observer is shown it again; of one piece of several it is asked again at once, and that is
+    /// charged here. While a client waits nobody is asked again.
+    async fn nothing(&self, draft: &mut Draft, piece: &str) -> Result<(), Failure> {
         if draft.place() == (1, 1) {
             if self.job.empty_answers == 0 {
                 return Err(Failure::Empty);
             }
-            draft.written(Written::by_code(self.payload));
-        } else if !draft.ask_again() {
-            draft.written(Written {
+        } else if self.job.has_row() && draft.ask_again() {
+            let (store, tokens) = (&self.shop.store, super::count(self.shop, piece).await);
+            return store
+                .shown_again(self.job, tokens)
+                .await
+                .map_err(|error| Failure::store(&error));
+        }
+        self.by_code(draft, piece);
+        Ok(())
+    }
+
+    /// Code writes what no model says of `piece`.
+    fn by_code(&self, draft: &mut Draft, piece: &str) {
+        draft.written(if draft.place() == (1, 1) {
+            Written::by_code(self.payload)
+        } else {
+            Written {
                 text: observe::by_code(piece),
                 model: CODE.to_owned(),
                 ..Written::default()
-            });
-        }
-        Ok(())
+            }
+        });
     }
 
     /// Cuts `piece`, and all after it, to half of what was too long; `false` where it is as small as

@@ -35,19 +35,34 @@ pub(super) struct Occasion<'a> {
     pub(super) policy: &'a Policy,
 }
 
-/// Applies everything observed to a history that was refused as too long with the snapshot `sent`.
+/// A request that was refused as too long.
+#[derive(Clone, Debug)]
+pub struct TooLong {
+    /// Whose it is.
+    pub scope: Scope,
+    /// Its messages.
+    pub history: Arc<History>,
+    /// The model it asked for, whose thresholds count.
+    pub model: String,
+    /// What it was sent with.
+    pub sent: Option<SnapshotId>,
+    /// Whose day it is, where its client names a zone.
+    pub zone: Option<TimeZone>,
+    /// Whether what is prepared for it is kept; otherwise nothing is written.
+    pub keep: bool,
+}
+
+/// Applies everything observed to a request that was refused as too long.
 pub(super) async fn overflow(
     shop: &Shop,
-    scope: &Scope,
-    history: &History,
-    sent: Option<SnapshotId>,
-    zone: Option<&TimeZone>,
-    keep: bool,
+    refused: &TooLong,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let (scope, history) = (&refused.scope, &refused.history);
     let Some(tip) = history.tip() else {
         return Ok(None);
     };
-    let track = load(shop, scope, history).await?;
+    let mut track = load(shop, scope, history).await?;
+    track.model.clone_from(&refused.model);
     // The newest messages were never accepted, so they are not recorded; what is observed lies
     // before them, and only their roles matter here.
     let nodes: Vec<Node> = history
@@ -74,7 +89,7 @@ pub(super) async fn overflow(
     let applied: Vec<_> = track
         .snapshots
         .iter()
-        .filter(|snapshot| Some(snapshot.id) == sent)
+        .filter(|snapshot| Some(snapshot.id) == refused.sent)
         .cloned()
         .collect();
     let path = Path {
@@ -83,17 +98,18 @@ pub(super) async fn overflow(
         ..track.path()
     };
     let settings = shop.settings.now();
-    let Some(plan) = plan_overflow(&path, &settings.policy) else {
+    let policy = settings.policy_for(&refused.model);
+    let Some(plan) = plan_overflow(&path, policy) else {
         return Ok(None);
     };
     let occasion = Occasion {
         tip,
         tip_count: history.len(),
         at_once: true,
-        zone: zone.unwrap_or(&settings.zone),
-        policy: &settings.policy,
+        zone: refused.zone.as_ref().unwrap_or(&settings.zone),
+        policy,
     };
-    if !keep {
+    if !refused.keep {
         let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
         return Ok(drafted.map(|new| Arc::new(passing(new))));
     }

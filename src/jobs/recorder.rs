@@ -20,7 +20,7 @@ use super::prepare::{Occasion, Prepared, draft, load, prepare};
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
-use super::{Shop, events};
+use super::{Shop, books, events};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
@@ -104,6 +104,7 @@ impl Recorder {
         match recorded {
             Ok(mut track) => {
                 self.shop.recall.troubled(false);
+                books::collect(&self.shop, &exchange.scope).await;
                 self.grant(&mut track, &exchange).await;
                 self.steer(&mut track).await;
                 let mut track = self.perform(track, Some(&exchange)).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::ask::ask;
-use super::failure::Failure;
+use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint};
 use crate::memory::reflect::{self, Attempt, Ladder, Outcome, Partial, ReflectInput, Source};
@@ -105,6 +105,7 @@ pub(super) async fn reflect(
             Err(CallError::Refused { .. }) => ladder.unusable(),
             // The log only grows: a model it does not fit will never take it.
             Err(CallError::TooLong { .. }) => ladder.stop(),
+            Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => ladder.stop(),
             Err(error) => {
                 failure = Some(error);
                 ladder.stop();

@@ -283,7 +283,13 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
                 error = %error,
                 "a model call of memory failed; requests are not affected"
             );
-            release(shop, job, Release::RetryAt(now_ms + millis(wait))).await
+            let again_ms = now_ms + millis(wait);
+            let how = match error {
+                // The prompt may be at fault: see `failure::REJECTIONS`.
+                CallError::Rejected { .. } => Release::RejectedRetryAt(again_ms),
+                _ => Release::RetryAt(again_ms),
+            };
+            release(shop, job, how).await
         }
     };
     bundle::ended(shop, job, verdict.as_deref()).await;
@@ -376,7 +382,9 @@ async fn release(shop: &Shop, job: &Job, how: Release) -> Settled {
     }
     match how {
         Release::Abandon => Settled::Waiting(WorkState::Abandoned),
-        Release::RetryAt(_) | Release::EmptyRetryAt(_) => Settled::Waiting(WorkState::Retrying),
+        Release::RetryAt(_) | Release::EmptyRetryAt(_) | Release::RejectedRetryAt(_) => {
+            Settled::Waiting(WorkState::Retrying)
+        }
         Release::Drop => Settled::Gone,
     }
 }

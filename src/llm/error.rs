@@ -38,7 +38,11 @@ pub enum CallError {
     /// The credential is not accepted.
     #[error("the model endpoint does not accept the credential: {message}")]
     Unauthorised { message: String },
-    /// The same call will fail again.
+    /// The endpoint does not take this very request, and gives no reason that can be mended: 400, 413,
+    /// 422. The same call will fail again; one with other words may not.
+    #[error("the model endpoint does not take the call: {message}")]
+    Rejected { message: String },
+    /// Every such call will fail: there is no such model, address or account.
     #[error("the model call is not possible: {message}")]
     Fatal { message: String },
 }
@@ -80,6 +84,7 @@ impl CallError {
             Self::Refused { .. } => "refused",
             Self::TooLong { .. } => "too_long",
             Self::Unauthorised { .. } => "unauthorised",
+            Self::Rejected { .. } => "rejected",
             Self::Fatal { .. } => "fatal",
         }
     }
@@ -94,6 +99,7 @@ impl CallError {
             | Self::Refused { message }
             | Self::TooLong { message }
             | Self::Unauthorised { message }
+            | Self::Rejected { message }
             | Self::Fatal { message } => message,
         }
     }
@@ -134,6 +140,7 @@ impl CallError {
             },
             400..=499 if is_content_filter(&answer.body) => Self::Refused { message },
             401 | 403 => Self::Unauthorised { message },
+            400 | 413 | 422 if !names_no_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },
         }
     }
@@ -161,6 +168,21 @@ impl From<reqwest::Error> for CallError {
             }
         }
     }
+}
+
+/// Whether a refusal says that there is no such model, which some say with 400: no prompt is at fault.
+fn names_no_model(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("model")
+        && [
+            "not exist",
+            "not a valid model",
+            "not found",
+            "unknown model",
+            "invalid model",
+        ]
+        .iter()
+        .any(|wording| message.contains(wording))
 }
 
 /// A status that an error body gives as its code, as a number or in digits.

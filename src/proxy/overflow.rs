@@ -12,6 +12,7 @@ use super::choose::{Block, Choice, Rung, place};
 use super::ladder::Refused;
 use super::memory::{Asked, Memory, Overflow};
 use crate::history::{Link, Scope};
+use crate::jobs::TooLong;
 use crate::llm::BorrowedRoute;
 use crate::memory::{Snapshot, Trim, measure, render, trim};
 use crate::store::Used;
@@ -177,10 +178,15 @@ impl<'a> Steps<'a> {
     /// The snapshot of everything observed. Where it takes too long for this request, the next one
     /// finds it.
     async fn applied(&self, refused: &Choice) -> Option<Arc<Snapshot>> {
-        let (asked, sent) = (self.asked, refused.used().snapshot);
-        let (scope, history) = (&asked.identity.scope, &asked.history);
-        let (zone, keep) = (asked.identity.zone(), asked.writes);
-        let applying = self.memory.jobs.overflow(scope, history, sent, zone, keep);
+        let asked = self.asked;
+        let applying = self.memory.jobs.overflow(TooLong {
+            scope: asked.identity.scope.clone(),
+            history: Arc::clone(&asked.history),
+            model: asked.model.clone(),
+            sent: refused.used().snapshot,
+            zone: asked.identity.zone(),
+            keep: asked.writes,
+        });
         let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
             tracing::warn!("the log could not be applied within {APPLYING:?}");
             return None;

@@ -247,6 +247,10 @@ impl Store for Reopening {
         forward!(self, renew(job, until_ms))
     }
 
+    async fn shown_again(&self, job: &Job, tokens: u32) -> Answer<()> {
+        forward!(self, shown_again(job, tokens))
+    }
+
     async fn release(&self, job: &Job, how: Release) -> Answer<()> {
         forward!(self, release(job, how))
     }

@@ -215,7 +215,7 @@ pub struct Job {
     pub work: NewJob,
     /// How often it was claimed, this time included.
     pub attempts: u32,
-    /// How many usable-looking calls gave an empty answer before.
+    /// How often it came back before without anything usable said: empty answers and rejections.
     pub empty_answers: u32,
     /// The lease's fencing number.
     pub fence: i64,
@@ -291,6 +291,8 @@ pub enum Release {
     RetryAt(i64),
     /// The model answered nothing usable; try again at this time.
     EmptyRetryAt(i64),
+    /// The endpoint does not take what it was asked, and no model was shown it; try again at this time.
+    RejectedRetryAt(i64),
     /// Give the span up.
     Abandon,
     /// Delete the job, so that its span can be offered again.

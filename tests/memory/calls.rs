@@ -378,7 +378,9 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
     let (asked, recorded, borrowed) = again.await.unwrap();
     assert!(asked.1, "{}", asked.0);
     assert!(
-        asked.0.contains("Then: fatal: this model is out to lunch"),
+        asked
+            .0
+            .contains("Then: rejected: this model is out to lunch"),
         "{}",
         asked.0
     );

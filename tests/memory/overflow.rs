@@ -489,3 +489,65 @@ async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
         .collect();
     assert_eq!(accepted.len(), 1);
 }
+
+/// Model calls for a request that nobody took cost, and are booked only when one of its owner is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accepted() {
+    let rig = observing().await;
+    let too_long = json!({"message": "Input is too long for requested model."});
+    let too_long = refusal(400, &too_long);
+    rig.provider.next(Part::Actor, 2, &too_long);
+    let talk = Talk::new("ada");
+    let answer = rig.send(&talk.body(24)).await;
+    assert_eq!(answer.status, 400);
+    let asked = observers(&rig);
+    assert!(asked > 0);
+    rig.quiet().await;
+    for rows in [
+        "SELECT count(*) FROM lineages",
+        "SELECT count(*) FROM spending",
+        "SELECT count(*) FROM costs",
+    ] {
+        assert_eq!(rig.number(rows).await, 0, "{rows}");
+    }
+    rig.provider.next(Part::Actor, 1, &too_long);
+    let answer = rig.send(&talk.body(24)).await;
+    assert_eq!(answer.memory(), "active; rung=awaited");
+    rig.quiet().await;
+    let calls = i64::try_from(observers(&rig)).unwrap();
+    assert!(calls > i64::try_from(asked).unwrap());
+    assert_eq!(rig.number("SELECT sum(calls) FROM costs").await, calls);
+    assert!(
+        rig.number("SELECT sum(tokens) FROM spending").await
+            >= rig.number("SELECT sum(sent) FROM costs").await
+    );
+}
+
+/// What is applied when a request does not fit is decided by the thresholds of its model.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_thresholds_of_its_own_overflows_by_them() {
+    let overrides = "[{ model = \"small-*\", observation = { message_tokens = 8000, \
+                     buffer_tokens = 700 } }]";
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+        ("MEMORY__OVERRIDES", overrides),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    for (model, name, thresholds) in [("small-one", "ada", 8_000), ("large", "bob", 9_000)] {
+        rig.provider.rules(|rules| rules.window = None);
+        let talk = Talk {
+            model,
+            ..Talk::new(name)
+        };
+        rig.talk(&talk, 1..=12).await;
+        let window = rig.last().measured.unwrap().prompt_tokens;
+        rig.provider.rules(|rules| rules.window = Some(window));
+        let answer = rig.send(&talk.body(13)).await;
+        assert_eq!(answer.memory(), "active; rung=observed", "{model}");
+        rig.quiet().await;
+        let made_with = "SELECT made_with ->> 'message_tokens' FROM snapshots
+                         WHERE cause = 'overflow' ORDER BY id DESC LIMIT 1";
+        assert_eq!(rig.number(made_with).await, thresholds, "{model}");
+    }
+}

@@ -2,13 +2,14 @@
 //! rounds. They are observed like any other history, and make one chunk each.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use diarist::provider::{
-    Ask, Behaviour, Observer, Options, Part, Provider, Recorded, Reply, Rules, Script as _,
+    Ask, Behaviour, Failure, Observer, Options, Part, Provider, Recorded, Reply, Rules, Script as _,
 };
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::rig::{PATIENCE, Rig};
 use crate::tools::{ACTIVE, Talk};
 
 /// What the Observer was asked, as text.
@@ -171,6 +172,11 @@ async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
     assert!(text.contains("[part "), "code wrote a line of it: {text}");
     assert!(text.contains("Chapter 0:"), "{text}");
     assert_ne!(model, "code");
+    // What was shown twice counts twice: one piece, and no more.
+    let again = "SELECT (SELECT sum(shown_tokens) FROM accounts)
+                      - (SELECT sum(message_tokens) FROM parts)";
+    let again = rig.number(again).await;
+    assert!((500..=1_100).contains(&again), "{again}");
 }
 
 /// A model behind memory's own endpoint has a small window. It says so, and is not asked for as much
@@ -313,4 +319,69 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
     assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
+}
+
+/// The endpoint takes everything but one page, whatever is tried. What follows it is not to wait for
+/// ever, and after a bounded number of tries does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let rejected = Behaviour {
+        fail: Some(Failure {
+            status: 400,
+            retry_after: None,
+            body: Some((
+                "application/json",
+                r#"{"error":{"message":"bad input"}}"#.to_owned(),
+            )),
+        }),
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Observer, rejected);
+    let mut turn = 0;
+    let waiting = "SELECT count(*) FROM jobs WHERE empty_answers > 0 AND leased = 0";
+    while rig.number(waiting).await == 0 {
+        turn += 1;
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert!(turn < 2 * ACTIVE, "it was offered and rejected");
+    }
+    let mut tries = 1;
+    while rig.number("SELECT count(*) FROM parts").await == 0 {
+        // Ten minutes pass.
+        let mut database = rig.database().await;
+        sqlx::raw_sql("UPDATE jobs SET due_ms = 0 WHERE leased = 0")
+            .execute(&mut database)
+            .await
+            .unwrap();
+        let ended = "SELECT (SELECT count(*) FROM parts) * 99
+                          + coalesce((SELECT max(empty_answers) FROM jobs), 0)";
+        let began = Instant::now();
+        while rig.number(ended).await <= tries {
+            assert!(began.elapsed() < PATIENCE, "try {tries} never ended");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tries += 1;
+        assert!(tries <= 6, "there is an end");
+    }
+    assert_eq!(tries, 6, "and it is not at the first mistake");
+    let more = "SELECT (SELECT sum(shown_tokens) FROM accounts)
+                     - (SELECT coalesce(sum(message_tokens), 0) FROM jobs)
+                     - (SELECT coalesce(sum(message_tokens), 0) FROM parts)";
+    assert_eq!(rig.number(more).await, 0, "nobody was shown it again");
+    rig.provider.behave(Part::Observer, Behaviour::default());
+    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    assert_eq!(answer.memory(), "active");
+    for (count, expected) in [
+        (
+            "SELECT count(*) FROM parts WHERE model = 'code' AND from_count = 0",
+            1,
+        ),
+        (
+            "SELECT count(*) FROM parts WHERE model = 'code' AND from_count > 0",
+            0,
+        ),
+    ] {
+        assert_eq!(rig.number(count).await, expected, "{count}");
+    }
 }

@@ -326,6 +326,13 @@ impl Store for Watched {
         Ok(renewed)
     }
 
+    async fn shown_again(&self, job: &Job, tokens: u32) -> Answer<()> {
+        self.gate.enter().await;
+        self.store.shown_again(job, tokens).await?;
+        self.gate.leave().await;
+        Ok(())
+    }
+
     async fn release(&self, job: &Job, how: Release) -> Answer<()> {
         self.gate.enter().await;
         let how = match how {

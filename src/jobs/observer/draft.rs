@@ -5,6 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use super::{CODE, Written};
+use crate::history::Scope;
+use crate::memory::Span;
 use crate::memory::observe;
 use crate::store::Job;
 
@@ -86,14 +88,18 @@ impl Draft {
 /// Drafts kept at most. One that goes costs its calls again.
 const DRAFTS: usize = 64;
 
-/// The drafts of jobs whose calls failed midway, by the id of the job.
+/// Whose draft, and of what: the number of a row is given again by a database put in the place of the
+/// old one, and would then join the words of two conversations (INV-OWN, INV-COVER).
+type Whose = (Scope, Span);
+
+/// The drafts of jobs whose calls failed midway.
 #[derive(Debug, Default)]
-pub(crate) struct Drafts(Mutex<HashMap<i64, Draft>>);
+pub(crate) struct Drafts(Mutex<HashMap<Whose, Draft>>);
 
 impl Drafts {
     pub(super) fn take(&self, job: &Job) -> Option<Draft> {
         let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        drafts.remove(&job.id)
+        drafts.remove(&(job.scope.clone(), job.work.span))
     }
 
     pub(super) fn keep(&self, job: &Job, draft: Draft) {
@@ -104,14 +110,16 @@ impl Drafts {
         if drafts.len() >= DRAFTS {
             drafts.clear();
         }
-        drafts.insert(job.id, draft);
+        drafts.insert((job.scope.clone(), job.work.span), draft);
     }
 }
 
 /// Models whose windows are remembered. Clients choose the names, so it must have an end.
 const WINDOWS: usize = 1_024;
 
-/// By origin and model, how many tokens of history it took where it found more too long.
+/// By origin and model, how many tokens of history it took where it found more too long. Not stored: a
+/// restart costs a refused call or two per model, which providers do not bill, and a model that was
+/// given a larger window meanwhile gets to use it.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Mutex<HashMap<(String, String), u32>>);
 

@@ -34,6 +34,7 @@ fn class(error: &CallError) -> &'static str {
         CallError::Refused { .. } => "refused",
         CallError::TooLong { .. } => "long",
         CallError::Unauthorised { .. } => "auth",
+        CallError::Rejected { .. } => "rejected",
         CallError::Fatal { .. } => "fatal",
     }
 }
@@ -46,13 +47,14 @@ fn said(error: &CallError) -> String {
 fn every_status_has_its_class() {
     let plain = r#"{"error":{"message":"no"}}"#;
     for (status, expected) in [
-        (400, "fatal"),
+        (400, "rejected"),
         (401, "auth"),
         (402, "fatal"),
         (403, "auth"),
         (404, "fatal"),
         (408, "transient"),
-        (422, "fatal"),
+        (413, "rejected"),
+        (422, "rejected"),
         (425, "transient"),
         (429, "rate"),
         (500, "transient"),
@@ -108,6 +110,12 @@ fn the_body_can_say_more_than_the_status() {
             r#"{"error":{"code":"content_filter","message":"x"}}"#,
             "refused",
         ),
+        (400, r#"{"error":{"message":"Model Not Exist"}}"#, "fatal"),
+        (
+            400,
+            r#"{"error":{"message":"tiny/one is not a valid model ID"}}"#,
+            "fatal",
+        ),
     ] {
         assert_eq!(class(&classify(status, body)), expected, "{status} {body}");
     }
@@ -116,7 +124,7 @@ fn the_body_can_say_more_than_the_status() {
 #[test]
 fn messages_are_capped() {
     let body = format!(r#"{{"error":{{"message":"{}"}}}}"#, "日".repeat(5000));
-    let CallError::Fatal { message } = classify(400, &body) else {
+    let CallError::Fatal { message } = classify(404, &body) else {
         panic!("not fatal");
     };
     assert_eq!(message.chars().count(), 2000);

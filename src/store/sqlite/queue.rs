@@ -207,6 +207,15 @@ pub(super) async fn new_part(
     Ok(id.map(PartId))
 }
 
+/// The Observer was shown some of a job's messages once more.
+pub(super) async fn shown_again(
+    conn: &mut SqliteConnection,
+    held: Held,
+    tokens: u32,
+) -> Answer<()> {
+    charge(conn, &held.scope, tokens.min(held.shows), held.to).await
+}
+
 pub(super) async fn renew(conn: &mut SqliteConnection, held: Held, until_ms: i64) -> Answer<bool> {
     let done = query(sql::RENEW)
         .bind(held.scope.tenant.as_slice())
@@ -220,9 +229,10 @@ pub(super) async fn renew(conn: &mut SqliteConnection, held: Held, until_ms: i64
 }
 
 pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Release) -> Answer<()> {
-    let (due_ms, empty) = match how {
-        Release::RetryAt(at_ms) => (at_ms, 0_i64),
-        Release::EmptyRetryAt(at_ms) => (at_ms, 1),
+    let (due_ms, counts, shows) = match how {
+        Release::RetryAt(at_ms) => (at_ms, false, false),
+        Release::EmptyRetryAt(at_ms) => (at_ms, true, true),
+        Release::RejectedRetryAt(at_ms) => (at_ms, true, false),
         Release::Abandon => {
             end(conn, sql::ABANDON, &held).await?;
             return Ok(());
@@ -238,10 +248,10 @@ pub(super) async fn release(conn: &mut SqliteConnection, held: Held, how: Releas
         .bind(held.id)
         .bind(held.fence)
         .bind(due_ms)
-        .bind(empty)
+        .bind(i64::from(counts))
         .execute(&mut *conn)
         .await?;
-    if done.rows_affected() == 1 && empty == 1 {
+    if done.rows_affected() == 1 && shows {
         charge(conn, &held.scope, held.shows, held.to).await?;
     }
     Ok(())

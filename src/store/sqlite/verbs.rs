@@ -162,6 +162,14 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn shown_again(&self, job: &Job, tokens: u32) -> Answer<()> {
+        let held = queue::Held::of(job);
+        self.write("store shown again", move |conn| {
+            Box::pin(queue::shown_again(conn, held, tokens))
+        })
+        .await
+    }
+
     async fn release(&self, job: &Job, how: Release) -> Answer<()> {
         let held = queue::Held::of(job);
         self.write("store release", move |conn| {
