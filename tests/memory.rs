@@ -35,6 +35,8 @@ mod idle;
 mod important;
 #[path = "memory/ladder.rs"]
 mod ladder;
+#[path = "memory/late.rs"]
+mod late;
 #[path = "memory/modes.rs"]
 mod modes;
 #[path = "memory/no_trace.rs"]

@@ -94,6 +94,10 @@ pub struct AuditRecord {
     /// Tokens of what it tells of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_tokens: Option<u32>,
+    /// What an answer of status 200 says instead of an answer: `too_long`, or `error` for any other
+    /// error. Such a request counts as refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Cow<'static, str>>,
 }
 
 impl AuditRecord {
@@ -133,6 +137,7 @@ impl AuditRecord {
             thread_by: None,
             others: None,
             others_tokens: None,
+            error: None,
         }
     }
 

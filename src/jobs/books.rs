@@ -34,12 +34,15 @@ impl Spent {
 /// Owners whose costs wait at most; with one more the others' are forgotten.
 const OWING: usize = 256;
 
-/// What calls cost for requests that no upstream had accepted yet: their last link, the cost, and when.
+/// A cost, the last link of the request it was for, and when.
+type Due = (Link, Cost, i64);
+
+/// What calls cost for requests that no upstream had accepted yet.
 #[derive(Debug, Default)]
-pub(crate) struct Owed(Mutex<HashMap<Scope, Vec<(Link, Cost, i64)>>>);
+pub(crate) struct Owed(Mutex<HashMap<Scope, Vec<Due>>>);
 
 impl Owed {
-    fn held(&self) -> MutexGuard<'_, HashMap<Scope, Vec<(Link, Cost, i64)>>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<Scope, Vec<Due>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

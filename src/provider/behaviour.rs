@@ -54,6 +54,9 @@ pub struct Behaviour {
     pub no_done: bool,
     /// Send the usage chunk although it was not asked for.
     pub unasked_usage: bool,
+    /// Say what is wrong with a request that asks for a stream in the first event of one, under status
+    /// 200.
+    pub refuse_in_stream: bool,
     /// Compress the answer with gzip, flushed at every event.
     pub gzip: bool,
     /// Further headers of the answer, such as `x-ratelimit-remaining-requests`.

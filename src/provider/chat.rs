@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use http::response::Builder;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
@@ -65,6 +66,16 @@ impl Call {
         match self.judge(&received, &credential) {
             Ok((accepted, measured)) => {
                 self.complete(&accepted, measured, received.part, &behaviour, watch)
+            }
+            Err(refusal) if behaviour.refuse_in_stream && received.asks_for_stream() => {
+                let events = sending::encode(&[refusal.body()], &behaviour);
+                watch.note(|entry| entry.verdict = Verdict::Refused(refusal));
+                Ok(self.send(
+                    event_stream(Response::builder())?,
+                    events,
+                    &behaviour,
+                    watch,
+                ))
             }
             Err(refusal) => {
                 let response = error_response(&refusal);
@@ -148,11 +159,7 @@ impl Call {
         }
         let usage = accepted.include_usage || behaviour.unasked_usage;
         let chunks = answer.chunks(behaviour.delta_chars, usage);
-        let response = response
-            .header(CONTENT_TYPE, "text/event-stream; charset=utf-8")
-            .header("cache-control", "no-cache")
-            .body(())
-            .map_err(io::Error::other)?;
+        let response = event_stream(response)?;
         Ok(self.send(
             response,
             sending::encode(&chunks, behaviour),
@@ -214,6 +221,11 @@ impl Call {
 }
 
 impl Received {
+    fn asks_for_stream(&self) -> bool {
+        let request = self.parsed.as_ref();
+        request.is_some_and(|request| request.get("stream") == Some(&Value::Bool(true)))
+    }
+
     fn describe(&self, entry: &mut Recorded) {
         entry.part = self.part;
         let Some(request) = &self.parsed else { return };
@@ -226,6 +238,14 @@ impl Received {
             .and_then(Value::as_array)
             .map_or(0, Vec::len);
     }
+}
+
+fn event_stream(response: Builder) -> io::Result<Response<()>> {
+    response
+        .header(CONTENT_TYPE, "text/event-stream; charset=utf-8")
+        .header("cache-control", "no-cache")
+        .body(())
+        .map_err(io::Error::other)
 }
 
 fn error_response(refusal: &Refusal) -> Response<()> {

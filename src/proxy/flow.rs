@@ -20,7 +20,7 @@ const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 /// # Errors
 /// Whatever keeps the upstream's answer from being the client's.
 pub(super) async fn handle(
-    proxy: &Proxy,
+    proxy: &Arc<Proxy>,
     request: Request<Incoming>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let (parts, body) = request.into_parts();

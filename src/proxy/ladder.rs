@@ -14,17 +14,16 @@ use super::choose::{Choice, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
+use super::opening::{self, Said};
 use super::overflow::Steps;
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::llm::BorrowedRoute;
-use crate::store::Used;
 use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
 
 /// The upstream's answer and what it is the answer to.
 pub(super) struct Sent {
     pub(super) response: Response<ProxyBody>,
-    pub(super) used: Used,
-    pub(super) asked_usage: bool,
+    pub(super) choice: Choice,
 }
 
 /// A refused request.
@@ -52,10 +51,18 @@ pub(super) async fn send(
     match read.kind {
         Some(RefusalKind::TooLong) => {
             let refused = Refused {
-                choice,
+                choice: choice.clone(),
                 excess: read.excess,
             };
-            shorten(proxy, memory, parts, asked, first, refused, line).await
+            let mut tell = |choice: &Choice| line.chosen(choice);
+            let form = Form::Answer;
+            let shorter = shorten(proxy, memory, parts, asked, refused, form, &mut tell).await;
+            // Else the client hears that its own prompt is too long, which is something it can act
+            // on; not what is wrong with words it never wrote.
+            Ok(shorter.map_or_else(
+                || choice.sent(first),
+                |(shorter, response)| shorter.sent(response),
+            ))
         }
         kind => {
             let Some(again) = again(memory, asked, &choice, kind.as_ref()).await else {
@@ -154,40 +161,84 @@ pub(super) fn conclude(
     }
 }
 
-/// What is too long, shorter with every step, until it is taken or nothing is left to do. Then the
-/// client hears that its own prompt is too long, which is something it can act on; not what is wrong
-/// with words it never wrote.
-async fn shorten(
+/// As what the answer goes on to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As whatever it is.
+    Answer,
+    /// As the rest of a stream whose head has gone: only another stream is of use.
+    Stream,
+}
+
+/// What is too long, shorter with every step, until it is taken or nothing is left to do: what was
+/// taken and its answer. `tell` is told of whatever goes out, and at last of what went out first where
+/// nothing helped.
+pub(super) async fn shorten(
     proxy: &Proxy,
     memory: &Memory,
     parts: &Parts,
     asked: &Asked,
-    first: Response<ProxyBody>,
     refused: Refused,
-    line: &mut Line,
-) -> Result<Sent, ProxyError> {
+    form: Form,
+    tell: &mut (dyn FnMut(&Choice) + Send),
+) -> Option<(Choice, Response<ProxyBody>)> {
     let Refused { choice, mut excess } = refused;
+    let asks_usage = choice.asks_usage;
     let way = || lend::way_of(proxy, parts);
     let mut shortening = Shortening::begin(memory, asked, &way, choice);
     while let Some(again) = shortening.next(excess).await {
-        line.chosen(&again);
+        if form == Form::Stream && again.asks_usage != asks_usage {
+            // What is taken out of the stream was settled with its head.
+            break;
+        }
+        tell(&again);
         let Ok(answer) = once(proxy, parts, &again).await else {
             break;
         };
-        if !may_refuse(answer.status().as_u16()) {
-            return Ok(again.sent(answer));
-        }
-        let (answer, read) = examine(answer).await;
-        excess = read.excess;
-        match read.kind {
-            Some(RefusalKind::TooLong) => {}
-            Some(_) => break,
-            None => return Ok(again.sent(answer)),
+        let (answer, came) = came(answer, form).await;
+        match came {
+            Came::Taken => return Some((again, answer)),
+            Came::TooLong(more) => excess = more,
+            Came::Otherwise => break,
         }
     }
-    let whole = shortening.give_up();
-    line.chosen(&whole);
-    Ok(whole.sent(first))
+    tell(&shortening.give_up());
+    None
+}
+
+/// What came of a shorter request.
+enum Came {
+    /// An answer for the client.
+    Taken,
+    /// It is still too long.
+    TooLong(Option<Excess>),
+    /// Something that is of no use to a client that asked for something else.
+    Otherwise,
+}
+
+async fn came(answer: Response<ProxyBody>, form: Form) -> (Response<ProxyBody>, Came) {
+    if may_refuse(answer.status().as_u16()) {
+        let (answer, read) = examine(answer).await;
+        let came = match read.kind {
+            Some(RefusalKind::TooLong) => Came::TooLong(read.excess),
+            None if form == Form::Answer => Came::Taken,
+            Some(_) | None => Came::Otherwise,
+        };
+        return (answer, came);
+    }
+    match form {
+        Form::Answer => (answer, Came::Taken),
+        Form::Stream if !opening::can_look(&answer) => (answer, Came::Otherwise),
+        Form::Stream => {
+            let (answer, said) = opening::look(answer).await;
+            let came = match said {
+                Said::Answer => Came::Taken,
+                Said::TooLong(excess) => Came::TooLong(excess),
+                Said::Error => Came::Otherwise,
+            };
+            (answer, came)
+        }
+    }
 }
 
 /// `again`, which is to go out in the place of `refused`; or what an equal request has gone out with
@@ -206,11 +257,10 @@ async fn agree(memory: &Memory, asked: &Asked, refused: &Choice, again: Choice) 
 }
 
 impl Choice {
-    fn sent(&self, response: Response<ProxyBody>) -> Sent {
+    fn sent(self, response: Response<ProxyBody>) -> Sent {
         Sent {
             response,
-            used: self.used().clone(),
-            asked_usage: self.asks_usage,
+            choice: self,
         }
     }
 }

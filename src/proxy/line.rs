@@ -142,6 +142,11 @@ impl Line {
         self.record.status = Some(status.as_u16());
     }
 
+    /// What the answer says in spite of its status.
+    pub(super) fn error(&mut self, error: Option<&'static str>) {
+        self.record.error = error.map(Into::into);
+    }
+
     pub(super) fn failed(&mut self, error: &ProxyError) {
         self.record.status = Some(respond::status(error).as_u16());
         self.record.ended = match error.side() {

@@ -8,24 +8,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Response, header};
+use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
 use super::body::{self, Idle, ProxyBody};
-use super::choose::{Choice, choose};
+use super::choose::{Choice, Settled, choose};
 use super::decode::Encoding;
 use super::identify::{Off, identify, thread};
 use super::ladder;
+use super::late::{Late, Outcome};
 use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
-use super::tee::{TeeSpec, tee};
+use super::opening;
+use super::tee::{Observed, TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend, others};
 use crate::history::{History, Mark, Scope};
 use crate::jobs::Exchange;
 use crate::memory::place::OPENING;
+use crate::store::Used;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// read body → parse → identify → select → splice → forward → stream back, tee.
@@ -33,7 +36,7 @@ use crate::wire::chat::{self, NotParsed, Parsed};
 /// # Errors
 /// Whatever keeps the upstream's answer from being the client's; never anything of memory.
 pub(super) async fn handle(
-    proxy: &Proxy,
+    proxy: &Arc<Proxy>,
     memory: &Arc<Memory>,
     parts: Parts,
     body: Incoming,
@@ -55,13 +58,55 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| line.failed(error))?;
     line.answered(sent.response.status());
-    if sent.response.status().is_success()
-        && let Some(settled) = &settled
+    let way = lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
+    let taken = Taken {
+        used: sent.choice.used().clone(),
+        asks_usage: sent.choice.asks_usage,
+        asked: asked.map(Arc::new),
+        outcome: Outcome::default(),
+        way,
+    };
+    let response = listen(proxy, memory, parts, sent, settled, &taken);
+    Ok(stream_back(proxy, memory, response, taken, line, abort))
+}
+
+/// A request whose answer has begun.
+struct Taken {
+    asked: Option<Arc<Asked>>,
+    used: Used,
+    asks_usage: bool,
+    outcome: Outcome,
+    way: Option<[u8; 32]>,
+}
+
+/// The answer. Where its beginning can be looked at, what that says decides whether the request was
+/// taken; else its status does.
+fn listen(
+    proxy: &Arc<Proxy>,
+    memory: &Arc<Memory>,
+    parts: Parts,
+    sent: ladder::Sent,
+    settled: Option<Settled>,
+    taken: &Taken,
+) -> Response<ProxyBody> {
+    if let Some(asked) = &taken.asked
+        && opening::can_look(&sent.response)
     {
+        let late = Late {
+            proxy: Arc::clone(proxy),
+            memory: Arc::clone(memory),
+            asked: Arc::clone(asked),
+            choice: sent.choice,
+            outcome: taken.outcome.clone(),
+            settled,
+            parts,
+        };
+        return late.listen(sent.response);
+    }
+    if let Some(settled) = settled.filter(|_| sent.response.status().is_success()) {
         settled.accept();
     }
-    let way = lend::after_head(memory, &parts, asked.as_ref(), proxy, &sent.response);
-    Ok(stream_back(proxy, memory, asked, way, sent, line, abort))
+    sent.response
 }
 
 /// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
@@ -195,17 +240,16 @@ async fn parse(received: &Bytes, scope: &Scope) -> Result<(Parsed, History), Not
 fn stream_back(
     proxy: &Proxy,
     memory: &Arc<Memory>,
-    asked: Option<Asked>,
-    way: Option<[u8; 32]>,
-    sent: ladder::Sent,
+    response: Response<ProxyBody>,
+    taken: Taken,
     line: Line,
     abort: Abort,
 ) -> Response<ProxyBody> {
-    let (mut parts, body) = sent.response.into_parts();
+    let (mut parts, body) = response.into_parts();
     let spec = TeeSpec {
-        streaming: is_event_stream(&parts.headers),
+        streaming: opening::is_event_stream(&parts.headers),
         encoding: Encoding::of(parts.headers.get(header::CONTENT_ENCODING)),
-        filter_usage: sent.asked_usage,
+        filter_usage: taken.asks_usage,
     };
     parts.version = http::Version::HTTP_11;
     parts.headers = headers::towards_client(parts.headers);
@@ -221,54 +265,61 @@ fn stream_back(
     let status = parts.status;
     let (body, observed) = tee(body, spec, &proxy.tasks);
     let memory = Arc::clone(memory);
-    let used = sent.used;
     let unfinished = Unfinished::of(&memory);
     // The drain waits until what was answered is audited and handed over.
     let hold = proxy.tasks.hold();
-    let mut line = line;
     proxy.tasks.spawn("exchange", async move {
         let _hold = (hold, unfinished);
-        let Ok(observed) = observed.await else {
-            return;
-        };
-        let (at_ms, answered_ms) = (line.came_ms(), jiff::Timestamp::now().as_millisecond());
-        if let Some(asked) = &asked {
-            line.zone(&asked.identity);
-        }
-        let accepted =
-            status.is_success() && observed.saw_done && !observed.refusal && !observed.error;
-        line.ended(&observed);
-        if let (true, Some(asked)) = (accepted, asked) {
-            if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
-                memory.manners.usage_accepted();
-            }
-            if spec.filter_usage && observed.usage.is_some() {
-                memory.manners.reported_usage(&asked.model);
-            }
-            let answer = observed
-                .words
-                .filter(|words| SUMMARY.contains(&words.len()))
-                .map(|words| Mark::of_text(&asked.history.root(), &words));
-            if asked.writes {
-                memory.jobs.intake().offer(Exchange {
-                    answer,
-                    answered_ms,
-                    ..asked.exchange(used, way, at_ms)
-                });
-            }
+        if let Ok(observed) = observed.await {
+            ended(&memory, taken, line, status, observed);
         }
     });
     Response::from_parts(parts, abort.watch(body).boxed_unsync())
 }
 
-fn is_event_stream(headers: &http::HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| {
-            value
-                .trim_start()
-                .to_ascii_lowercase()
-                .starts_with("text/event-stream")
-        })
+/// The answer has ended: what is left of it.
+fn ended(
+    memory: &Memory,
+    mut taken: Taken,
+    mut line: Line,
+    status: StatusCode,
+    observed: Observed,
+) {
+    let (at_ms, answered_ms) = (line.came_ms(), jiff::Timestamp::now().as_millisecond());
+    if let Some(asked) = &taken.asked {
+        line.zone(&asked.identity);
+    }
+    let became = taken.outcome.take();
+    if let Some(sent) = &became.sent {
+        line.chosen(sent);
+        taken.used = sent.used().clone();
+    }
+    let failed = became.failed.or(observed.error.then_some("error"));
+    if status.is_success() {
+        line.error(failed);
+    }
+    line.ended(&observed);
+    let accepted =
+        status.is_success() && failed.is_none() && observed.saw_done && !observed.refusal;
+    let Some(asked) = taken.asked.filter(|_| accepted) else {
+        return;
+    };
+    if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
+        memory.manners.usage_accepted();
+    }
+    if taken.asks_usage && observed.usage.is_some() {
+        memory.manners.reported_usage(&asked.model);
+    }
+    let answer = observed
+        .words
+        .filter(|words| SUMMARY.contains(&words.len()))
+        .map(|words| Mark::of_text(&asked.history.root(), &words));
+    if asked.writes {
+        let asked = Arc::unwrap_or_clone(asked);
+        memory.jobs.intake().offer(Exchange {
+            answer,
+            answered_ms,
+            ..asked.exchange(taken.used, taken.way, at_ms)
+        });
+    }
 }

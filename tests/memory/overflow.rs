@@ -302,7 +302,7 @@ async fn observing() -> Rig {
     rig
 }
 
-fn observers(rig: &Rig) -> usize {
+pub fn observers(rig: &Rig) -> usize {
     rig.provider.record_of(Part::Observer).len()
 }
 

@@ -338,7 +338,7 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
         }),
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Observer, rejected);
+    rig.provider.next(Part::Observer, 6, &rejected);
     let mut turn = 0;
     let waiting = "SELECT count(*) FROM jobs WHERE empty_answers > 0 AND leased = 0";
     while rig.number(waiting).await == 0 {
@@ -369,7 +369,6 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
                      - (SELECT coalesce(sum(message_tokens), 0) FROM jobs)
                      - (SELECT coalesce(sum(message_tokens), 0) FROM parts)";
     assert_eq!(rig.number(more).await, 0, "nobody was shown it again");
-    rig.provider.behave(Part::Observer, Behaviour::default());
     let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
     assert_eq!(answer.memory(), "active");
     for (count, expected) in [

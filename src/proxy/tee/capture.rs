@@ -172,7 +172,9 @@ impl Summary {
         if let Some(later) = Usage::in_answer(answer) {
             self.usage.get_or_insert_default().update(later);
         }
-        self.error |= answer.get("error").is_some_and(|error| !error.is_null());
+        // vLLM's errors are objects of this name, with what went wrong beside it.
+        self.error |= answer.get("error").is_some_and(|error| !error.is_null())
+            || answer.get("object").is_some_and(|object| object == "error");
         let choices = answer.get("choices").and_then(Value::as_array);
         for (place, choice) in choices.into_iter().flatten().enumerate() {
             let index = choice.get("index").and_then(Value::as_u64);

@@ -1,0 +1,94 @@
+//! A request that does not fit its model, and is told so inside the stream of an answer of status 200.
+
+use diarist::provider::{Behaviour, Options, Part};
+use serde_json::json;
+
+use crate::overflow::observers;
+use crate::rig::Rig;
+use crate::tools::Talk;
+
+/// Says what is too long in the first event of a stream, under status 200.
+fn inside(comments: bool) -> Behaviour {
+    Behaviour {
+        refuse_in_stream: true,
+        comments,
+        ..Behaviour::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits() {
+    for (overflow, rung) in [("trim", "trimmed"), ("observe", "awaited")] {
+        let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", overflow)]).await;
+        rig.provider.rules(|rules| rules.window = Some(8_000));
+        rig.provider.behave(Part::Actor, inside(overflow == "trim"));
+        let talk = Talk::new("ada");
+        let answer = rig.send(&talk.streamed(24)).await;
+        assert_eq!(answer.status, 200);
+        // The head was written when nobody knew.
+        assert_eq!(answer.memory(), "watching");
+        let text = answer.text();
+        assert!(!text.contains("error"), "{text}");
+        assert_eq!(text.matches("data: [DONE]").count(), 1, "{text}");
+        assert_eq!(rig.got().len(), 2);
+        let line = rig.audited(1).await.pop().unwrap();
+        assert_eq!(
+            (&line["rung"], &line["status"]),
+            (&json!(rung), &json!(200))
+        );
+        assert!(line["error"].is_null() && line["memory"] == "active");
+        // Whoever asks again is answered at once, also by a process that was not there.
+        let sent = rig.last().body.clone();
+        rig.quiet().await;
+        for _ in 0..2 {
+            let before = rig.got().len();
+            let answer = rig.send(&talk.streamed(24)).await;
+            assert!(answer.text().contains("[DONE]"));
+            assert_eq!((rig.got().len(), &rig.last().body), (before + 1, &sent));
+            rig.quiet().await;
+            rig.restart().await;
+        }
+    }
+}
+
+/// The free rung, for whoever chose nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_observed_already_helps_inside_a_stream_as_well() {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=12).await;
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    rig.provider.behave(Part::Actor, inside(false));
+    let (asked, before) = (observers(&rig), rig.got().len());
+    let answer = rig.send(&talk.streamed(13)).await;
+    assert!(answer.text().contains("[DONE]") && !answer.text().contains("error"));
+    assert_eq!((observers(&rig), rig.got().len()), (asked, before + 2));
+    let line = rig.audited(13).await.pop().unwrap();
+    assert_eq!(line["rung"], "observed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_inside_a_stream_that_nothing_helps_against_leaves_no_trace() {
+    let rig = Rig::with(Options::default(), &[]).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    rig.provider.behave(Part::Actor, inside(false));
+    let talk = Talk::new("ada");
+    for round in 0..2 {
+        let answer = rig.send(&talk.streamed(24)).await;
+        assert_eq!((answer.status, answer.memory()), (200, "watching"));
+        let text = answer.text();
+        assert!(text.contains("context_length_exceeded"), "{text}");
+        assert!(text.ends_with("data: [DONE]\n\n"), "as it came: {text}");
+        assert_eq!(rig.got().len(), round + 1, "nothing else is tried");
+        rig.quiet().await;
+        assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 0);
+        assert_eq!(rig.number("SELECT count(*) FROM requests").await, 0);
+    }
+    let line = rig.audited(2).await.pop().unwrap();
+    assert_eq!(line["error"], "too_long");
+}
