@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::idle::zone_name;
 use super::intake::{Exchange, Waiting};
 use super::names;
 use super::prepare::{Occasion, Prepared, draft, load, prepare};
@@ -188,6 +189,7 @@ impl Recorder {
             way: exchange.way,
             at_ms: exchange.at_ms,
             timer: newest.then(|| self.timer(exchange)).flatten(),
+            zone: exchange.zone.as_ref().and_then(zone_name),
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
@@ -216,9 +218,11 @@ impl Recorder {
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let recall = &self.shop.recall;
         recall.follow(scope, history, &record.new_nodes, recorded, &record.traces);
-        if !record.new_nodes.is_empty() {
+        if record.new_nodes.is_empty() {
+            recall.again(scope, tip, &exchange.model, used);
+        } else {
             track.nodes.extend(record.new_nodes);
-            let (recall, model) = (&self.shop.recall, &exchange.model);
+            let model = &exchange.model;
             recall.complete(scope, tip, model, used, &track.snapshots);
         }
         Ok(track)
@@ -268,7 +272,8 @@ impl Recorder {
         };
         let recall = &self.shop.recall;
         recall.insert(&track.scope, snapshot);
-        recall.renumber(&track.scope, record.tip, &record.used, used.clone());
+        let asking = (record.tip, record.model.as_str());
+        recall.renumber(&track.scope, asking, &record.used, used.clone());
         Ok((lineage, used))
     }
 

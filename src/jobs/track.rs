@@ -63,7 +63,10 @@ impl Track {
             stale: false,
             model: String::new(),
             answered_ms: None,
-            zone: None,
+            zone: known
+                .zone
+                .as_deref()
+                .and_then(|zone| TimeZone::get(zone).ok()),
             way: None,
             steered: None,
             nodes: known.nodes,

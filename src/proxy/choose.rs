@@ -280,6 +280,7 @@ pub(super) struct Settled {
     recall: Arc<Recall>,
     scope: Scope,
     tip: Link,
+    model: String,
     accepted: AtomicBool,
 }
 
@@ -293,7 +294,8 @@ impl Settled {
 impl Drop for Settled {
     fn drop(&mut self) {
         let accepted = self.accepted.load(Ordering::Relaxed);
-        self.recall.release(&self.scope, self.tip, accepted);
+        let (recall, model) = (&self.recall, &self.model);
+        recall.release(&self.scope, self.tip, model, accepted);
     }
 }
 
@@ -304,13 +306,9 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
     let picked = pick(memory, asked, lookup).await;
     let (selection, rung) = (picked.selection, picked.rung);
     let observed = selection.cut();
-    let carried = lookup.trim_for(&asked.model);
-    let trimmed_before = lookup.before.as_ref().and_then(|before| before.trimmed);
-    // What did not fit one model may fit another, which is then no repetition.
-    let anew = trimmed_before.is_some() && carried.is_none();
     let trim = match &lookup.before {
-        Some(_) => trimmed_before.filter(|_| !anew),
-        None => carried,
+        Some(before) => before.trimmed,
+        None => lookup.trim_for(&asked.model),
     };
     // A client that drops messages by itself is left to do so.
     let trim = trim.filter(|trim| trim.to_count > observed && trim.fits(&asked.history));
@@ -339,7 +337,7 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
     let asks_usage = asks_usage(memory, asked, lookup.before.as_ref());
     let choice = Choice::of(asked, block, asks_usage, why, rung);
     // What only a failing store kept from a request must not be held against its repetition.
-    if picked.certain && !anew {
+    if picked.certain {
         settle(memory, asked, choice, lookup.before.is_some()).await
     } else {
         (choice, None)
@@ -468,6 +466,7 @@ async fn settle(
         recall: Arc::clone(&memory.recall),
         scope: scope.clone(),
         tip,
+        model: asked.model.clone(),
         accepted: AtomicBool::new(false),
     };
     let choice = if used == *mine.used() {

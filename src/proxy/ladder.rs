@@ -138,7 +138,7 @@ impl<'a> Shortening<'a> {
         if let Some(tip) = self.asked.history.tip() {
             let (scope, last) = (&self.asked.identity.scope, self.last.used());
             let (recall, whole) = (&self.memory.recall, self.whole.used().clone());
-            recall.agree(scope, tip, last, whole);
+            recall.agree(scope, (tip, &self.asked.model), last, whole);
         }
         self.whole
     }
@@ -248,7 +248,8 @@ async fn agree(memory: &Memory, asked: &Asked, refused: &Choice, again: Choice) 
         return again;
     };
     let (was, now) = (refused.used(), again.used().clone());
-    let agreed = memory.recall.agree(&asked.identity.scope, tip, was, now);
+    let asking = (tip, asked.model.as_str());
+    let agreed = memory.recall.agree(&asked.identity.scope, asking, was, now);
     if agreed == *again.used() || agreed == *was {
         return again;
     }

@@ -1,9 +1,9 @@
 //! The beginning of a stream: some providers answer 200 and say in the first event that the prompt does
 //! not fit.
 //!
-//! The head has gone on by then and nothing is held that a client could use: comments pass at once, and
-//! the first event only waits until it is complete, which takes what the upstream takes to write it. A
-//! long one passes as it comes. Decides what that event says, never what is done about it: that is
+//! The head has gone on by then, comments pass at once, and so does whatever does not begin as an error
+//! does. What does is held until the event is complete, which takes what the upstream takes to write it;
+//! a long one passes as it comes. Decides what that event says, never what is done about it: that is
 //! [`super::late`]'s. Called by `remember` and the ladder.
 
 use std::collections::VecDeque;
@@ -21,6 +21,12 @@ use crate::wire::usage::{Excess, RefusalKind, excess, refusal};
 
 /// An error is a few hundred bytes; an event longer than this is none and is not held.
 const HELD: usize = 16 * 1024;
+
+/// What an error begins with, as far as providers were seen to write one into a stream. An answer's
+/// first key is its id nearly everywhere.
+const ERROR_KEYS: [&str; 7] = [
+    "error", "object", "message", "type", "code", "status", "detail",
+];
 
 /// What a stream begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +66,8 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
 struct Opening {
     ends: BlockEnds,
     reader: EventReader,
-    held: usize,
+    /// The event that is not complete yet.
+    pending: Vec<u8>,
 }
 
 /// What is to become of the bytes that came.
@@ -79,7 +86,7 @@ impl Opening {
         Self {
             ends: BlockEnds::new(),
             reader: EventReader::default(),
-            held: 0,
+            pending: Vec::new(),
         }
     }
 
@@ -92,22 +99,41 @@ impl Opening {
             return Verdict::Said(said);
         }
         let mut rest = data;
-        let mut ended = false;
         while let Some(end) = self.ends.next_end(rest) {
             rest = &rest[end..];
-            ended = true;
+            self.pending.clear();
         }
-        self.held = if ended {
-            rest.len()
-        } else {
-            self.held + rest.len()
-        };
-        match self.held {
-            0 => Verdict::Pass,
-            held if held > HELD => Verdict::Said(Said::Answer),
-            _ => Verdict::Hold,
+        if self.pending.len() + rest.len() > HELD {
+            return Verdict::Said(Said::Answer);
+        }
+        self.pending.extend_from_slice(rest);
+        match self.pending.is_empty() {
+            true => Verdict::Pass,
+            false if may_be_error(&self.pending) => Verdict::Hold,
+            false => Verdict::Said(Said::Answer),
         }
     }
+}
+
+/// Whether an event that begins with this may become an error.
+fn may_be_error(begun: &[u8]) -> bool {
+    let begun = begun.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begun);
+    let mut lines = begun.split(|byte| matches!(byte, b'\n' | b'\r'));
+    let Some(data) = lines.find_map(|line| line.strip_prefix(b"data:")) else {
+        return true;
+    };
+    let Some(object) = data.trim_ascii_start().strip_prefix(b"{") else {
+        return data.trim_ascii().is_empty();
+    };
+    let Some(key) = object.trim_ascii_start().strip_prefix(b"\"") else {
+        return object.trim_ascii().is_empty();
+    };
+    let mut parts = key.splitn(2, |byte| *byte == b'"');
+    let (key, whole) = (parts.next().unwrap_or_default(), parts.next().is_some());
+    ERROR_KEYS.iter().any(|known| {
+        let known = known.as_bytes();
+        known == key || !whole && known.starts_with(key)
+    })
 }
 
 /// What the data of an event says. Never takes the words of an answer for those of an error.
@@ -116,12 +142,8 @@ fn said(event: &str) -> Said {
         return Said::Answer;
     };
     let has = |key: &str| event_object.get(key).is_some_and(|value| !value.is_null());
-    let answers = event_object
-        .get("choices")
-        .and_then(Value::as_array)
-        .is_some_and(|choices| !choices.is_empty());
     let fails = has("error") || event_object.get("object").is_some_and(|it| it == "error");
-    if answers || !fails {
+    if !fails || says_something(&event_object) {
         return Said::Answer;
     }
     // As the same words would be read under the status they belong to.
@@ -129,6 +151,21 @@ fn said(event: &str) -> Said {
         Some(RefusalKind::TooLong) => Said::TooLong(excess(event.as_bytes())),
         _ => Said::Error,
     }
+}
+
+/// Whether a chunk carries words of the model, or calls.
+fn says_something(chunk: &serde_json::Map<String, Value>) -> bool {
+    let choices = chunk.get("choices").and_then(Value::as_array);
+    let said = |value: &Value| match value {
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    choices.into_iter().flatten().any(|choice| {
+        let delta = choice.get("delta").and_then(Value::as_object);
+        let mut fields = delta.into_iter().flatten();
+        fields.any(|(key, value)| key != "role" && said(value))
+    })
 }
 
 type Frames = VecDeque<Result<Frame<Bytes>, BoxError>>;

@@ -116,7 +116,9 @@ impl<'a> Steps<'a> {
     async fn alike(&self, refused: &Choice) -> Option<Choice> {
         let (memory, asked) = (self.memory, self.asked);
         let tip = asked.history.tip()?;
-        let settled = memory.recall.settled(&asked.identity.scope, tip)?;
+        let settled = memory
+            .recall
+            .settled(&asked.identity.scope, tip, &asked.model)?;
         if settled == *refused.used() {
             return None;
         }
@@ -133,7 +135,7 @@ impl<'a> Steps<'a> {
         let (memory, asked) = (self.memory, self.asked);
         let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
         // Of equal requests one has its history observed; the others wait for what comes of it.
-        let turn = memory.rescuing.of(scope, tip);
+        let turn = memory.rescuing.of(scope, tip, &asked.model);
         let _turn = turn.lock().await;
         if let Some(alike) = self.alike(&refused.choice).await {
             return Some(alike);
@@ -165,7 +167,7 @@ impl<'a> Steps<'a> {
         let choice = self.choice(Some(block), &refused.choice, Rung::Awaited);
         let (was, now) = (refused.choice.used(), choice.used().clone());
         // Before the turn ends, so that the next one finds it.
-        memory.recall.agree(scope, tip, was, now);
+        memory.recall.agree(scope, (tip, &asked.model), was, now);
         Some(choice)
     }
 
@@ -273,18 +275,20 @@ fn weigh(parsed: &Parsed, sent: &[Option<usize>], model: &str) -> Vec<u32> {
     sent.iter().map(weigh).collect()
 }
 
-/// Requests by owner and tip, each with the turn that its equals take one after the other.
+/// Requests by owner, tip and model, each with the turn that its equals take one after the other.
 #[derive(Debug, Default)]
 pub struct Turns(Mutex<HashMap<Asking, Weak<Turn>>>);
 
-type Asking = ([u8; 32], Link);
+type Asking = ([u8; 32], Link, String);
 type Turn = tokio::sync::Mutex<()>;
 
 impl Turns {
-    fn of(&self, scope: &Scope, tip: Link) -> Arc<Turn> {
+    fn of(&self, scope: &Scope, tip: Link, model: &str) -> Arc<Turn> {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = turns.entry((scope.tenant, tip)).or_default();
+        let turn = turns
+            .entry((scope.tenant, tip, model.to_owned()))
+            .or_default();
         turn.upgrade().unwrap_or_else(|| {
             let new = Arc::default();
             *turn = Arc::downgrade(&new);

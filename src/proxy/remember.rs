@@ -166,7 +166,9 @@ pub(super) async fn read(
         return None;
     }
     let answers = || answers(&parsed, &history);
-    let looked = memory.recall.look(&identity.scope, &history, answers);
+    let looked = memory
+        .recall
+        .look(&identity.scope, &history, &model, answers);
     let (mut lookup, seen) = looked.await;
     let history = seen
         .as_ref()

@@ -143,13 +143,14 @@ impl Recall {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of what `client` sent, and where it stands. Never longer than [`PATIENCE`], never
+    /// What is known of what `client` sent to ask `model`, and where it stands. Never longer than [`PATIENCE`], never
     /// an error. `answers` are marks of texts among its first messages (see [`Probes`]); they are only
     /// asked for where its chain is not known.
     pub async fn look(
         &self,
         scope: &Scope,
         client: &Arc<History>,
+        model: &str,
         answers: impl FnOnce() -> Vec<(Mark, usize)> + Send,
     ) -> (Lookup, Option<Sighting>) {
         let place = self.known().place(scope, client);
@@ -161,7 +162,8 @@ impl Recall {
             None => enough && !(here.depth < OPENING && may_replace(client, &here, &answers)),
         };
         if complete {
-            let mut lookup = self.remembered(scope, client, sighting.as_ref(), true);
+            let history = sighting.as_ref().map_or(client, |seen| &seen.history);
+            let mut lookup = self.remembered(scope, history, model, true);
             self.open(&mut lookup, scope, client, sighting.as_ref(), here.depth);
             return (lookup, sighting);
         }
@@ -169,6 +171,7 @@ impl Recall {
         let probes = Probes {
             anchors: anchors(client, 0).collect(),
             answers: answers.clone(),
+            model: Some(model.to_owned()),
         };
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
@@ -180,7 +183,8 @@ impl Recall {
                     .zip(found.path_used.clone());
                 let evidence = self.known().learn_found(scope, found);
                 let sighting = place.or_decide(|| decide(client, &evidence));
-                let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
+                let history = sighting.as_ref().map_or(client, |seen| &seen.history);
+                let mut lookup = self.remembered(scope, history, model, false);
                 lookup.before = lookup.before.or(used);
                 // A view that brings nothing new ends where another request did, and is pinned with it.
                 if let (Some(seen), Some((tip, used))) = (&sighting, ended)
@@ -202,21 +206,15 @@ impl Recall {
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
-                let mut lookup = self.remembered(scope, client, sighting.as_ref(), false);
+                let history = sighting.as_ref().map_or(client, |seen| &seen.history);
+                let mut lookup = self.remembered(scope, history, model, false);
                 lookup.origin = Origin::Failed;
                 (lookup, sighting)
             }
         }
     }
 
-    fn remembered(
-        &self,
-        scope: &Scope,
-        client: &Arc<History>,
-        sighting: Option<&Sighting>,
-        warm: bool,
-    ) -> Lookup {
-        let history = sighting.map_or(client, |seen| &seen.history);
+    fn remembered(&self, scope: &Scope, history: &Arc<History>, model: &str, warm: bool) -> Lookup {
         let known = self.known();
         let mut candidates = Vec::new();
         let mut trims = Vec::new();
@@ -226,18 +224,16 @@ impl Recall {
             if let Some(ends) = known.ends.get(&key) {
                 candidates.extend(ends.iter().cloned());
             }
-            if let Some((used, model)) = known.pins.with_model(&key)
-                && let Some(trim) = used.trimmed
-            {
-                let model = model.to_owned();
-                trims.push(Carried { trim, model });
-            }
+            trims.extend(known.pins.by_model(&key).filter_map(|(used, model)| {
+                let (trim, model) = (used.trimmed?, model.to_owned());
+                Some(Carried { trim, model })
+            }));
             paused |= known.paused.contains(&key);
         }
-        candidates.extend(known.opened(scope, history).cloned());
+        candidates.extend(known.opened(scope, history, model).cloned());
         let before = history
             .tip()
-            .and_then(|tip| known.pins.of(&(scope.tenant, tip)).cloned());
+            .and_then(|tip| known.pins.of(&(scope.tenant, tip), model).cloned());
         let origin = match (warm, self.troubled.load(Ordering::Relaxed)) {
             (false, _) => Origin::Cold,
             (true, false) => Origin::Warm,
@@ -382,26 +378,32 @@ impl Recall {
         known.held.insert(key, Arc::clone(seen));
     }
 
-    /// What the request with this tip is sent with at the moment.
-    pub fn settled(&self, scope: &Scope, tip: Link) -> Option<Used> {
-        self.known().pins.of(&(scope.tenant, tip)).cloned()
+    /// What the request with this tip is sent with at the moment, for this model.
+    pub fn settled(&self, scope: &Scope, tip: Link, model: &str) -> Option<Used> {
+        self.known().pins.of(&(scope.tenant, tip), model).cloned()
     }
 
-    /// The request with this tip was refused as it `was` sent, and is to go out as `now` instead;
-    /// unless an equal one was settled otherwise meanwhile. What both go out with.
-    pub fn agree(&self, scope: &Scope, tip: Link, was: &Used, now: Used) -> Used {
-        self.known().pins.agree((scope.tenant, tip), was, now)
+    /// The request with this tip, for this model, was refused as it `was` sent, and is to go out as `now`
+    /// instead; unless an equal one was settled otherwise meanwhile. What both go out with.
+    pub fn agree(&self, scope: &Scope, asking: (Link, &str), was: &Used, now: Used) -> Used {
+        let (tip, model) = asking;
+        let mut known = self.known();
+        known.pins.agree(&(scope.tenant, tip), model, was, now)
     }
 
-    /// What the request with this tip was sent with is stored now, under the number of `now`.
-    pub fn renumber(&self, scope: &Scope, tip: Link, was: &Used, now: Used) {
-        self.known().pins.renumber(&(scope.tenant, tip), was, now);
+    /// What the request with this tip, for this model, was sent with is stored now, under the number of
+    /// `now`.
+    pub fn renumber(&self, scope: &Scope, asking: (Link, &str), was: &Used, now: Used) {
+        let (tip, model) = asking;
+        let mut known = self.known();
+        known.pins.renumber(&(scope.tenant, tip), model, was, now);
     }
 
     /// A request that was settled has its answer. Where no upstream `accepted` it, and no equal one
     /// is under way, it is decided anew when it comes again.
-    pub fn release(&self, scope: &Scope, tip: Link, accepted: bool) {
-        self.known().pins.release(&(scope.tenant, tip), accepted);
+    pub fn release(&self, scope: &Scope, tip: Link, model: &str, accepted: bool) {
+        let mut known = self.known();
+        known.pins.release(&(scope.tenant, tip), model, accepted);
     }
 
     /// A snapshot was prepared or read.
@@ -434,6 +436,16 @@ impl Recall {
         }
         known.pins.recorded((scope.tenant, tip), model, used);
         known.seen.insert((scope.tenant, tip));
+    }
+
+    /// A request was recorded for `model` whose every message was recorded before. Only where all that was
+    /// recorded of it is known here: elsewhere the first time counts, and only the store knows that.
+    pub fn again(&self, scope: &Scope, tip: Link, model: &str, used: Used) {
+        let (mut known, key) = (self.known(), (scope.tenant, tip));
+        if known.seen.contains(&key) {
+            known.charge(ENTRY);
+            known.pins.recorded(key, model, used);
+        }
     }
 
     /// The range that ends at `to` may not be observed for now. Whether that is new.

@@ -49,10 +49,10 @@ SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, place
        others
 FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
 
-/// Recorded messages of a chain (`$3`: links), each with its lineage and the key of that.
+/// Recorded messages of a chain (`$3`: links), each with its lineage, the key and the zone of that.
 pub(super) const NODES_OF_CHAIN: &str = "
 SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
-       n.live, n.lineage, l.thread_key
+       n.live, n.lineage, l.thread_key, l.zone
 FROM json_each($3) AS p CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
@@ -154,7 +154,7 @@ pub(super) const JOIN_FAMILY: &str =
 pub(super) const TOUCH_LINEAGE: &str = "
 UPDATE lineages SET requests = requests + 1, last_ms = max(last_ms, $4), model = $5,
                     thread_key = coalesce(thread_key, $6),
-                    way = CASE WHEN $7 = x'' THEN way ELSE $7 END
+                    way = CASE WHEN $7 = x'' THEN way ELSE $7 END, zone = coalesce($8, zone)
 WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
@@ -192,12 +192,12 @@ INSERT INTO contents (tenant, resource, family, lineage, content)
 SELECT $1, $2, $5, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 
-/// The request itself; what it was sent with is kept from the first time (INV-SAME).
+/// The request itself; what it was sent with for its model is kept from the first time (INV-SAME).
 pub(super) const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
                       first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13)
-ON CONFLICT (tenant, resource, tip)
+ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
 
 // === Jobs ===

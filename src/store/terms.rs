@@ -50,7 +50,7 @@ pub struct Used {
 pub struct Found {
     /// Snapshots whose `to` is among the probes.
     pub snapshots: Vec<SnapshotMeta>,
-    /// What the request with exactly this tip was sent with, if it was recorded.
+    /// What the request with exactly this tip was sent with, if it was recorded for the model.
     pub used: Option<Used>,
     /// Whether the tip itself is recorded (then longer chains may be as well).
     pub tip_known: bool,
@@ -93,6 +93,9 @@ pub struct Probes {
     pub anchors: Vec<(Mark, usize)>,
     /// Marks of texts among its first messages and the places behind them; the best comes first.
     pub answers: Vec<(Mark, usize)>,
+    /// The model it asks for: what equal requests to others were sent with is not what this one was.
+    /// `None`: whichever model was asked.
+    pub model: Option<String>,
 }
 
 /// What an accepted request leaves behind for those that do not continue its chain.
@@ -124,6 +127,8 @@ pub struct Known {
     pub snapshots: Vec<SnapshotMeta>,
     /// Jobs whose span lies in the chain.
     pub jobs: Vec<Work>,
+    /// The zone that the client of that lineage last named.
+    pub zone: Option<String>,
 }
 
 /// One accepted request, as it is recorded.
@@ -160,6 +165,8 @@ pub struct Record {
     pub traces: Traces,
     /// When the conversation will have been idle for long enough, if that matters.
     pub timer: Option<NewTimer>,
+    /// The zone its client named; `None` leaves what is known.
+    pub zone: Option<String>,
 }
 
 /// A job to be done. (owner, kind, from, to) is unique: offering it twice changes nothing.

@@ -315,3 +315,18 @@ async fn a_reload_shows_from_the_next_activation_on() {
     })
     .await;
 }
+
+/// A client that named its zone once is told of its own days, whatever happens to the process.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_zone_a_client_named_outlives_the_process() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let named = [("x-diarist-timezone", "Pacific/Auckland")];
+    rig.talk_as("Bearer sk-test", &named, &talk, 1..=2).await;
+    rig.restart().await;
+    rig.talk(&talk, 3..=ACTIVE).await;
+    let all = "SELECT count(*) FROM snapshots";
+    let own = "SELECT count(*) FROM snapshots WHERE made_with ->> 'timezone' = 'Pacific/Auckland'";
+    let (all, own) = (rig.number(all).await, rig.number(own).await);
+    assert!(all > 0 && own == all, "{own} of {all}");
+}

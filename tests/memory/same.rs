@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use diarist::provider::{Ask, Behaviour, Observer, Part, Recorded, Reply, Script};
+use diarist::provider::{Ask, Behaviour, Observer, Options, Part, Recorded, Reply, Script};
 use sqlx::Row as _;
 use tokio::sync::Semaphore;
 
@@ -40,6 +40,53 @@ async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart()
         rig.talk(&talk, *turn..=*turn).await;
         assert_eq!(rig.last().body, sent, "turn {turn} said again");
     }
+}
+
+/// A router asks two models for one history, in turns. What was decided for each holds for each, whatever
+/// either would be sent today.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
+    let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", "trim")]).await;
+    let large = Talk::new("ada");
+    let small = Talk {
+        model: "gpt-small",
+        ..large.clone()
+    };
+    let mut first: Vec<Bytes> = Vec::new();
+    for (talk, window) in [(&large, None), (&small, Some(8_000))] {
+        rig.provider.rules(|rules| rules.window = window);
+        assert_eq!(rig.send(&talk.body(24)).await.status, 200);
+        first.push(rig.last().body.clone());
+        rig.quiet().await;
+    }
+    assert_eq!(first[0], large.body(24).to_string());
+    assert!(first[1].len() < first[0].len() / 2, "it was trimmed");
+    rig.provider.rules(|rules| rules.window = None);
+    for round in 0..4 {
+        if round % 2 == 1 {
+            rig.restart().await;
+        }
+        for (talk, first) in [
+            (&large, &first[0]),
+            (&small, &first[1]),
+            (&large, &first[0]),
+        ] {
+            let before = rig.got().len();
+            rig.send(&talk.body(24)).await;
+            let now = (rig.got().len(), &rig.last().body);
+            assert_eq!(now, (before + 1, first), "round {round}, {}", talk.model);
+            rig.quiet().await;
+        }
+    }
+    // What continues it goes on from what was decided for its model.
+    assert_eq!(
+        rig.send(&small.body(25)).await.memory(),
+        "active; rung=trimmed"
+    );
+    assert_eq!(rig.send(&large.body(25)).await.memory(), "watching");
+    rig.quiet().await;
+    let rows = "SELECT count(*) FROM requests WHERE count = (SELECT min(count) FROM requests)";
+    assert_eq!(rig.number(rows).await, 2, "one for each");
 }
 
 #[tokio::test(flavor = "multi_thread")]

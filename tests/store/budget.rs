@@ -88,6 +88,7 @@ impl<'a> Client<'a> {
             traces: diarist::store::Traces::default(),
             new_nodes: new_nodes.clone(),
             timer: None,
+            zone: None,
         };
         self.store
             .record(&self.scope, &record)

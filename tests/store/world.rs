@@ -154,6 +154,7 @@ impl Talk {
             at_ms: 1_000,
             traces: diarist::store::Traces::default(),
             timer: None,
+            zone: None,
         }
     }
 

@@ -45,10 +45,9 @@ impl Recorder {
             reflect_ms: after(policy.early_reflection),
         };
         alarms.next()?;
-        let zone = exchange.zone.as_ref().and_then(TimeZone::iana_name);
         Some(NewTimer {
             alarms,
-            zone: zone.map(str::to_owned),
+            zone: exchange.zone.as_ref().and_then(zone_name),
         })
     }
 
@@ -132,9 +131,14 @@ impl Recorder {
         let mut track = load_chain(&self.shop, &timer.scope, &chain).await?;
         track.model.clone_from(&timer.model);
         let zone = timer.zone.as_deref().map(TimeZone::get);
-        track.zone = zone.and_then(Result::ok);
+        track.zone = zone.and_then(Result::ok).or(track.zone);
         Ok(Some(track))
     }
+}
+
+/// The name a zone is stored under.
+pub(super) fn zone_name(zone: &TimeZone) -> Option<String> {
+    zone.iana_name().map(str::to_owned)
 }
 
 /// Whether the Observer is at work on it.

@@ -22,6 +22,14 @@ fn only_an_error_is_taken_for_one() {
         (WORDS, Said::Answer),
         (r#"{"choices":[],"prompt_filter_results":[]}"#, Said::Answer),
         (r#"{"error":null,"choices":[]}"#, Said::Answer),
+        (
+            r#"{"id":"x","error":{"message":"prompt is too long"},"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
+            Said::TooLong(None),
+        ),
+        (
+            r#"{"error":{"message":"prompt is too long"},"choices":[{"delta":{"content":"So"}}]}"#,
+            Said::Answer,
+        ),
         (r#"{"message":"prompt is too long"}"#, Said::Answer),
         ("prompt is too long", Said::Answer),
         ("[DONE]", Said::Answer),
@@ -75,18 +83,43 @@ async fn every_event_goes_on_when_it_is_there_and_as_it_came() {
     send.send(": working\n\n").unwrap();
     assert_eq!(next(&mut body).await, ": working\n\n");
     assert!(heard.try_recv().is_err(), "a comment says nothing");
-    send.send("data: {\"choices\":").unwrap();
+    send.send("event: x\ndata: {\"err").unwrap();
     let pending = futures_util::poll!(body.frame());
-    assert!(pending.is_pending(), "half an event is of no use");
-    send.send("[{}]}\n\n").unwrap();
-    assert_eq!(next(&mut body).await, "data: {\"choices\":");
-    assert_eq!(next(&mut body).await, "[{}]}\n\n");
+    assert!(pending.is_pending(), "it may be an error");
+    send.send("or\":null,\"choices\":[{}]}\n\n").unwrap();
+    assert_eq!(next(&mut body).await, "event: x\ndata: {\"err");
+    assert_eq!(next(&mut body).await, "or\":null,\"choices\":[{}]}\n\n");
     assert_eq!(heard.recv().await, Some(Said::Answer));
     // From here on nothing is held.
     send.send("data: {").unwrap();
     assert_eq!(next(&mut body).await, "data: {");
     drop(send);
     assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn what_begins_as_an_answer_does_is_not_held() {
+    for begun in [
+        "data: {\"id",
+        "data:{ \"ch",
+        "data: [D",
+        "data: {\"errors\"",
+    ] {
+        let (send, mut heard, mut body) = live(None);
+        send.send(begun).unwrap();
+        assert_eq!(next(&mut body).await, begun);
+        assert_eq!(heard.recv().await, Some(Said::Answer), "{begun}");
+    }
+    for begun in [
+        "data",
+        "data: ",
+        "data: {",
+        "data: {\"",
+        "data: {\"e",
+        "data: {\"error\": {",
+    ] {
+        assert!(may_be_error(begun.as_bytes()), "{begun}");
+    }
 }
 
 #[tokio::test]
@@ -119,9 +152,9 @@ async fn a_refusal_is_replaced_by_what_goes_on_instead_or_passes() {
 async fn what_is_too_long_to_be_an_error_is_not_held() {
     let (send, mut heard, mut body) = live(None);
     let long: &'static str = "x".repeat(HELD + 1).leak();
-    send.send("data: ").unwrap();
+    send.send("data: {\"error\":").unwrap();
     send.send(long).unwrap();
-    assert_eq!(next(&mut body).await, "data: ");
+    assert_eq!(next(&mut body).await, "data: {\"error\":");
     assert_eq!(next(&mut body).await, long);
     assert_eq!(heard.recv().await, Some(Said::Answer));
 }

@@ -63,12 +63,12 @@ impl Known {
             return Place::Open;
         };
         let key = (scope.tenant, tip);
-        if self.pins.of(&key).is_some() {
+        if self.pins.any(&key) {
             return Place::Own;
         }
         let pinned = |seen: &&Arc<Sighting>| {
             let tip = seen.history.tip();
-            tip.is_some_and(|tip| self.pins.of(&(scope.tenant, tip)).is_some())
+            tip.is_some_and(|tip| self.pins.any(&(scope.tenant, tip)))
         };
         match self.held.get(&key).filter(pinned) {
             Some(held) => Place::View(Box::new(Sighting::clone(held))),
@@ -192,11 +192,22 @@ impl Known {
         }
     }
 
-    /// The snapshot that covers nothing which the longest beginning of `history` was sent with.
-    pub(super) fn opened(&self, scope: &Scope, history: &History) -> Option<&SnapshotMeta> {
+    /// The snapshot that covers nothing which the longest beginning of `history` was sent with; of several
+    /// that of `model`.
+    pub(super) fn opened(
+        &self,
+        scope: &Scope,
+        history: &History,
+        model: &str,
+    ) -> Option<&SnapshotMeta> {
         history.turns().iter().rev().find_map(|turn| {
-            let used = self.pins.of(&(scope.tenant, turn.link))?;
-            self.openers.get(&(scope.tenant, used.snapshot?))
+            let pins = self.pins.by_model(&(scope.tenant, turn.link));
+            let openers = pins.filter_map(|(used, asked)| {
+                let opener = self.openers.get(&(scope.tenant, used.snapshot?))?;
+                Some((asked != model, opener))
+            });
+            let first = openers.min_by_key(|(other, opener)| (*other, opener.id));
+            first.map(|(_, opener)| opener)
         })
     }
 

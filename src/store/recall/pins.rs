@@ -1,5 +1,5 @@
 //! What each request is sent with, from the moment it is decided: equal requests at one moment go out
-//! alike, and a repetition as the first time (INV-SAME).
+//! alike, and a repetition as the first time (INV-SAME). Equal are requests of one history for one model.
 //!
 //! A pin that no upstream has accepted is held only while a request under way stands on it: what was
 //! refused is decided anew when it comes again. Used by [`super::Recall`] alone.
@@ -19,23 +19,51 @@ struct Pin {
     accepted: bool,
 }
 
+/// By the last link of the history, one for each model.
 #[derive(Debug, Default)]
-pub(super) struct Pins(HashMap<Key, Pin>);
+pub(super) struct Pins(HashMap<Key, Vec<Pin>>);
 
 impl Pins {
-    pub(super) fn of(&self, key: &Key) -> Option<&Used> {
-        self.0.get(key).map(|pin| &pin.used)
+    fn pin(&self, key: &Key, model: &str) -> Option<&Pin> {
+        let mut pins = self.0.get(key)?.iter();
+        pins.find(|pin| *pin.model == *model)
     }
 
-    /// The pin and the model of the request that it is of.
-    pub(super) fn with_model(&self, key: &Key) -> Option<(&Used, &str)> {
-        self.0.get(key).map(|pin| (&pin.used, &*pin.model))
+    fn pin_mut(&mut self, key: &Key, model: &str) -> Option<&mut Pin> {
+        let mut pins = self.0.get_mut(key)?.iter_mut();
+        pins.find(|pin| *pin.model == *model)
+    }
+
+    /// The pin, as it is or as `new` makes it.
+    fn or_insert(&mut self, key: Key, model: &str, new: impl FnOnce() -> Pin) -> &mut Pin {
+        let pins = self.0.entry(key).or_default();
+        let known = pins.iter().position(|pin| *pin.model == *model);
+        let at = known.unwrap_or_else(|| {
+            pins.push(new());
+            pins.len() - 1
+        });
+        &mut pins[at]
+    }
+
+    pub(super) fn of(&self, key: &Key, model: &str) -> Option<&Used> {
+        self.pin(key, model).map(|pin| &pin.used)
+    }
+
+    /// Whether the history went out to any model.
+    pub(super) fn any(&self, key: &Key) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// What the history was sent with, and for which model each time.
+    pub(super) fn by_model(&self, key: &Key) -> impl Iterator<Item = (&Used, &str)> {
+        let pins = self.0.get(key).into_iter().flatten();
+        pins.map(|pin| (&pin.used, &*pin.model))
     }
 
     /// The first to settle decides. `accepted` says that `mine` is what it was sent with before; of a pin
     /// that is there it says nothing, since what is under way was "sent before" as well.
     pub(super) fn settle(&mut self, key: Key, model: &str, mine: Used, accepted: bool) -> Used {
-        let pin = self.0.entry(key).or_insert_with(|| Pin {
+        let pin = self.or_insert(key, model, || Pin {
             used: mine,
             model: model.into(),
             under_way: 0,
@@ -48,7 +76,7 @@ impl Pins {
     /// The request was recorded with `used`, which counts where nobody settled it: a choice that a
     /// failing store could not help with is not held against a repetition, until it is recorded.
     pub(super) fn recorded(&mut self, key: Key, model: &str, used: Used) {
-        self.0.entry(key).or_insert_with(|| Pin {
+        self.or_insert(key, model, || Pin {
             used,
             model: model.into(),
             under_way: 0,
@@ -57,9 +85,9 @@ impl Pins {
     }
 
     /// `was` was refused and `now` is to go out instead, unless somebody else has agreed on something.
-    /// What an upstream has taken stays: it is another model, or another day of the same, that refused.
-    pub(super) fn agree(&mut self, key: Key, was: &Used, now: Used) -> Used {
-        match self.0.get_mut(&key) {
+    /// What an upstream has taken stays: it is another day of the same model that refused.
+    pub(super) fn agree(&mut self, key: &Key, model: &str, was: &Used, now: Used) -> Used {
+        match self.pin_mut(key, model) {
             Some(pin) if pin.used == *was && !pin.accepted => {
                 pin.used = now.clone();
                 now
@@ -70,21 +98,27 @@ impl Pins {
     }
 
     /// What was sent as `was` is stored as `now`: the same bytes under another number.
-    pub(super) fn renumber(&mut self, key: &Key, was: &Used, now: Used) {
-        if let Some(pin) = self.0.get_mut(key).filter(|pin| pin.used == *was) {
+    pub(super) fn renumber(&mut self, key: &Key, model: &str, was: &Used, now: Used) {
+        if let Some(pin) = self.pin_mut(key, model).filter(|pin| pin.used == *was) {
             pin.used = now;
         }
     }
 
     /// One request less is under way.
-    pub(super) fn release(&mut self, key: &Key, accepted: bool) {
-        let Some(pin) = self.0.get_mut(key) else {
+    pub(super) fn release(&mut self, key: &Key, model: &str, accepted: bool) {
+        let Some(pin) = self.pin_mut(key, model) else {
             return;
         };
         pin.under_way = pin.under_way.saturating_sub(1);
         pin.accepted |= accepted;
-        if pin.under_way == 0 && !pin.accepted {
-            self.0.remove(key);
+        if pin.under_way > 0 || pin.accepted {
+            return;
+        }
+        if let Some(pins) = self.0.get_mut(key) {
+            pins.retain(|pin| *pin.model != *model);
+            if pins.is_empty() {
+                self.0.remove(key);
+            }
         }
     }
 }

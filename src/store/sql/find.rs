@@ -11,7 +11,7 @@
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
 /// model (10), what a request was sent with that ended where 5 begins (11), the snapshot that covers
 /// nothing which the longest beginning of the chain was sent with (12), and the latest such (`$8`: the
-/// root) (13). An answer that was followed in its own chain is an
+/// root) (13). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -62,7 +62,7 @@ opened (id) AS (
         CROSS JOIN requests AS r CROSS JOIN snapshots AS s
         WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
           AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
-        ORDER BY r.count DESC LIMIT 1)),
+        ORDER BY r.count DESC, coalesce(r.model = $9, 0) DESC, s.id LIMIT 1)),
 newest (id) AS (
     SELECT * FROM (
         SELECT s.id FROM snapshots AS s
@@ -80,7 +80,8 @@ WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
 UNION ALL
 SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
        r.placement, NULL, NULL
-FROM requests AS r WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4
+FROM requests AS r
+WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4 AND ($9 IS NULL OR r.model = $9)
 UNION ALL
 SELECT 2, depth.count, depth.lineage, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
@@ -102,6 +103,7 @@ SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_word
        r.placement, NULL, NULL
 FROM alias CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = alias.base AND alias.count = $7
+  AND ($9 IS NULL OR r.model = $9)
 UNION ALL
 SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
 UNION ALL
@@ -116,6 +118,7 @@ SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wor
        r.placement, NULL, NULL
 FROM hit CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link
+  AND ($9 IS NULL OR r.model = $9)
 UNION ALL
 SELECT 12, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, NULL, s.others

@@ -98,6 +98,11 @@ fn migrations() -> Vec<Migration> {
             "resource",
             include_str!("../../../migrations/sqlite/0011_resource.sql"),
         ),
+        (
+            12,
+            "pins_by_model",
+            include_str!("../../../migrations/sqlite/0012_pins_by_model.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
@@ -427,6 +432,48 @@ mod tests {
             })
             .collect();
         assert_eq!(on_disk, held);
+    }
+
+    /// A database of the version before keeps what its requests were sent with, each for its model.
+    #[tokio::test]
+    async fn what_requests_were_sent_with_outlives_their_new_key() {
+        let options = SqliteConnectOptions::from_str("sqlite::memory:").expect("a url");
+        let mut conn = options.foreign_keys(true).connect().await.expect("open");
+        let before = migrations()
+            .into_iter()
+            .filter(|m| m.version < 12)
+            .collect();
+        let apply = Migrator::with_migrations(before);
+        apply.run_direct(None, &mut conn, false).await.expect("old");
+        let rows = "
+            INSERT INTO lineages (id, tenant, resource, model, requests, first_ms, last_ms)
+            VALUES (1, zeroblob(32), x'', 'b', 2, 1, 2);
+            INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model,
+                                  times, first_ms, last_ms, asked_usage, trimmed_to, trim_pin,
+                                  trim_wording)
+            VALUES (zeroblob(32), x'', x'01', 7, 1, 3, 'segments', 'a', 2, 10, 20, 1, 5, 4, 2),
+                   (zeroblob(32), x'', x'02', 9, 1, NULL, '', 'b', 1, 30, 30, NULL, NULL, NULL, NULL)";
+        sqlx::raw_sql(rows).execute(&mut conn).await.expect("rows");
+        let said = "
+            SELECT group_concat(concat_ws(' ', hex(tip), count, lineage, snapshot, placement, model,
+                                          times, first_ms, last_ms, asked_usage, trimmed_to,
+                                          trim_pin, trim_wording), ', ' ORDER BY tip)
+            FROM requests";
+        let old: String = sqlx::query_scalar(said)
+            .fetch_one(&mut conn)
+            .await
+            .expect("said");
+        let path = Path::new("memory");
+        migrate(&mut conn, path).await.expect("migrated");
+        let new: String = sqlx::query_scalar(said)
+            .fetch_one(&mut conn)
+            .await
+            .expect("said");
+        assert_eq!(new, old);
+        assert!(
+            new.starts_with("01 7 1 3 segments a 2 10 20 1 5 4 2, 02 9"),
+            "{new}"
+        );
     }
 
     #[test]

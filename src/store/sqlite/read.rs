@@ -20,6 +20,7 @@ pub(super) struct Request {
     length: usize,
     anchors: String,
     answers: String,
+    model: Option<String>,
 }
 
 impl Request {
@@ -31,6 +32,7 @@ impl Request {
             length: chain.len(),
             anchors: rows::mark_list(&probes.anchors),
             answers: rows::mark_list(&probes.answers),
+            model: probes.model.clone(),
         })
     }
 }
@@ -49,6 +51,7 @@ pub(super) async fn find(
         .bind(request.answers)
         .bind(rows::count(request.length))
         .bind(request.root.as_bytes().as_slice())
+        .bind(request.model)
         .fetch_all(conn)
         .await?;
     let mut found = Found::default();
@@ -140,6 +143,7 @@ pub(super) async fn known(
         if known.lineage.replace(lineage) != Some(lineage) {
             known.lineages.retain(|(other, _)| *other != lineage);
             known.lineages.insert(0, (lineage, get(&row, 11)?));
+            known.zone = get(&row, 12)?;
         }
     }
     let Some(deepest) = known.nodes.last() else {

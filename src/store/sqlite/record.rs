@@ -81,6 +81,7 @@ pub(super) async fn request(
         .bind(&record.model)
         .bind(&record.thread_key)
         .bind(way(record.way.as_ref()))
+        .bind(&record.zone)
         .execute(&mut *conn)
         .await?;
     if let Some(timer) = &record.timer {

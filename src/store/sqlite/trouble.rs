@@ -62,6 +62,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, Record) {
         at_ms: 1,
         traces: crate::store::Traces::default(),
         timer: None,
+        zone: None,
     };
     (scope, links, record)
 }
