@@ -25,13 +25,13 @@ use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Pattern, Policy, render};
-use crate::proxy::identify::Sources;
+use crate::proxy::identify::{Owners, Sources};
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, Rule, Rules};
-use crate::proxy::{Limits, Memory, Overflow, Proxy, Turns};
+use crate::proxy::{Limits, Memory, Overflow, Proxy, Treatment, Turns};
 use crate::server::{BindError, Drained, Server, Settings};
 use crate::store::recall::Recall;
-use crate::store::{Reopening, Store};
+use crate::store::{Aliases, Reopening, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
@@ -100,7 +100,7 @@ impl App {
             settings.clone(),
             &tasks,
         );
-        let owners = owners::of(config);
+        let owners = owners::of(config, config.server.listen, Aliases::default());
         if config.memory.enabled {
             let mut heard = owners::Heard::new(&store, &owners, &recall);
             // What a slow disk keeps until later is heard later.
@@ -109,17 +109,13 @@ impl App {
         }
         let memory = Memory {
             enabled: config.memory.enabled,
-            owners,
-            sources: sources(config),
+            treats: InForce::new(treatment(config, owners)),
             recall,
             jobs,
             manners: Manners::new(
                 placement(config),
                 config.upstream.base_url.host_str().unwrap_or_default(),
             ),
-            read_only: config.memory.read_only,
-            rules: rules(config),
-            overflow: overflow(config),
             rescuing: Turns::default(),
             audit: audit.clone(),
             unfinished: Arc::default(),
@@ -360,8 +356,15 @@ fn rules(config: &Config) -> Rules {
     }
 }
 
-fn sources(config: &Config) -> Sources {
-    Sources::of(&config.identity.headers, &config.identity.body_fields)
+/// How requests are treated, of a valid configuration.
+fn treatment(config: &Config, owners: Owners) -> Treatment {
+    Treatment {
+        owners,
+        sources: Sources::of(&config.identity.headers, &config.identity.body_fields),
+        read_only: config.memory.read_only,
+        rules: rules(config),
+        overflow: overflow(config),
+    }
 }
 
 fn overflow(config: &Config) -> Overflow {

@@ -41,7 +41,7 @@ use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
-pub use self::memory::{Memory, Overflow};
+pub use self::memory::{Memory, Overflow, Treatment};
 pub use self::overflow::Turns;
 pub use self::rehearse::{Rehearsal, Shorter};
 use self::watch::Watch;

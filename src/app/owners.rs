@@ -2,6 +2,7 @@
 //!
 //! Requests are served by what was last heard; nobody waits for it. Called by `app`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use crate::store::{Aliases, LIVE_MS, Reopening, Store as _};
 /// How often the store is asked. Other processes write there: the command line, other replicas.
 const KEEP_UP: Duration = Duration::from_secs(2);
 
-/// What the configuration says of it.
-pub(super) fn of(config: &Config) -> Owners {
+/// What the configuration says of it, in a process that listens at `listen` and has heard of `aliases`.
+pub(super) fn of(config: &Config, listen: SocketAddr, aliases: Aliases) -> Owners {
     let users = config.identity.resource.as_ref().map(|users| Users {
         header: users.header.clone(),
         proof: match &users.set_by {
@@ -28,10 +29,10 @@ pub(super) fn of(config: &Config) -> Owners {
         },
     });
     Owners {
-        anonymous: config.server.listen.ip().is_loopback(),
+        anonymous: listen.ip().is_loopback(),
         users,
         subjects: config.identity.token.as_ref().map(verifier),
-        aliases: Aliases::default(),
+        aliases,
     }
 }
 

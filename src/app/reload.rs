@@ -1,12 +1,13 @@
 //! Taking over a configuration that was read anew while the process runs.
 //!
 //! Nothing that is already being sent changes: what is configured enters chunks and snapshots when
-//! they are made and is fixed there, so a reload shows from the next activation on. What only a start
+//! they are made and is fixed there, so a reload shows from the next activation on. Which requests have
+//! memory, and what is done for one that does not fit, changes with the next request. What only a start
 //! can change is said by its key. Called by whoever hears the signal.
 
 use std::sync::Arc;
 
-use super::{memory_settings, placement};
+use super::{memory_settings, owners, placement, treatment};
 use crate::audit::Audit;
 use crate::config::Config;
 use crate::jobs::InForce;
@@ -32,6 +33,10 @@ impl Reload {
         self.settings.replace(memory_settings(&config));
         if let Some(memory) = self.proxy.memory() {
             memory.manners.prefer(placement(&config));
+            // Where it listens is as at the start; who is served as whom is the store's to say.
+            let aliases = memory.treats.now().owners.aliases.clone();
+            let owners = owners::of(&config, self.started.server.listen, aliases);
+            memory.treats.replace(treatment(&config, owners));
         }
         if let Some(audit) = &self.audit {
             audit.reopen().await;

@@ -20,12 +20,7 @@ const AT_START: &[&str] = &[
     "upstream.base_url",
     "store.",
     "audit.",
-    "identity.",
     "memory.enabled",
-    "memory.read_only",
-    "memory.rules",
-    "memory.overflow",
-    "memory.overflow_timeout",
 ];
 
 /// The value in force for every key. Never printed: there are secrets among them.
@@ -78,6 +73,11 @@ mod tests {
     /// Keys, or sections, that a reload takes over.
     const ANEW: &[&str] = &[
         "upstream.placement",
+        "identity.",
+        "memory.read_only",
+        "memory.rules",
+        "memory.overflow",
+        "memory.overflow_timeout",
         "memory.scope",
         "memory.other_conversations",
         "memory.timezone",

@@ -88,7 +88,7 @@ pub struct Settings {
     pub hints: Hints,
     /// The share of the items of high priority that a reflection may lose, 0 to 1.
     pub max_loss: f64,
-    /// Model calls at the same time; with 0 the queue is left alone. Taken once, at the start.
+    /// Model calls at the same time; with 0 the queue is left alone.
     pub concurrency: usize,
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
     /// are not cut short.
@@ -139,23 +139,29 @@ impl Settings {
     }
 }
 
-/// The settings in force, shared by everybody who works by them.
-#[derive(Clone, Debug)]
-pub struct InForce(Arc<RwLock<Arc<Settings>>>);
+/// What is in force, shared by everybody who works by it.
+#[derive(Debug)]
+pub struct InForce<T = Settings>(Arc<RwLock<Arc<T>>>);
 
-impl InForce {
+impl<T> Clone for InForce<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> InForce<T> {
     /// Puts `settings` into force.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: T) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(settings))))
     }
 
     /// What is in force now. It stays as it is for whoever holds it.
-    pub fn now(&self) -> Arc<Settings> {
+    pub fn now(&self) -> Arc<T> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts `settings` into force in the place of what was.
-    pub fn replace(&self, settings: Settings) {
+    pub fn replace(&self, settings: T) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 }

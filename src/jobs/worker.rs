@@ -55,18 +55,21 @@ pub(super) async fn run(
     wake: Arc<Notify>,
     tasks: Tasks,
 ) {
-    let concurrency = shop.settings.now().concurrency;
-    if concurrency == 0 {
-        return;
-    }
     let stop = tasks.token();
-    let room = Arc::new(Semaphore::new(concurrency));
+    let (room, mut places) = (Arc::new(Semaphore::new(0)), 0);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = wake.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
+        // A reload may have closed the queue, or opened it.
+        let concurrency = shop.settings.now().concurrency;
+        if concurrency == 0 {
+            continue;
+        }
+        room.add_permits(concurrency.saturating_sub(places));
+        places = places.max(concurrency);
         while let Ok(place) = Arc::clone(&room).try_acquire_owned() {
             let Some(job) = claim(&shop).await else { break };
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));

@@ -11,7 +11,7 @@ use super::mode::Rules;
 use super::overflow::Turns;
 use crate::audit::Audit;
 use crate::history::History;
-use crate::jobs::{Exchange, Jobs};
+use crate::jobs::{Exchange, InForce, Jobs};
 use crate::memory::place::Sighting;
 use crate::store::Used;
 use crate::store::recall::{Lookup, Recall};
@@ -29,27 +29,34 @@ pub enum Overflow {
     Trim,
 }
 
-/// What memory requests share.
-#[derive(Debug)]
-pub struct Memory {
-    /// `[memory] enabled`.
-    pub enabled: bool,
+/// How requests are treated. A reload replaces it; each request takes one look, when it is read.
+#[derive(Debug, Default)]
+pub struct Treatment {
     /// Who is who.
     pub owners: Owners,
     /// Where clients write what they call a conversation.
     pub sources: Sources,
-    /// What this process knows of the store.
-    pub recall: Arc<Recall>,
-    /// Where finished exchanges go.
-    pub jobs: Jobs,
-    /// What the upstream was found to accept.
-    pub manners: Manners,
     /// `[memory] read_only`: memory is sent and never made.
     pub read_only: bool,
     /// Which requests have memory at all.
     pub rules: Rules,
     /// What is done for a request that does not fit its model, beyond what is free.
     pub overflow: Overflow,
+}
+
+/// What memory requests share.
+#[derive(Debug)]
+pub struct Memory {
+    /// `[memory] enabled`.
+    pub enabled: bool,
+    /// How requests are treated now.
+    pub treats: InForce<Treatment>,
+    /// What this process knows of the store.
+    pub recall: Arc<Recall>,
+    /// Where finished exchanges go.
+    pub jobs: Jobs,
+    /// What the upstream was found to accept.
+    pub manners: Manners,
     /// Requests that are being observed while their clients wait.
     pub rescuing: Turns,
     /// Where the audit lines go, if anywhere.
@@ -63,14 +70,10 @@ impl Memory {
     pub fn new(recall: Arc<Recall>, jobs: Jobs, manners: Manners) -> Self {
         Self {
             enabled: true,
-            owners: Owners::default(),
-            sources: Sources::default(),
+            treats: InForce::new(Treatment::default()),
             recall,
             jobs,
             manners,
-            read_only: false,
-            rules: Rules::default(),
-            overflow: Overflow::default(),
             rescuing: Turns::default(),
             audit: None,
             unfinished: Arc::default(),
@@ -124,6 +127,8 @@ pub(super) struct Asked {
     pub(super) model: String,
     /// Whether anything may be remembered of it.
     pub(super) writes: bool,
+    /// How it is treated, however the next one is.
+    pub(super) treatment: Arc<Treatment>,
 }
 
 impl Asked {

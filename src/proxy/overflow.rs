@@ -76,7 +76,7 @@ impl<'a> Steps<'a> {
         if !std::mem::replace(&mut self.shrunk, true) && self.block_is_longer(&refused.choice) {
             return Some(self.choice(None, &refused.choice, Rung::Refused));
         }
-        match self.memory.overflow {
+        match self.asked.treatment.overflow {
             // What is only read may leave no trace, and what was observed for it would be lost.
             Overflow::Observe(within) if self.asked.writes && !self.observed => {
                 self.observed = true;

@@ -124,7 +124,9 @@ pub(super) async fn read(
         line.without(Off::Asked);
         return None;
     }
-    let mut identity = match identify(&parts.headers, parts.uri.query(), &memory.owners) {
+    // Once: a reload meanwhile is for the next request.
+    let treatment = memory.treats.now();
+    let mut identity = match identify(&parts.headers, parts.uri.query(), &treatment.owners) {
         Ok(identity) => identity,
         Err(off) => {
             line.without(off);
@@ -139,7 +141,7 @@ pub(super) async fn read(
             return None;
         }
     };
-    identity.thread = thread(&parts.headers, &parsed, &memory.sources);
+    identity.thread = thread(&parts.headers, &parsed, &treatment.sources);
     if let Some(flaw) = identity.flaw {
         // A token that does not hold is a credential like any other; whose it might have been is unknown.
         let said = format!("authorization:{}", flaw.name());
@@ -156,7 +158,7 @@ pub(super) async fn read(
         return None;
     }
     let model = parsed.model().unwrap_or_default().to_owned();
-    let mut decided = mode::decide(&memory.rules, memory.read_only, parts, &model);
+    let mut decided = mode::decide(&treatment.rules, treatment.read_only, parts, &model);
     line.mode(decided);
     if decided.mode == Mode::Off {
         line.without(match decided.by {
@@ -183,6 +185,7 @@ pub(super) async fn read(
     others::admit(memory, &identity, writes, &mut lookup);
     Some(Asked {
         writes,
+        treatment,
         identity,
         parsed: Arc::new(parsed),
         history,

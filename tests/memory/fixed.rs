@@ -316,6 +316,48 @@ async fn a_reload_shows_from_the_next_activation_on() {
     .await;
 }
 
+/// What a reload changes for requests, it changes from the next one on; what is wrong with one is said.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them() {
+    let program = Program::start().await;
+    let talk = Talk::new("ada");
+    let mut reloads = 0;
+    let mut reload = async |text: &str| {
+        program.configure(text);
+        program.hang_up();
+        reloads += 1;
+        let done = || program.log().matches("was read anew").count() == reloads;
+        eventually("the new configuration", done).await;
+    };
+    let memory = async |turn| program.send(&talk.body(turn)).await.memory().to_owned();
+    assert_eq!(memory(1).await, "watching");
+    let rule = "[[memory.rules]]\nmodel = \"gpt-*\"\nmemory = \"off\"\n";
+    reload(rule).await;
+    assert_eq!(memory(1).await, "off; reason=rule");
+    // What is refused changes nothing, and says why.
+    program.configure("[memory]\noverflow = \"maybe\"\nread_only = true\n");
+    program.hang_up();
+    let refused = || program.log().contains("the old one stays in force");
+    eventually("the refusal", refused).await;
+    assert!(program.log().contains("memory.overflow: "));
+    assert_eq!(memory(1).await, "off; reason=rule");
+
+    program.provider.rules(|rules| rules.window = Some(8_000));
+    reload("").await;
+    assert_eq!(program.send(&talk.body(24)).await.status, 400);
+    reload("[memory]\noverflow = \"trim\"\n").await;
+    assert_eq!(memory(24).await, "active; rung=trimmed");
+    reload("[memory]\nread_only = true\n").await;
+    assert_eq!(memory(2).await, "watching; mode=read");
+    let named = "[identity]\ntask_headers = [\"user-agent\", \"accept\"]\n";
+    reload(named).await;
+    assert_eq!(memory(2).await, "watching; mode=read");
+    reload("").await;
+    assert_eq!(memory(2).await, "watching");
+    assert!(!program.log().contains("restart for it"));
+}
+
 /// A client that named its zone once is told of its own days, whatever happens to the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_zone_a_client_named_outlives_the_process() {
