@@ -176,6 +176,7 @@ async fn work(conversations: i64) -> Work {
         at_ms: 0,
         traces: Traces::default(),
         timer: None,
+        zone: None,
     };
     record::record(&mut conn, scope.clone(), exchange)
         .await
