@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use diarist::jobs::{ByHand, Clock, Exchange, InForce, Jobs, Settings, Told, Written};
 use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Overflow};
+use diarist::proxy::{Memory, Overflow, Treatment};
 use diarist::store::recall::Recall;
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
@@ -107,7 +107,10 @@ impl Process {
         );
         let manners = Manners::new(Some(ground.placement), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
-        memory.overflow = ground.overflow;
+        memory.treats = InForce::new(Treatment {
+            overflow: ground.overflow,
+            ..Treatment::default()
+        });
         Self {
             number,
             store,

@@ -201,8 +201,8 @@ impl Known {
         model: &str,
     ) -> Option<&SnapshotMeta> {
         history.turns().iter().rev().find_map(|turn| {
-            let pins = self.pins.by_model(&(scope.tenant, turn.link));
-            let openers = pins.filter_map(|(used, asked)| {
+            let key = (scope.tenant, turn.link);
+            let openers = self.pins.by_model(&key).filter_map(|(used, asked)| {
                 let opener = self.openers.get(&(scope.tenant, used.snapshot?))?;
                 Some((asked != model, opener))
             });
