@@ -11,12 +11,16 @@ mod books;
 mod carried;
 #[path = "properties/client.rs"]
 mod client;
+#[path = "properties/draw.rs"]
+mod draw;
 #[path = "properties/exchange.rs"]
 mod exchange;
 #[path = "properties/kept.rs"]
 mod kept;
 #[path = "properties/laws.rs"]
 mod laws;
+#[path = "properties/measure.rs"]
+mod measure;
 #[path = "properties/planted.rs"]
 mod planted;
 #[path = "properties/proxy.rs"]
@@ -38,9 +42,10 @@ mod world;
 
 use std::cell::RefCell;
 
-use books::Seen;
-use client::{Act, Move};
+use client::{Act, Habits, Head, Move};
+use diarist::wire::Placement;
 use laws::Law;
+use measure::Seen;
 use planted::Bug;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestRunner};
@@ -149,6 +154,56 @@ fn one_task_of_three_hundred_rounds() {
     assert!(pinned >= 250, "the question stood in {pinned} requests");
 }
 
+/// A conversation has memory; then another one shows that the model takes the block nowhere. That the
+/// first is sent everything again is nobody's decision, and no activation that made it larger.
+#[test]
+fn a_request_is_not_blamed_for_a_block_that_has_no_place() {
+    let mut runner = TestRunner::deterministic();
+    let mut case = case().new_tree(&mut runner).unwrap().current();
+    case.mode = Mode::SingleSystem;
+    case.placement = Placement::AppendToSystem;
+    case.processes = 1;
+    case.mirrored = false;
+    case.settings = PUBLISHED;
+    case.script = Script {
+        late: 0,
+        empty_every: 0,
+        observed: 20,
+        reflected: 30,
+    };
+    for habits in &mut case.habits {
+        *habits = Habits {
+            head: Head::None,
+            clock: false,
+            trailing: false,
+            floating: false,
+            images: false,
+            json_object: false,
+            pretty: false,
+            stream: false,
+            spelling: 0,
+        };
+    }
+    let chat = |who| Move {
+        who,
+        act: Act::Chat {
+            ask: 150,
+            answer: 150,
+        },
+    };
+    let remembered = vec![chat(0); 14];
+    case.moves.clone_from(&remembered);
+    let laws = run(&case, None);
+    assert!(laws.seen.changed > 0 && laws.broken.is_empty(), "{laws:?}");
+    // Its reminder is a second system message beside the block, wherever that stands.
+    case.habits[1].trailing = true;
+    case.moves.extend(vec![chat(1); 14]);
+    case.moves.extend(vec![chat(0); 4]);
+    let laws = run(&case, None);
+    assert!(laws.seen.stepped > 0, "{:?}", laws.seen);
+    assert!(laws.broken.is_empty(), "{:?}", laws.broken);
+}
+
 /// Every planted bug and the invariant that notices it.
 const NOTICED: &[(Bug, Law)] = &[
     (Bug::CutInsideRound, Law::Pair),
@@ -176,6 +231,7 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::UnconfirmedObserved, Law::Confirmed),
     (Bug::ConfirmedByChain, Law::Confirmed),
     (Bug::ActivationNotSmaller, Law::Worth),
+    (Bug::EarlyThoughNotIdle, Law::Early),
     (Bug::NeverActivates, Law::Bound),
     (Bug::NeverReflects, Law::Bound),
     (Bug::NeverShortens, Law::Bound),

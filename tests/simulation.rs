@@ -30,6 +30,8 @@ mod clockwork;
 mod counts;
 #[path = "simulation/dice.rs"]
 mod dice;
+#[path = "properties/draw.rs"]
+mod draw;
 #[path = "properties/exchange.rs"]
 mod exchange;
 #[path = "simulation/gate.rs"]
@@ -40,6 +42,8 @@ mod kept;
 mod laws;
 #[path = "simulation/ledger.rs"]
 mod ledger;
+#[path = "properties/measure.rs"]
+mod measure;
 #[path = "simulation/model.rs"]
 mod model;
 #[path = "simulation/overflow.rs"]
@@ -48,6 +52,8 @@ mod overflow;
 mod planted;
 #[path = "simulation/process.rs"]
 mod process;
+#[path = "simulation/range.rs"]
+mod range;
 #[path = "properties/reading.rs"]
 mod reading;
 #[path = "simulation/request.rs"]
@@ -155,6 +161,10 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::TrimForgotten, Rule::Sent(Law::Same)),
     (Bug::RescueWrittenAnew, Rule::Sent(Law::Same)),
     (Bug::RefusedRecorded, Rule::Accepted),
+    (Bug::ViewOneTooMany, Rule::Sent(Law::Cover)),
+    (Bug::FrontForgotten, Rule::Sent(Law::Cover)),
+    (Bug::ViewPartsRound, Rule::Sent(Law::Pair)),
+    (Bug::DroppedCounted, Rule::Sent(Law::Cover)),
     (Bug::WayOfNobody, Rule::Way),
     (Bug::WayForEver, Rule::Way),
     (Bug::TimerOfNobody, Rule::Rings),
@@ -177,6 +187,7 @@ fn called(rule: Rule) -> &'static str {
         Rule::Sent(Law::Worth) => "INV-WORTH",
         Rule::Sent(Law::Confirmed) => "confirmed history only",
         Rule::Sent(Law::Uncached) => "uncached tokens",
+        Rule::Sent(Law::Early) => "not early",
         Rule::Once => "INV-DUR",
         Rule::Lease => "Lease",
         Rule::Contiguous => "Contiguous",

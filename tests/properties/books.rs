@@ -11,6 +11,7 @@ use super::carried::{Carried, Chains};
 use super::exchange::{Exchange, Shown, Used};
 use super::kept::{Prompts, size};
 use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
+use super::measure::Seen;
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
 use super::seen::Seen as Chain;
@@ -33,6 +34,8 @@ struct Past {
     front: Vec<Digest>,
     /// Only one process knew what it was sent with.
     held: bool,
+    /// How often everybody had fallen idle before it.
+    idle: usize,
     /// How many requests in a row were larger than they should be.
     over: usize,
     /// Where the last observation ends in the prompt.
@@ -51,20 +54,8 @@ struct Book {
     /// Every chain an accepted request carried.
     carried: Chains,
     shown: usize,
-}
-
-/// What a case was about, for the measure of the generators.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    pub requests: usize,
-    pub activations: usize,
-    pub reflections: usize,
-    pub forks: usize,
-    pub parallel: usize,
-    pub changed: usize,
-    pub pinned: usize,
-    pub stepped: usize,
-    pub too_long: usize,
+    /// Something did not fit its model: what was applied for it may be used by others.
+    shortened: bool,
 }
 
 /// The laws that look at more than one request.
@@ -76,6 +67,8 @@ pub struct Laws {
     books: HashMap<String, Book>,
     with: PromptCache,
     without: PromptCache,
+    /// How often everybody fell idle.
+    idle: usize,
     pub broken: Vec<Broken>,
     pub seen: Seen,
 }
@@ -89,9 +82,15 @@ impl Laws {
             books: HashMap::new(),
             with: PromptCache::new(rough_count()),
             without: PromptCache::new(rough_count()),
+            idle: 0,
             broken: Vec::new(),
             seen: Seen::default(),
         }
+    }
+
+    /// Everybody fell idle for longer than the provider keeps a prompt.
+    pub fn fell_idle(&mut self) {
+        self.idle += 1;
     }
 
     fn note(&mut self, check: Check) {
@@ -152,7 +151,8 @@ impl Laws {
             .rev()
             .find_map(|length| book.by_tip.get(&prefixes[length]).copied());
         self.measure(&book, &read, &prefixes, before);
-        let over = self.over(&book, &read, before, exchange.waiting);
+        let waiting = exchange.waiting || exchange.unplaced;
+        let over = self.over(&book, &read, before, waiting);
         let number = book.past.len();
         let head = match request.leading.checked_sub(1) {
             Some(last) => request.body[read.raw_items[0].start..read.raw_items[last].end].to_vec(),
@@ -166,6 +166,7 @@ impl Laws {
             marks: read.marks.clone(),
             cut: read.reach(),
             held: exchange.held,
+            idle: self.idle,
             front: read
                 .front
                 .iter()
@@ -189,8 +190,11 @@ impl Laws {
                 && !exchange.too_long
                 && !exchange.stepped_down
                 // What was made for one request goes with its process where that dies before it is stored.
-                && (!before.held || exchange.adopted)
+                && (!before.held || exchange.adopted == before.used.map(|(id, _)| id))
+                // Where a model takes the block nowhere, nobody decided that it is to be sent everything.
+                && !exchange.unplaced
             {
+                checks.push(self.not_early(&book, before, &past, &read));
                 checks.push(inv_worth(&book, &past.prefixes, &read, &with(before.used)));
                 checks.push(inv_prefix_of_observations(before, &past, prompt, &book));
             }
@@ -211,6 +215,7 @@ impl Laws {
             .entry(*past.prefixes.last().unwrap())
             .or_insert(number);
         book.by_body.entry(request.body.clone()).or_insert(number);
+        book.shortened |= exchange.too_long;
         book.carried.carry(request, &request.prefixes());
         book.carried.carry_elsewhere(request, &read.seen);
         book.past.push(past);
@@ -281,6 +286,37 @@ impl Laws {
         let bound = head + budgets + overhead + pin + news.sum::<usize>();
         let size = read.tokens();
         if size <= bound { 0 } else { over + 1 }
+    }
+
+    /// Before its threshold nothing is activated where nobody was idle.
+    fn not_early(&self, book: &Book, before: &Past, now: &Past, read: &Reading<'_>) -> Check {
+        let condensed = now.marks.iter().any(|mark| mark.reflection);
+        if now.cut <= before.cut || condensed || book.shortened || !read.seen.own {
+            return Ok(());
+        }
+        // Requests that say what is covered now: one of them has reached the threshold, or was idle.
+        let covered = now.prefixes[now.cut];
+        let shared = book
+            .past
+            .iter()
+            .filter(|past| past.prefixes.get(now.cut) == Some(&covered));
+        let mut longest = 0;
+        for past in shared {
+            if past.idle < self.idle {
+                return Ok(());
+            }
+            let raw = past.prefixes[before.cut + 1..].iter();
+            let raw = raw
+                .filter_map(|run| book.carried.get(run))
+                .map(|it| it.tokens);
+            longest = longest.max(raw.sum::<usize>());
+        }
+        // None of them is in the books where memory had to decide without its store.
+        if longest == 0 || longest >= self.policy.message_tokens as usize {
+            return Ok(());
+        }
+        let how = format!("activated at {longest} tokens, and nobody was idle");
+        breaks(Law::Early, how)
     }
 
     /// Uncached tokens where nothing is activated: at most one cache step more than without Diarist.

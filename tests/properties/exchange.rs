@@ -45,10 +45,12 @@ pub struct Exchange {
     pub elsewhere: bool,
     /// Whether the upstream refused as too long, whatever came of it.
     pub too_long: bool,
+    /// Whether there is something to be sent and the model takes the block nowhere.
+    pub unplaced: bool,
     /// Whether what it was sent with was not stored before it was answered.
     pub held: bool,
-    /// Whether it was sent with what was observed while a client waited, and stored since.
-    pub adopted: bool,
+    /// The number that its snapshot had before it was stored.
+    pub adopted: Option<SnapshotId>,
     /// Whether memory had to decide without its store, or by a view of it that was out of date: what
     /// it may send is bound by fewer laws then.
     pub doubtful: bool,

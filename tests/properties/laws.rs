@@ -25,6 +25,7 @@ pub enum Law {
     Worth,
     Confirmed,
     Uncached,
+    Early,
 }
 
 /// A law that was broken, and how.

@@ -59,6 +59,8 @@ pub enum Bug {
     ConfirmedByChain,
     /// A snapshot is used even where it makes the request larger.
     ActivationNotSmaller,
+    /// What waits for idleness is used at once.
+    EarlyThoughNotIdle,
     /// Snapshots are never prepared.
     NeverActivates,
     /// Observations are never condensed.

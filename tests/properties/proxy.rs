@@ -25,6 +25,8 @@ use super::world::World;
 struct Choice {
     body: Bytes,
     used: Used,
+    /// No placement is left for what was selected.
+    unplaced: bool,
 }
 
 /// A chain whose newest request is the longest of it.
@@ -173,6 +175,7 @@ impl Proxy {
         Choice {
             body: self.splice(scope, parsed, used),
             used,
+            unplaced: selection.snapshot.is_some() && used.is_none(),
         }
     }
 
@@ -249,6 +252,7 @@ impl Proxy {
                 choice = Choice {
                     body: self.splice(&scope, &parsed, used),
                     used,
+                    ..choice
                 };
             }
         }
@@ -266,6 +270,7 @@ impl Proxy {
     ) -> Exchange {
         let mut exchange = Exchange {
             waiting: self.waiting() || self.world.paused(scope),
+            unplaced: choice.unplaced,
             ..Exchange::default()
         };
         exchange.sent.push((choice.body.clone(), choice.used));
@@ -278,6 +283,7 @@ impl Proxy {
                 let original = (choice.body != request.body).then(|| Choice {
                     body: request.body.clone(),
                     used: None,
+                    unplaced: false,
                 });
                 let again = if self.has(Bug::RefusalPassedOn) {
                     None
@@ -334,6 +340,7 @@ impl Proxy {
             return Some(Choice {
                 body: self.splice(scope, parsed, pinned),
                 used: pinned,
+                unplaced: false,
             });
         }
         let placement = *self.ladder.get(self.process(turn).steps)?;
@@ -375,6 +382,7 @@ impl Proxy {
             Choice {
                 body: self.splice(scope, parsed, used),
                 used,
+                unplaced: false,
             }
         })
     }

@@ -2,9 +2,10 @@
 //! in which the recorder and the workers of `jobs` do it.
 
 use diarist::history::{History, Link, Scope};
-use diarist::memory::advance::{Path, Plan, Step, WorkState, advance};
+use diarist::memory::advance::{Path, Plan, Step, WorkState, advance, early};
 use diarist::memory::{
-    NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record, render,
+    Cause, NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record,
+    render,
 };
 use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
@@ -54,6 +55,9 @@ impl Proxy {
             owner: request.owner.label(),
         };
         self.perform(&track, true);
+        if self.has(Bug::EarlyThoughNotIdle) {
+            self.activate_early(&track);
+        }
         self.tracks.push(track);
         self.work();
     }
@@ -78,6 +82,29 @@ impl Proxy {
             if !changed {
                 return;
             }
+        }
+    }
+
+    /// Every conversation has been idle for so long that the provider has forgotten its prompt.
+    pub fn fall_idle(&mut self) {
+        let tracks = std::mem::take(&mut self.tracks);
+        for track in &tracks {
+            self.activate_early(track);
+        }
+        self.tracks = tracks;
+    }
+
+    fn activate_early(&mut self, track: &Track) {
+        let known = self.world.known(&track.scope, &track.chain);
+        let path = Path {
+            root: Link::root(&track.scope),
+            nodes: &known.nodes,
+            parts: &known.parts,
+            snapshots: &known.snapshots,
+            work: &known.work,
+        };
+        if let Some(plan) = early(&path, &self.policy, Cause::Idle) {
+            self.step(Step::Snapshot(plan), track, &known.parts, false);
         }
     }
 

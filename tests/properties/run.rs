@@ -1,12 +1,13 @@
 //! One case: clients with their habits, a provider with its rules, and what happens.
 
-use diarist::memory::{Early, Policy, render};
+use diarist::memory::{Early, Idle, Policy, render};
 use diarist::provider::Rules;
 use diarist::wire::Placement;
 use proptest::prelude::*;
 
 use super::books::Laws;
-use super::client::{Client, Habits, Move, Upstream, habits, moves};
+use super::client::{Client, Habits, Move, Upstream};
+use super::draw::{habits, moves};
 use super::exchange::Exchange;
 use super::planted::Bug;
 use super::proxy::Proxy;
@@ -89,6 +90,8 @@ pub struct Settings {
     pub reflect_from: u32,
     pub share: bool,
     pub buffer_on_idle: bool,
+    /// What is activated when a conversation fell idle: observations, a reflection.
+    pub idle: (bool, bool),
 }
 
 /// The published defaults.
@@ -99,6 +102,7 @@ pub const PUBLISHED: Settings = Settings {
     reflect_from: 50,
     share: false,
     buffer_on_idle: false,
+    idle: (false, false),
 };
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -109,15 +113,17 @@ fn settings() -> impl Strategy<Value = Settings> {
         20_u32..=100,
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.3),
+        (prop::bool::weighted(0.7), any::<bool>()),
     )
         .prop_map(
-            |(buffer, cleared, block_after, reflect_from, share, buffer_on_idle)| Settings {
+            |(buffer, cleared, block_after, reflect_from, share, buffer_on_idle, idle)| Settings {
                 buffer,
                 cleared,
                 block_after,
                 reflect_from,
                 share,
                 buffer_on_idle,
+                idle,
             },
         );
     prop_oneof![1 => Just(PUBLISHED), 1 => drawn]
@@ -145,9 +151,16 @@ impl Case {
             observation_limit: observations * settings.block_after.max(120) / 100,
             share_token_budget: settings.share,
             block_overhead: overhead + 16,
-            early_activation: Early::NEVER,
-            early_reflection: Early::NEVER,
+            early_activation: early(settings.idle.0),
+            early_reflection: early(settings.idle.1),
         }
+    }
+}
+
+fn early(idle: bool) -> Early {
+    Early {
+        idle: if idle { Idle::Auto } else { Idle::Never },
+        model_change: false,
     }
 }
 
@@ -243,6 +256,11 @@ impl Upstream for Wire<'_> {
         let [one, two] = self.proxy.exchange_twice(request);
         let first = self.judge(request, &one);
         self.judge(request, &two) && first
+    }
+
+    fn idle(&mut self) {
+        self.proxy.fall_idle();
+        self.laws.fell_idle();
     }
 
     fn restart(&mut self) {

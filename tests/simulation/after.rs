@@ -25,21 +25,18 @@ pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;
 impl World {
     pub fn judge(&mut self, request: &Request, exchange: &mut Exchange, first: &Rehearsal) {
         exchange.shown = std::mem::take(&mut self.ledger().shown);
+        // The rules about timers know better who was idle.
+        self.laws.fell_idle();
         for (sent, _) in &exchange.sent {
             let read = Reading::of(request, sent);
             self.ledger().counts.changed += usize::from(read.has_block());
             self.hints(&read);
         }
-        let seen = first.view().map(|sent| {
-            let tip = first.history().tip();
-            let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
+        let seen = self.seen(first);
+        if let Some(seen) = &seen {
             self.ledger().counts.views += 1;
-            Seen {
-                path,
-                sent,
-                own: false,
-            }
-        });
+            self.heard_of(first, seen);
+        }
         let ledger = Arc::clone(&self.ground.ledger);
         let viewed = seen.is_some();
         let with = seen.clone();
@@ -51,6 +48,20 @@ impl World {
         );
         // Which chain it is a view of may be told otherwise by a process that was not there.
         exchange.doubtful |= viewed;
+    }
+
+    /// What a client sends no more and stands on its chain all the same was shown to somebody, or waits
+    /// to be, with its words.
+    fn heard_of(&mut self, first: &Rehearsal, seen: &Seen) {
+        let Some(tip) = first.history().tip() else {
+            return;
+        };
+        let heard = self.ledger().heard(first.scope(), tip);
+        let unsent = seen.sent.iter().rposition(Option::is_none);
+        if let Some(place) = unsent.filter(|place| *place >= heard) {
+            let how = format!("message {place} is sent no more, and nobody was shown it");
+            self.ledger().breach(Rule::Sent(Law::Cover), how);
+        }
     }
 
     /// No hint speaks of another place than the end of what is covered.
@@ -293,6 +304,14 @@ impl Upstream for World {
         for _ in 0..12 {
             self.turn += 1;
             self.pass(30);
+            self.stir();
+        }
+    }
+
+    fn idle(&mut self) {
+        self.fall_idle(400);
+        for _ in 0..4 {
+            self.turn += 1;
             self.stir();
         }
     }

@@ -4,7 +4,6 @@
 //! Knows the conversations from their clients, and asks the code under test nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
@@ -15,6 +14,7 @@ use diarist::store::{Adopted, Adoption, Job, NewJob, NewSnapshot, Record, Releas
 use super::clockwork::Clockwork;
 use super::counts::Counts;
 use super::exchange::Shown;
+use super::range::Range;
 use super::rules::{Breach, Rule};
 use super::scribe::Mark;
 use super::talk::{Digest, Msg, Request, Run, Said};
@@ -27,64 +27,6 @@ struct Place {
     digest: Digest,
     /// How its words begin; empty where it says nothing.
     words: String,
-}
-
-/// A range of messages with what its client meant by them.
-#[derive(Clone)]
-pub struct Range {
-    pub owner: String,
-    pub kind: PartKind,
-    pub to_count: usize,
-    /// Digests of the whole chain up to the end of the range.
-    chain: Vec<Digest>,
-    from: usize,
-    words: Vec<String>,
-}
-
-impl fmt::Debug for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}..{} of {}",
-            self.kind.name(),
-            self.from,
-            self.to_count,
-            self.owner
-        )
-    }
-}
-
-impl Range {
-    /// What an observation of exactly this range says.
-    pub fn mark(&self) -> Mark {
-        Mark {
-            reflection: self.kind == PartKind::Reflection,
-            run: Run::of(&self.chain[self.from..]),
-            owner: self.owner.clone(),
-        }
-    }
-
-    /// The messages `from..to` of it, which begins with the first.
-    pub fn piece(&self, from: usize, to: usize) -> Self {
-        Self {
-            owner: self.owner.clone(),
-            kind: PartKind::Chunk,
-            to_count: to,
-            chain: self.chain[..to].to_vec(),
-            from,
-            words: self.words[from..to].to_vec(),
-        }
-    }
-
-    /// What the message at `place` is, where the range begins with the first.
-    pub fn digest(&self, place: usize) -> Digest {
-        self.chain[place]
-    }
-
-    /// The whole chain up to the end of the range.
-    pub fn whole(&self) -> Run {
-        Run::of(&self.chain)
-    }
 }
 
 type Key = (Scope, PartKind, Link, Link);
@@ -119,8 +61,10 @@ pub struct Ledger {
     asked: HashMap<(String, Run), String>,
     /// Requests that the upstream took, by owner and body.
     pub accepted: HashSet<(String, Bytes)>,
-    /// Snapshots that were sent before they were stored.
-    pub adoptions: HashSet<SnapshotId>,
+    /// Ends of ranges that were offered with their words.
+    offers: HashSet<(Scope, Link)>,
+    /// Snapshots that were sent before they were stored, with the number they had then.
+    pub adoptions: HashMap<SnapshotId, SnapshotId>,
     pub clockwork: Clockwork,
     /// Where memory has no endpoint of its own.
     pub ways: Option<Ways>,
@@ -195,6 +139,15 @@ impl Ledger {
         ends.max().unwrap_or(0)
     }
 
+    /// How many messages of the chain up to `tip` stand in chunks, or in jobs that carry their words.
+    pub fn heard(&self, scope: &Scope, tip: Link) -> usize {
+        let chain = self.chain(tip);
+        let offered = |link: &Link| self.offers.contains(&(scope.clone(), *link));
+        let waits = chain.iter().position(offered);
+        let waits = waits.map_or(0, |newest| chain.len() - newest);
+        waits.max(self.observed(scope, tip))
+    }
+
     /// What the chain up to `tip` says.
     pub fn digests(&self, tip: Link) -> Vec<Digest> {
         let chain = self.chain(tip);
@@ -261,7 +214,12 @@ impl Ledger {
         (adoption, adopted): (&Adoption, &Adopted),
     ) {
         self.counts.adopted += 1;
-        self.adoptions.insert(adopted.snapshot.meta.id);
+        let held = record.used.snapshot.map(|id| (process, id));
+        let known = self.unstored.iter().position(|known| known.0 == held);
+        if let Some(at) = known {
+            let number = SnapshotId(UNSTORED + i64::try_from(at).unwrap());
+            self.adoptions.insert(adopted.snapshot.meta.id, number);
+        }
         let used = Used {
             snapshot: Some(adopted.snapshot.meta.id),
             ..record.used.clone()
@@ -293,6 +251,7 @@ impl Ledger {
 
     pub fn offered(&mut self, scope: &Scope, job: &NewJob) {
         if job.kind == PartKind::Chunk {
+            self.offers.insert((scope.clone(), job.span.to));
             let range = self.range(scope, job.kind, &job.span);
             self.shown.push(Shown {
                 owner: range.owner.clone(),

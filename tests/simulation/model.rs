@@ -8,7 +8,7 @@ use diarist::memory::PartKind;
 use diarist::wire::usage::Usage;
 
 use super::dice::Dice;
-use super::ledger::Range;
+use super::range::Range;
 use super::scribe::Mark;
 
 /// What one call is answered with.

@@ -3,8 +3,10 @@
 
 use bytes::Bytes;
 use diarist::store::NewSnapshot;
+use diarist::wire::Insert;
 
 use super::ledger::Ledger;
+use super::talk::Request;
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,14 @@ pub enum Bug {
     RescueWrittenAnew,
     /// A request that was refused is recorded like any other.
     RefusedRecorded,
+    /// Behind the run that a view stands on one message too many is left out.
+    ViewOneTooMany,
+    /// What memory does not know of a view is left out with what it does.
+    FrontForgotten,
+    /// The tail of a view begins behind a call, with its results.
+    ViewPartsRound,
+    /// What a client dropped counts as observed, whether or not anybody was shown it.
+    DroppedCounted,
     /// Jobs that are to borrow a way are taken by whoever has none.
     WayOfNobody,
     /// A way that was lent once is held for ever.
@@ -72,6 +82,17 @@ pub fn spoil_sent(bug: Option<Bug>, body: Bytes) -> Bytes {
     };
     let (_, after) = rest.split_once("</diarist-gap>").unwrap();
     format!("{before}{after}").into()
+}
+
+/// Spoils what a view goes out with.
+pub fn spoil_view(bug: Option<Bug>, request: &Request, insert: &mut Insert<'_>) {
+    let next = request.turns.get(insert.cut);
+    match bug {
+        Some(Bug::ViewOneTooMany) if insert.cut + 1 < request.turns.len() => insert.cut += 1,
+        Some(Bug::FrontForgotten) => insert.front = &[],
+        Some(Bug::ViewPartsRound) if next.is_some_and(|next| next.calls() > 0) => insert.cut += 1,
+        _ => {}
+    }
 }
 
 /// Spoils a snapshot on its way to the store.

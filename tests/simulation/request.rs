@@ -10,7 +10,7 @@ use diarist::wire::{Insert, chat};
 use super::exchange::{Exchange, Used, insert};
 use super::ledger::{Ledger, UNSTORED};
 use super::overflow::Sent;
-use super::planted::{Bug, spoil_sent};
+use super::planted::{Bug, spoil_sent, spoil_view};
 use super::process::Waiting;
 use super::run::World;
 use super::seen::Seen;
@@ -52,9 +52,8 @@ impl World {
             ..Exchange::default()
         };
         let used = self.used(at, &first);
-        exchange
-            .sent
-            .push((spoil_sent(self.ground.bug, first.body()), used));
+        let body = self.sent_as(request, &first, used);
+        exchange.sent.push((body, used));
         self.trace.update(&first.body());
         if !self.calm && self.dice.chance(3) {
             // The upstream is out of order: whatever the request was, it leaves no trace.
@@ -77,7 +76,7 @@ impl World {
         let (_, sent_with) = exchange.sent.last().unwrap();
         let id = sent_with.map(|(id, _)| id);
         exchange.held = id.is_some_and(|id| id.0 >= UNSTORED);
-        exchange.adopted = id.is_some_and(|id| self.ledger().adoptions.contains(&id));
+        exchange.adopted = id.and_then(|id| self.ledger().adoptions.get(&id).copied());
         // A model that takes the block nowhere is sent everything, whatever is prepared.
         exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
         // It goes out with nothing taken out, this once.
@@ -111,6 +110,31 @@ impl World {
             self.lose(request);
         }
         accepted
+    }
+
+    /// The body of `rehearsal`, or what a planted bug makes of it.
+    fn sent_as(&self, request: &Request, rehearsal: &Rehearsal, used: Used) -> Bytes {
+        let bug = self.ground.bug;
+        let spoils = matches!(
+            bug,
+            Some(Bug::ViewOneTooMany | Bug::FrontForgotten | Bug::ViewPartsRound)
+        );
+        match self.seen(rehearsal) {
+            Some(seen) if spoils => spoilt(bug, &self.ledger(), request, used, Some(&seen)),
+            _ => spoil_sent(bug, rehearsal.body()),
+        }
+    }
+
+    /// The chain that a view is of.
+    pub fn seen(&self, rehearsal: &Rehearsal) -> Option<Seen> {
+        let sent = rehearsal.view()?;
+        let tip = rehearsal.history().tip();
+        let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
+        Some(Seen {
+            path,
+            sent,
+            own: false,
+        })
     }
 
     /// What becomes of a request that was refused; `None` where the process died.
@@ -148,6 +172,17 @@ impl World {
 
 /// What `request` would go out as with that snapshot, or with none.
 pub fn with_snapshot(ledger: &Ledger, request: &Request, used: Used, seen: Option<&Seen>) -> Bytes {
+    spoilt(None, ledger, request, used, seen)
+}
+
+/// The same, not quite.
+fn spoilt(
+    bug: Option<Bug>,
+    ledger: &Ledger,
+    request: &Request,
+    used: Used,
+    seen: Option<&Seen>,
+) -> Bytes {
     let parsed = chat::parse(&request.body).unwrap();
     let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
     let mut front = Vec::new();
@@ -156,12 +191,14 @@ pub fn with_snapshot(ledger: &Ledger, request: &Request, used: Used, seen: Optio
         let Some(seen) = seen else { return insert };
         let cut = seen.cut(snapshot.meta.to_count);
         front = seen.front(cut);
-        Insert {
+        let mut insert = Insert {
             cut,
             pin: snapshot.meta.pin.and_then(|pin| seen.sent[pin]),
             front: &front,
             ..insert
-        }
+        };
+        spoil_view(bug, request, &mut insert);
+        insert
     });
     let splice = parsed.splice(insert.as_ref(), false);
     splice.frames(parsed.body()).concat().into()

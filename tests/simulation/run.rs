@@ -73,7 +73,10 @@ pub struct World {
 /// Plays the run of `seed`, with a bug planted or without.
 pub fn run(seed: u64, bug: Option<Bug>) -> Report {
     let mut dice = Dice::new(seed);
-    let setup = Setup::roll(&mut dice);
+    let mut setup = Setup::roll(&mut dice);
+    if let Some(bug) = bug {
+        setup.provoke(bug);
+    }
     let mut world = World::new(&setup, dice.fork(), bug);
     let mut clients: Vec<Client> = setup
         .clients

@@ -11,9 +11,11 @@ use diarist::{app, config};
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::client::{Act, Habits, habits, moves};
+use super::client::{Act, Habits};
 use super::dice::Dice;
+use super::draw::{habits, moves};
 use super::model::Character;
+use super::planted::Bug;
 use super::talk::Owner;
 
 /// Two tenants, and a resource of one of them.
@@ -139,6 +141,30 @@ impl Setup {
             message_tokens: dice.between(700, 2_000),
             observation_tokens: dice.between(250, 600),
         }
+    }
+
+    /// Brings about what `bug` needs to show itself, which is rare.
+    pub fn provoke(&mut self, bug: Bug) {
+        let overflow = match bug {
+            Bug::TrimUnsaid | Bug::TrimForgotten => Overflow::Trim,
+            Bug::RescueWrittenAnew => Overflow::Observe(Duration::from_secs(20)),
+            _ => self.overflow,
+        };
+        if overflow != self.overflow {
+            self.overflow = overflow;
+            self.mode = Mode::Window(2_000);
+            for (_, habits) in &mut self.clients {
+                habits.images = false;
+            }
+        }
+        let timers = matches!(
+            bug,
+            Bug::TimerOfNobody | Bug::TimerKept | Bug::TimerNotMoved | Bug::NeverIdle
+        );
+        if timers {
+            self.idle = (true, true);
+        }
+        self.borrows |= matches!(bug, Bug::WayOfNobody | Bug::WayForEver);
     }
 
     pub fn rules(&self) -> Rules {
