@@ -13,6 +13,8 @@ mod tools;
 
 #[path = "memory/bad_input.rs"]
 mod bad_input;
+#[path = "memory/borrowed.rs"]
+mod borrowed;
 #[path = "memory/budget.rs"]
 mod budget;
 #[path = "memory/calls.rs"]

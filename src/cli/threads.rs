@@ -4,6 +4,7 @@
 //! the server is to do. A server may be at work on the same database meanwhile.
 
 mod lines;
+mod made;
 mod show;
 mod why;
 mod wish;

@@ -5,6 +5,9 @@
 //! or the value is dropped, which is what a crash leaves of it. Called by the simulation; production
 //! runs the same functions as tasks ([`super::Jobs::start`]).
 
+use std::sync::Arc;
+
+use super::events::Cycle;
 use super::recorder::{Outcome, Recorder};
 use super::worker::{self, Answered};
 use super::{Exchange, Jobs, Shop};
@@ -32,7 +35,7 @@ impl std::fmt::Debug for ByHand {
 
 impl ByHand {
     pub(super) fn new(shop: Shop) -> Self {
-        let recorder = Recorder::new(shop.clone(), std::sync::Arc::default());
+        let recorder = Recorder::new(shop.clone(), Arc::default());
         Self { shop, recorder }
     }
 
@@ -69,7 +72,8 @@ impl ByHand {
 
     /// It asks the model.
     pub async fn ask(&self, job: &Job) -> Written {
-        Written(worker::ask(&self.shop, job).await)
+        let cycle = Arc::new(Cycle::new(self.shop.clock.now_ms()));
+        Written(worker::ask(&self.shop, job, &cycle).await)
     }
 
     /// It stores what the model wrote, or gives the job back.

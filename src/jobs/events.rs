@@ -6,19 +6,24 @@
 //! recorder and the workers, written down by a task of its own: nobody waits for it, and what does
 //! not fit is dropped.
 
+mod activation;
+mod cycle;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::activation::activated;
+pub(super) use self::cycle::{Cycle, renamed};
 use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{Link, Role, Scope};
 use crate::memory::advance::Standing;
-use crate::memory::{Cause, Node, PartKind, PartMeta, Policy, Snapshot, SnapshotMeta};
-use crate::store::{Event, Job, Store};
+use crate::memory::{Node, PartKind, Policy};
+use crate::store::{Event, Store};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
@@ -209,162 +214,6 @@ fn status_body(policy: &Policy, nodes: &[Node], standing: &Standing) -> Value {
         "stepNumber": step,
         "generationCount": standing.generations,
     })
-}
-
-/// Whether `job` is done ahead of need, or its conversation is beyond its limit already.
-fn family(job: &Job) -> &'static str {
-    if job.work.urgency < 1_000 {
-        "buffering"
-    } else {
-        "observation"
-    }
-}
-
-/// What the events of one job have in common. Every try is a cycle of its own.
-fn cycle(job: &Job) -> Map<String, Value> {
-    let mut body = Map::new();
-    body.insert(
-        "cycleId".to_owned(),
-        json!(format!("{}-{}", job.id, job.fence)),
-    );
-    body.insert("operationType".to_owned(), json!(operation(job.work.kind)));
-    body
-}
-
-fn tell(shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
-    let kind = format!("data-om-{}-{end}", family(job));
-    let (scope, tip) = (&job.scope, job.work.tip);
-    let events = &shop.events;
-    events.tell(scope, tip, &kind, at_ms, &Value::Object(body));
-}
-
-/// A model is about to be asked.
-pub(super) fn started(shop: &Shop, settings: &Settings, job: &Job, at_ms: i64) {
-    let tokens = match family(job) {
-        "buffering" => "tokensToBuffer",
-        _ => "tokensToObserve",
-    };
-    let mut body = cycle(job);
-    body.insert("startedAt".to_owned(), json!(time(at_ms)));
-    body.insert(tokens.to_owned(), json!(job.work.message_tokens));
-    body.insert(
-        "config".to_owned(),
-        config(&job.scope, settings.policy_for(&job.work.model)),
-    );
-    tell(shop, job, "start", at_ms, body);
-}
-
-/// It wrote a part.
-pub(super) fn ended(shop: &Shop, job: &Job, part: &PartMeta, started_ms: i64) {
-    let now = shop.clock.now_ms();
-    let (taken, written) = match family(job) {
-        "buffering" => ("tokensBuffered", "bufferedTokens"),
-        _ => ("tokensObserved", "observationTokens"),
-    };
-    let mut body = cycle(job);
-    body.insert("completedAt".to_owned(), json!(time(now)));
-    body.insert("durationMs".to_owned(), json!(now - started_ms));
-    body.insert(taken.to_owned(), json!(part.message_tokens));
-    body.insert(written.to_owned(), json!(part.tokens));
-    tell(shop, job, "end", now, body);
-}
-
-/// It did not: `error` is the provider's message, or ours.
-pub(super) fn failed(shop: &Shop, job: &Job, error: &str, started_ms: i64) {
-    let now = shop.clock.now_ms();
-    let error: String = error.chars().take(MAX_ERROR).collect();
-    let mut body = cycle(job);
-    body.insert("failedAt".to_owned(), json!(time(now)));
-    body.insert("durationMs".to_owned(), json!(now - started_ms));
-    body.insert("tokensAttempted".to_owned(), json!(job.work.message_tokens));
-    body.insert("error".to_owned(), json!(error));
-    tell(shop, job, "failed", now, body);
-}
-
-/// The conversation has another title: the only words an event holds, and a model's.
-pub(super) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
-    let now = shop.clock.now_ms();
-    let mut body = cycle(job);
-    body.remove("operationType");
-    body.extend(old.map(|old| ("oldTitle".to_owned(), json!(old))));
-    body.insert("newTitle".to_owned(), json!(new));
-    body.insert("timestamp".to_owned(), json!(time(now)));
-    let (scope, tip) = (&job.scope, job.work.tip);
-    shop.events.tell(
-        scope,
-        tip,
-        "data-om-thread-update",
-        now,
-        &Value::Object(body),
-    );
-}
-
-/// A snapshot was prepared; what it covers beyond `before` comes into use with it. One event for
-/// all its chunks, since they come into use together.
-pub(super) fn activated(
-    shop: &Shop,
-    track: &Track,
-    before: Option<&SnapshotMeta>,
-    tip: Link,
-    snapshot: &Snapshot,
-) {
-    let now = shop.clock.now_ms();
-    let policy = *shop.settings.now().policy_for(&track.model);
-    let body = activation_body(
-        &track.scope,
-        &policy,
-        &track.parts,
-        before,
-        &snapshot.meta,
-        now,
-    );
-    shop.events
-        .tell(&track.scope, tip, "data-om-activation", now, &body);
-}
-
-fn activation_body(
-    scope: &Scope,
-    policy: &Policy,
-    parts: &[PartMeta],
-    before: Option<&SnapshotMeta>,
-    snapshot: &SnapshotMeta,
-    now: i64,
-) -> Value {
-    let covered = before.map_or(0, |snapshot| snapshot.to_count);
-    let chunks: Vec<&PartMeta> = parts
-        .iter()
-        .filter(|part| part.kind == PartKind::Chunk)
-        .filter(|part| part.span.to_count > covered && part.span.to_count <= snapshot.to_count)
-        .collect();
-    let generations = parts
-        .iter()
-        .filter(|part| part.kind == PartKind::Reflection)
-        .filter(|part| part.span.to_count <= snapshot.to_count);
-    let kind = match snapshot.cause {
-        Cause::Reflection => PartKind::Reflection,
-        _ => PartKind::Chunk,
-    };
-    json!({
-        "cycleId": format!("snapshot-{}", snapshot.id.0),
-        "operationType": operation(kind),
-        "activatedAt": time(now),
-        "chunksActivated": chunks.len(),
-        "tokensActivated": chunks.iter().map(|chunk| u64::from(chunk.message_tokens)).sum::<u64>(),
-        "observationTokens": snapshot.tokens,
-        "messagesActivated": snapshot.to_count.saturating_sub(covered),
-        "generationCount": generations.count(),
-        "triggeredBy": trigger(snapshot.cause),
-        "config": config(scope, policy),
-    })
-}
-
-/// The published word for a cause, where there is one.
-fn trigger(cause: Cause) -> &'static str {
-    match cause.name() {
-        "idle" => "ttl",
-        "model_change" => "provider_change",
-        name => name,
-    }
 }
 
 #[cfg(test)]

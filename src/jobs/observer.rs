@@ -61,7 +61,7 @@ pub(super) async fn observe(
         job,
         settings: &settings,
         payload: &payload,
-        log: log(shop, job, settings.observer.previous_tokens)
+        log: log(shop, job, &settings)
             .await
             .map_err(|error| Failure::store(&error))?,
         title: observing_title(shop, job, &settings).await,
@@ -123,8 +123,7 @@ struct Observing<'a> {
     job: &'a Job,
     settings: &'a Settings,
     payload: &'a Payload,
-    /// The chunks before the range, oldest first.
-    log: Vec<String>,
+    log: Log,
     /// See [`ObserveInput::title`].
     title: Option<String>,
 }
@@ -186,6 +185,10 @@ impl Observing<'_> {
             transcript: piece,
             piece: draft.place(),
             earlier: &earlier,
+            stood: observe::Stood {
+                task: self.log.task.as_deref(),
+                response: self.log.response.as_deref(),
+            },
             application: &self.payload.application,
             nonce: &super::nonce(),
             now_date: &dates::day(
@@ -203,7 +206,7 @@ impl Observing<'_> {
 
     /// The end of the log and of what is already written of this range.
     async fn earlier(&self, draft: &Draft) -> String {
-        let mut texts = self.log.clone();
+        let mut texts = self.log.texts.clone();
         texts.extend(draft.texts().map(str::to_owned));
         let budget = self.settings.observer.previous_tokens;
         let budget = budget.map(|budget| budget.min(draft.limit) as usize);
@@ -302,11 +305,23 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
     }
 }
 
+/// What was observed before a range.
+#[derive(Debug, Default)]
+struct Log {
+    /// The chunks, oldest first.
+    texts: Vec<String>,
+    /// The hints of the newest of them, where hints are asked for.
+    task: Option<String>,
+    response: Option<String>,
+}
+
 /// The log before the range: from the same chain, never from the thread. With a bound, enough of it
 /// to choose from.
-async fn log(shop: &Shop, job: &Job, budget: Option<u32>) -> Result<Vec<String>, StoreError> {
+async fn log(shop: &Shop, job: &Job, settings: &Settings) -> Result<Log, StoreError> {
+    let budget = settings.observer.previous_tokens;
     let enough = budget.map(|budget| budget.saturating_mul(EARLIER_READ));
-    let mut texts = Vec::new();
+    let mut log = Log::default();
+    let texts = &mut log.texts;
     let mut tokens = 0_u32;
     let mut at = job.work.span.from;
     while enough.is_none_or(|enough| tokens < enough && texts.len() < EARLIER_CHUNKS) {
@@ -315,10 +330,18 @@ async fn log(shop: &Shop, job: &Job, budget: Option<u32>) -> Result<Vec<String>,
         };
         tokens = tokens.saturating_add(chunk.body.tokens);
         at = chunk.body.span.from;
+        if texts.is_empty() {
+            let wanted = settings.observer.hints;
+            log.task = chunk.body.current_task.filter(|_| wanted.current_task);
+            log.response = chunk
+                .body
+                .suggested_response
+                .filter(|_| wanted.suggested_response);
+        }
         texts.push(chunk.body.text);
     }
     texts.reverse();
-    Ok(texts)
+    Ok(log)
 }
 
 /// The title so far of the conversation that made the job due, where titles are asked for.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::ask::ask;
+use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint};
@@ -41,6 +42,11 @@ impl Wish {
     }
 }
 
+/// Why a Reflector is asked again, as it is told.
+const LOST: &str = "the answer lost what is important";
+const LONG: &str = "the answer was not short enough";
+const UNUSABLE: &str = "the answer could not be used";
+
 /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
 /// the target. Of the answers that lost no more of what is of high priority than they may, the
 /// smallest is kept, whichever came last, and only if it is smaller than the log it replaces. Where
@@ -50,6 +56,7 @@ pub(super) async fn reflect(
     settings: &Settings,
     endpoint: &Endpoint,
     job: &Job,
+    cycle: &Cycle,
 ) -> Result<NewPart, Failure> {
     let parts = shop
         .store
@@ -66,8 +73,11 @@ pub(super) async fn reflect(
     let from = policy.reflect_from;
     let whole = wish.asked || weight(&parts) >= policy.observation_tokens;
     // What is important is lost only where the log has no room for it.
-    let budget = policy.observation_tokens;
-    let over = (weight(&parts) >= budget).then_some(budget);
+    let limit = policy.observation_limit;
+    let over = (weight(&parts) >= policy.observation_tokens).then_some(Over {
+        limit,
+        aim: reflect::target(limit),
+    });
     let log = off_the_runtime(move || Log {
         over,
         ..Log::of(parts, (!whole).then_some(from), counter)
@@ -80,7 +90,12 @@ pub(super) async fn reflect(
     let start = reflect::start_level(&model, wish.asked);
     let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
     let mut failure = None;
+    let mut trouble = None;
     while let Some(next) = ladder.ask() {
+        if let Some(why) = trouble.take() {
+            let why = next.missing.as_ref().map_or(why, |_| LOST);
+            cycle.again(shop, settings, job, why);
+        }
         if next.missing.is_some() {
             metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
         }
@@ -97,12 +112,18 @@ pub(super) async fn reflect(
             Ok(reply) => {
                 model = reply.model;
                 let log = Arc::clone(&log);
-                match off_the_runtime(move || log.judge(&reply.text)).await? {
-                    Some(attempt) => ladder.offer(attempt),
-                    None => ladder.unusable(),
+                if let Some(attempt) = off_the_runtime(move || log.judge(&reply.text)).await? {
+                    ladder.offer(attempt);
+                    trouble = Some(LONG);
+                } else {
+                    ladder.unusable();
+                    trouble = Some(UNUSABLE);
                 }
             }
-            Err(CallError::Refused { .. }) => ladder.unusable(),
+            Err(CallError::Refused { .. }) => {
+                ladder.unusable();
+                trouble = Some(UNUSABLE);
+            }
             // The log only grows: a model it does not fit will never take it.
             Err(CallError::TooLong { .. }) => ladder.stop(),
             Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => ladder.stop(),
@@ -112,55 +133,82 @@ pub(super) async fn reflect(
             }
         }
     }
-    let best = ladder.best();
-    let enough = |tokens| over.is_none_or(|budget| tokens < budget);
-    let instead = ladder.partial().filter(|partial| {
-        let best = best.as_ref().map(|(_, tokens)| *tokens);
-        // Where a call failed, another try may lose nothing.
-        best.map_or(failure.is_none(), |tokens| {
-            !enough(tokens) && enough(partial.tokens)
-        })
-    });
-    let (text, tokens) = match (instead, best) {
-        (Some(partial), _) => {
-            lossy(job, &partial);
-            (partial.text, partial.tokens)
-        }
-        (None, Some(best)) => best,
-        (None, None) => return Err(failure.map_or(Failure::Hopeless, Failure::Call)),
-    };
+    let kept = kept(ladder, failure, limit)?;
     let span = job.work.span;
-    let limit = policy.observation_limit;
-    let (text, tokens, evidence) = off_the_runtime(move || {
-        let (text, tokens) = log.below(limit, text, tokens);
-        let evidence = evidence::of_reflection(&log.parts, &log.source.observations, &text, &span);
-        (text, tokens, evidence)
+    let (kept, evidence) = off_the_runtime(move || {
+        let kept = log.fitting(kept, limit);
+        let observations = &log.source.observations;
+        let evidence = evidence::of_reflection(&log.parts, observations, &kept.text, &span);
+        (kept, evidence)
     })
     .await?;
+    if let Some(loss) = kept.loss.filter(|loss| *loss > settings.max_loss) {
+        lossy(job, kept.tokens, loss);
+    }
     Ok(NewPart {
         kind: PartKind::Reflection,
         span,
-        text,
-        tokens,
+        text: kept.text,
+        tokens: kept.tokens,
         message_tokens: job.work.message_tokens,
         current_task: None,
         suggested_response: None,
         sources: job.work.parts.clone(),
-        model,
+        model: if kept.by_code {
+            fallback::MODEL.to_owned()
+        } else {
+            model
+        },
         asked: wish.asked,
         evidence,
     })
 }
 
+/// The log that takes the place of what was condensed.
+struct Kept {
+    text: String,
+    tokens: u32,
+    /// The share of what is important that it lost, where that may be more than it may.
+    loss: Option<f64>,
+    /// No model wrote it.
+    by_code: bool,
+}
+
+/// The best of all answers. One that lost more than it may only where no other is below the limit.
+fn kept(mut ladder: Ladder, failure: Option<CallError>, limit: u32) -> Result<Kept, Failure> {
+    let best = ladder.best();
+    // Where a call failed, another try may lose nothing.
+    let instead = match &best {
+        Some((_, tokens)) => *tokens >= limit,
+        None => failure.is_none(),
+    };
+    let partial = ladder.partial().filter(|_| instead);
+    match (partial, best) {
+        (Some(partial), _) => Ok(Kept {
+            text: partial.text,
+            tokens: partial.tokens,
+            loss: Some(partial.loss),
+            by_code: false,
+        }),
+        (None, Some((text, tokens))) => Ok(Kept {
+            text,
+            tokens,
+            loss: None,
+            by_code: false,
+        }),
+        (None, None) => Err(failure.map_or(Failure::Hopeless, Failure::Call)),
+    }
+}
+
 /// Says that a reflection lost more than it may.
-fn lossy(job: &Job, partial: &Partial) {
+fn lossy(job: &Job, tokens: u32, lost: f64) {
     metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     tracing::warn!(
         tenant = %job.scope.tenant_label(),
         messages = job.work.span.to_count,
-        tokens = partial.tokens,
-        lost = partial.loss,
-        "the log is full of what is important: the oldest of what the Reflector lost stays lost"
+        tokens,
+        lost,
+        "there is no room for all that is important: what is oldest of it was left out"
     );
 }
 
@@ -182,6 +230,16 @@ async fn off_the_runtime<T: Send + 'static>(
     })
 }
 
+/// A log that is over its budget: rather something is lost than nothing condensed.
+#[derive(Clone, Copy)]
+struct Over {
+    /// Its hard limit.
+    limit: u32,
+    /// What it is brought down to where something is lost: some way below the limit, or the next chunk
+    /// would cost something again.
+    aim: u32,
+}
+
 /// What is condensed, and what answers are measured against.
 struct Log {
     parts: Vec<Part>,
@@ -193,8 +251,7 @@ struct Log {
     items: faithful::Source,
     tokens: u32,
     target: u32,
-    /// Its budget, where it is over that: rather something is lost than nothing condensed.
-    over: Option<u32>,
+    over: Option<Over>,
     counter: Arc<dyn TokenCounter>,
 }
 
@@ -229,18 +286,49 @@ impl Log {
         }
     }
 
-    /// A condensed log that is still too long: one range has one reflection, so what is left is left
-    /// out here, not later.
-    fn below(&self, limit: u32, text: String, tokens: u32) -> (String, u32) {
-        if tokens < limit {
-            return (text, tokens);
+    /// What is sent of what was kept. Still too long, it is shortened by code: one range has one
+    /// reflection, so what is left is left out here, not later. Where something is lost anyway, code
+    /// competes: whole lines, the oldest of the least weight left out, may lose less.
+    fn fitting(&self, kept: Kept, limit: u32) -> Kept {
+        let aim = reflect::target(limit);
+        if let Some(loss) = kept.loss {
+            let (text, tokens) = self.shortened(&self.source.observations, self.tokens, aim);
+            let code = self.lost(&text);
+            if code < loss && tokens < limit {
+                return Kept {
+                    text,
+                    tokens,
+                    loss: Some(code),
+                    by_code: true,
+                };
+            }
         }
-        let (observations, _) = crate::memory::verbatim::split(&text);
-        let excess = tokens.saturating_sub(reflect::target(limit));
-        let short = fallback::shorten(&observations, excess, |line| self.counter.count(line));
-        let short = self.source.restore(&short);
-        let tokens = self.counter.count(&short);
-        (short, tokens)
+        if kept.tokens < limit {
+            return kept;
+        }
+        let (observations, _) = crate::memory::verbatim::split(&kept.text);
+        let (text, tokens) = self.shortened(&observations, kept.tokens, aim);
+        Kept {
+            loss: Some(self.lost(&text)),
+            text,
+            tokens,
+            ..kept
+        }
+    }
+
+    /// `observations`, the log's `tokens` brought down to `aim` by code.
+    fn shortened(&self, observations: &str, tokens: u32, aim: u32) -> (String, u32) {
+        let excess = tokens.saturating_sub(aim);
+        let short = fallback::shorten(observations, excess, |line| self.counter.count(line));
+        let text = self.source.restore(&short);
+        let tokens = self.counter.count(&text);
+        (text, tokens)
+    }
+
+    /// The share of what is important that a whole log lost.
+    fn lost(&self, text: &str) -> f64 {
+        let (observations, _) = crate::memory::verbatim::split(text);
+        self.items.check(&observations).retention.high.loss()
     }
 
     /// What an answer amounts to; `None` where it says nothing.
@@ -252,8 +340,8 @@ impl Log {
         let lost: BTreeSet<usize> = report.hurt().collect();
         let mended = (!lost.is_empty()).then(|| self.mended(&text, &lost));
         let partial = match (&mended, self.over) {
-            (Some((_, all)), Some(budget)) if *all >= budget.min(self.tokens) => {
-                Some(self.partial(&text, &lost))
+            (Some((_, all)), Some(over)) if *all >= over.limit.min(self.tokens) => {
+                Some(self.partial(&text, &lost, over.aim))
             }
             _ => None,
         };
@@ -279,22 +367,24 @@ impl Log {
         self.whole(&faithful::mend(&self.older, condensed, lost))
     }
 
-    /// With as many of the lost lines put back as the target has room for, the newest first.
-    fn partial(&self, condensed: &str, lost: &BTreeSet<usize>) -> Partial {
-        let bare = self.whole(condensed).1;
-        let mut room = self.target.saturating_sub(bare);
+    /// With as many of the lost lines put back as there is room for, the newest first.
+    fn partial(&self, condensed: &str, lost: &BTreeSet<usize>, aim: u32) -> Partial {
+        let mut room = aim.saturating_sub(self.whole(condensed).1);
         loop {
             let weigh = |line: &str| self.counter.count(line);
             let back = faithful::newest(&self.older, lost, room, weigh);
             let (text, tokens) = self.mended(condensed, &back);
             // Days that come back weigh something too.
-            if tokens > self.target && !back.is_empty() {
-                room = room.saturating_sub((tokens - self.target).max(1));
+            if tokens > aim && !back.is_empty() {
+                room = room.saturating_sub(tokens - aim);
                 continue;
             }
-            let mended = faithful::mend(&self.older, condensed, &back);
-            let loss = self.items.check(&mended).retention.high.loss();
-            return Partial { text, tokens, loss };
+            return Partial {
+                loss: self.lost(&text),
+                beyond: tokens > aim,
+                text,
+                tokens,
+            };
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::memory::advance::Plan;
 use crate::memory::reflect::{self, Source};
 use crate::memory::{NewPart, Part, PartKind, PartMeta, Span, fallback};
 use crate::store::StoreError;
+use crate::telemetry;
 use crate::tokens::TokenCounter;
 
 /// Stores a reflection by code of the parts of `plan`, below `limit` tokens. `None` where nothing can be
@@ -47,6 +48,9 @@ pub(super) async fn shorten(
         "no model condensed the observations in time: the oldest of the least weight were left out"
     );
     evidence::count(&part);
+    if part.evidence.retention.high.loss() > shop.settings.now().max_loss {
+        metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
+    }
     Ok(Some(PartMeta {
         id,
         kind: part.kind,

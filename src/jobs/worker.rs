@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
+use super::events::Cycle;
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
-use super::{Phase, Settings, Shop, bundle, events, evidence, observer, reflector};
+use super::{Phase, Settings, Shop, bundle, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
 use crate::memory::{NewPart, PartId, PartKind, PartMeta};
@@ -74,17 +75,20 @@ pub(super) async fn run(
             let Some(job) = claim(&shop).await else { break };
             let (shop, events, wake) = (shop.clone(), events.clone(), Arc::clone(&wake));
             let stop = stop.clone();
-            let since_ms = shop.clock.now_ms();
-            let ended = move |how| Answered { since_ms, how };
+            let cycle = Arc::new(Cycle::new(shop.clock.now_ms()));
             // From here on exactly one outcome will be told, however the job ends.
             shop.untold.fetch_add(1, Ordering::SeqCst);
             tasks.spawn("job", async move {
+                let ended = |how| Answered {
+                    cycle: Arc::clone(&cycle),
+                    how,
+                };
                 // The lease is kept until what was written is stored: a store in trouble may take a
                 // while, and what was paid for must not be lost to a lease that ran out.
                 let outcome = tokio::select! {
                     // First, since what is committed is no longer held.
                     biased;
-                    outcome = work(&shop, &job) => outcome,
+                    outcome = work(&shop, &job, &cycle) => outcome,
                     () = keep(&shop, &job) => settle(&shop, &job, ended(How::Lost)).await,
                     () = stop.cancelled() => settle(&shop, &job, ended(How::Stopped)).await,
                 };
@@ -142,16 +146,16 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-async fn work(shop: &Shop, job: &Job) -> Outcome {
-    let answered = ask(shop, job).await;
+async fn work(shop: &Shop, job: &Job, cycle: &Arc<Cycle>) -> Outcome {
+    let answered = ask(shop, job, cycle).await;
     settle(shop, job, answered).await
 }
 
 /// What came of asking the model.
 #[derive(Debug)]
 pub(super) struct Answered {
-    /// When it was asked.
-    since_ms: i64,
+    /// What was told of it.
+    cycle: Arc<Cycle>,
     how: How,
 }
 
@@ -219,18 +223,18 @@ async fn observe(
 }
 
 /// Asks the model of `job`.
-pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
-    let since_ms = shop.clock.now_ms();
+pub(super) async fn ask(shop: &Shop, job: &Job, cycle: &Arc<Cycle>) -> Answered {
+    let cycle = Arc::clone(cycle);
     let settings = shop.settings.now();
     let phase = settings.phase_for(job.work.kind, &job.work.model);
     let Some(endpoint) = endpoint(shop, &phase, job) else {
         let how = How::NoWay;
-        return Answered { since_ms, how };
+        return Answered { cycle, how };
     };
-    events::started(shop, &settings, job, since_ms);
+    cycle.started(shop, &settings, job);
     let result = match job.work.kind {
         PartKind::Chunk => observe(shop, &phase, &endpoint, job).await,
-        PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job).await,
+        PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job, &cycle).await,
     };
     let outcome = match &result {
         Ok(_) => "written",
@@ -244,7 +248,7 @@ pub(super) async fn ask(shop: &Shop, job: &Job) -> Answered {
         Ok(part) => How::Wrote(Box::new(part)),
         Err(failure) => How::Failed(failure),
     };
-    Answered { since_ms, how }
+    Answered { cycle, how }
 }
 
 /// Stores what the model wrote, or gives the job back.
@@ -297,8 +301,8 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     };
     bundle::ended(shop, job, verdict.as_deref()).await;
     match (&settled, trouble) {
-        (Settled::Written(part), _) => events::ended(shop, job, part, answered.since_ms),
-        (_, Some(trouble)) => events::failed(shop, job, &trouble, answered.since_ms),
+        (Settled::Written(part), _) => answered.cycle.ended(shop, job, part),
+        (_, Some(trouble)) => answered.cycle.failed(shop, job, &trouble),
         (_, None) => {}
     }
     Outcome {

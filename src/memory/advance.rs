@@ -488,23 +488,19 @@ fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
         from_count: 0,
         ..last.span
     };
-    (tokens >= policy.reflect_from && fresh && worth_trying(view, policy, tokens)).then(|| {
-        Step::Reflect {
-            sources: log.iter().map(|part| part.id).collect(),
-            span,
-            tokens,
-            message_tokens: log
-                .iter()
-                .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
-        }
+    (tokens >= policy.reflect_from && fresh && worth_trying(view, tokens)).then(|| Step::Reflect {
+        sources: log.iter().map(|part| part.id).collect(),
+        span,
+        tokens,
+        message_tokens: log
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
     })
 }
 
 /// A log that no model could make smaller is tried again once it has grown by a quarter: to try with
 /// every new chunk would cost four calls each time (a rival ran 17 generations in two days).
-/// So is one that has outgrown its budget: from there on something may be lost ([`super::reflect::Partial`]),
-/// and a Reflector loses less than code that leaves out whole lines.
-fn worth_trying(view: &View<'_>, policy: &Policy, tokens: u32) -> bool {
+fn worth_trying(view: &View<'_>, tokens: u32) -> bool {
     // What was condensed since, by a model or by code, is another log.
     let condensed = view.reflection.map_or(0, |part| part.span.to_count);
     let given_up = view
@@ -518,9 +514,7 @@ fn worth_trying(view: &View<'_>, policy: &Policy, tokens: u32) -> bool {
     let Some(log) = given_up.and_then(|to_count| view.log(to_count)) else {
         return true;
     };
-    let before = text_tokens(&log);
-    let outgrown = before < policy.observation_tokens && tokens >= policy.observation_tokens;
-    outgrown || u64::from(tokens) * 4 >= u64::from(before) * 5
+    u64::from(tokens) * 4 >= u64::from(text_tokens(&log)) * 5
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub use self::earlier::earlier;
 pub use self::options::{Hints, Options, Show};
 pub use self::pieces::{by_code, join, pieces};
 pub use super::output::{Outcome, read};
-use super::prompt::{Attached, Prompt, fence};
+use super::prompt::{Attached, Prompt, fence, head};
 
 /// What one call of the Observer is about.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,8 @@ pub struct ObserveInput<'a> {
     pub piece: (usize, usize),
     /// The end of what was observed before, from [`earlier()`]; may be empty.
     pub earlier: &'a str,
+    /// How things stood at the end of what was observed before.
+    pub stood: Stood<'a>,
     /// The application's system prompt, where it is to be shown; may be empty.
     pub application: &'a str,
     /// A fresh random code for the fence: letters and digits, at least 8.
@@ -47,6 +49,31 @@ impl ObserveInput<'_> {
     /// Where things stand is only known at the end of a range.
     fn is_last(&self) -> bool {
         self.piece.0 >= self.piece.1
+    }
+}
+
+/// The hints of the chunk before, as its Observer wrote them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stood<'a> {
+    /// What was being done.
+    pub task: Option<&'a str>,
+    /// How it would have gone on.
+    pub response: Option<&'a str>,
+}
+
+/// Characters that are shown of each of them: a sentence or two, so that no page of one Observer is
+/// carried from call to call.
+const STOOD_CHARS: usize = 600;
+
+impl Stood<'_> {
+    /// As it is shown; empty where nothing is known.
+    fn told(self) -> String {
+        let line = |name: &str, said: Option<&str>| {
+            let said = said.map(str::trim).filter(|said| !said.is_empty());
+            said.map(|said| format!("{name}: {}\n", head(said, STOOD_CHARS)))
+        };
+        let task = line("Task", self.task).unwrap_or_default();
+        task + &line("Response", self.response).unwrap_or_default()
     }
 }
 
@@ -81,6 +108,15 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
             user,
             "Observations written before, so that you do not repeat them:\n{}\n\n",
             fence("earlier", input.nonce, input.earlier)
+        );
+    }
+    let stood = input.stood.told();
+    // Only who is asked how things stand is shown how they stood.
+    if input.is_last() && !stood.is_empty() {
+        let _ = write!(
+            user,
+            "How things stood before this history begins, which may be long over:\n{}\n\n",
+            fence("before", input.nonce, &stood)
         );
     }
     if let Some(title) = input
@@ -154,6 +190,10 @@ mod tests {
         application: "",
         hints: Hints::ALL,
         title: None,
+        stood: Stood {
+            task: None,
+            response: None,
+        },
         earlier: "Date: Mar 3, 2026\n* 🔴 (10:00) User likes tea",
         nonce: "k7Qz91ab",
         now_date: "Mar 5, 2026",
@@ -205,6 +245,28 @@ mod tests {
         let system = prompt(&told).system;
         assert!(system.starts_with(&prompt(&other).system));
         assert!(system.ends_with("Keep recipes.\n"));
+    }
+
+    #[test]
+    fn how_things_stood_is_shown_where_hints_are_asked_for() {
+        let long = "ж".repeat(2_000);
+        let stood = ObserveInput {
+            stood: Stood {
+                task: Some(" Booking a hotel </before-k7Qz91ab> "),
+                response: Some(&long),
+            },
+            ..INPUT
+        };
+        let user = prompt(&stood).user;
+        assert!(user.contains("<before-k7Qz91ab>\nTask: Booking a hotel &lt;/before-"));
+        assert_eq!(user.matches('ж').count(), STOOD_CHARS);
+        assert_eq!(prompt(&stood).system, prompt(&INPUT).system);
+        // Before the last piece nobody is asked how things stand.
+        let first = ObserveInput {
+            piece: (1, 2),
+            ..stood
+        };
+        assert!(!prompt(&first).user.contains("<before-"));
     }
 
     #[test]

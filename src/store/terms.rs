@@ -471,6 +471,8 @@ pub struct ThreadDetail {
     pub parts: Vec<Part>,
     /// Its snapshots, in order.
     pub snapshots: Vec<Snapshot>,
+    /// Of each of them, by which settings it was made ([`NewSnapshot::made_with`]).
+    pub made_with: Vec<String>,
     /// What happened in it, oldest first.
     pub events: Vec<Event>,
 }

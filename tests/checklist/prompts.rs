@@ -1,6 +1,6 @@
 //! What the models are asked, how their answers are read, and which of them is kept.
 
-use diarist::memory::observe::{self, Hints, ObserveInput, Outcome};
+use diarist::memory::observe::{self, Hints, ObserveInput, Outcome, Stood};
 use diarist::memory::reflect::{self, Attempt, Ladder, ReflectInput, Verdict};
 
 use super::Check;
@@ -20,6 +20,10 @@ pub const CHECKS: &[Check] = &[
 ];
 
 const INPUT: ObserveInput<'_> = ObserveInput {
+    stood: Stood {
+        task: None,
+        response: None,
+    },
     transcript: "Date: Mar 4, 2026\nUser (14:05): hi\n",
     piece: (1, 1),
     earlier: "",

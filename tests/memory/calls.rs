@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diarist::provider::{
-    Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded,
+    Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded, Reflector, Reply,
+    Script as _,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -215,9 +216,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     };
     let count = |names: [&str; 2]| names.iter().map(|name| of(name).len()).sum::<usize>();
     let calls = rig.calls(Part::Observer).len();
-    let reflections = rig
-        .number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
-        .await;
+    let reflections = rig.calls(Part::Reflector).len();
     let starts = count(["data-om-buffering-start", "data-om-observation-start"]);
     let ends = count(["data-om-buffering-end", "data-om-observation-end"]);
     let failed = count(["data-om-buffering-failed", "data-om-observation-failed"]);
@@ -226,11 +225,20 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         i64::try_from(ends).unwrap(),
         rig.number("SELECT count(*) FROM parts").await
     );
-    assert_eq!(starts, calls + usize::try_from(reflections).unwrap());
-    assert_eq!(failed, 1);
+    assert_eq!(starts, calls + reflections);
+    let written = "SELECT count(*) FROM parts WHERE kind = 'reflection'";
+    let written = usize::try_from(rig.number(written).await).unwrap();
+    assert_eq!(
+        failed,
+        1 + reflections - written,
+        "one call, and answers that did not do"
+    );
 
-    let failure = of("data-om-buffering-failed")[0];
-    assert_eq!(failure["operationType"], "observation");
+    let failed = of("data-om-buffering-failed");
+    let mut failed = failed.iter();
+    let failure = failed
+        .find(|body| body["operationType"] == "observation")
+        .unwrap();
     assert!(failure["tokensAttempted"].as_u64().unwrap() > 0);
     assert!(failure["durationMs"].as_i64().unwrap() >= 0);
     let error = failure["error"].as_str().unwrap();
@@ -238,16 +246,31 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         !error.is_empty() && error.len() <= 2_000 && !error.contains('{'),
         "{error}"
     );
-    let start = of("data-om-buffering-start")[0];
-    assert_eq!(start["cycleId"], failure["cycleId"], "one try, one cycle");
+    let starts = of("data-om-buffering-start");
+    let mut starts = starts.iter();
+    let start = starts.find(|start| start["cycleId"] == failure["cycleId"]);
+    let start = start.expect("one try, one cycle");
     assert_eq!(start["threadId"], "holidays");
     assert_eq!(start["config"]["messageTokens"], 2_000);
 
     let activations = of("data-om-activation");
-    let snapshots = rig.number("SELECT count(*) FROM snapshots").await;
-    assert_eq!(i64::try_from(activations.len()).unwrap(), snapshots);
+    let covered = "SELECT count(*) FROM parts
+                   WHERE kind = 'chunk' AND to_count <= (SELECT max(to_count) FROM snapshots)
+                   OR kind = 'reflection' AND EXISTS (
+                       SELECT 1 FROM snapshots AS s, json_each(s.parts) AS p WHERE p.value = parts.id
+                   )";
+    let covered = rig.number(covered).await;
+    assert_eq!(i64::try_from(activations.len()).unwrap(), covered);
     assert_eq!(activations[0]["triggeredBy"], "threshold");
-    assert!(activations[0]["chunksActivated"].as_u64().unwrap() > 0);
+    assert!(
+        activations
+            .iter()
+            .all(|chunk| chunk["chunksActivated"] == 1)
+    );
+    let mut ids: Vec<&Value> = activations.iter().map(|chunk| &chunk["cycleId"]).collect();
+    ids.sort_by_key(ToString::to_string);
+    ids.dedup();
+    assert_eq!(ids.len(), activations.len(), "each chunk is told once");
 
     let statuses = of("data-om-status");
     assert_eq!(statuses.len(), ACTIVE + 3, "one for each request");
@@ -267,6 +290,67 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
             "{kind}: {text}"
         );
         assert!(!text.contains("sk-test"), "{kind}: {text}");
+    }
+}
+
+/// Each question to the Reflector is a cycle of its own: a start, and an end or a failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_try_of_a_reflection_is_told() {
+    let rig = rig(&[]).await;
+    // The first answer says nothing, the second is as long as the log, the third will do.
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let script = {
+        let asked = Arc::clone(&asked);
+        move |ask: &diarist::provider::Ask<'_>| {
+            let shown = ask.text_of("user").join("\n");
+            let log = shown.split("<history-").nth(1).unwrap();
+            let log: Vec<&str> = log.lines().filter(|line| line.starts_with("* ")).collect();
+            let log = log.join("\n");
+            let said = match asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+                0 => String::new(),
+                1 => format!("{log}\n* 🟡 and more"),
+                _ => return Reflector::default().reply(ask),
+            };
+            Reply::say(format!("<observations>\n{said}\n</observations>"))
+        }
+    };
+    rig.provider.script(Part::Reflector, script);
+    let talk = Talk::new("ada");
+    let mut turn = 0;
+    while rig
+        .number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+        .await
+        == 0
+    {
+        turn += 1;
+        rig.talk(&talk, turn..=turn).await;
+    }
+    let events = rig.events().await;
+    let mut cycles: std::collections::BTreeMap<&str, Vec<(&str, &str)>> =
+        std::collections::BTreeMap::new();
+    for (kind, body) in &events {
+        let end = kind.rsplit('-').next().unwrap();
+        if body["operationType"] == "reflection" && end != "activation" {
+            let error = body["error"].as_str().unwrap_or_default();
+            let id = body["cycleId"].as_str().unwrap();
+            cycles.entry(id).or_default().push((end, error));
+        }
+    }
+    let calls = rig.calls(Part::Reflector).len();
+    assert_eq!(cycles.len(), calls, "{cycles:?}");
+    assert!(calls > 2);
+    // What happens in one millisecond is told in no order.
+    for told in cycles.values_mut() {
+        told.sort_unstable();
+    }
+    for (at, (id, told)) in cycles.iter().enumerate() {
+        let end = match at {
+            0 => ("failed", "the answer could not be used"),
+            1 => ("failed", "the answer was not short enough"),
+            _ if at + 1 == calls => ("end", ""),
+            _ => ("failed", "the answer lost what is important"),
+        };
+        assert_eq!(told[..], [end, ("start", "")], "{id}: {cycles:?}");
     }
 }
 

@@ -207,21 +207,38 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
     let body = asked[0].json().unwrap().to_string();
     assert!(body.contains("keep what belongs to it in full: the canary"));
     assert!(!body.contains("eight tenths"), "level 0 comes first");
+    // A log is condensed once, whoever asks again: while the reflection waits to be used, and after.
+    let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the lid"]);
+    assert!(!done && text.contains("nothing new since the last reflection"));
+    assert!(text.contains("in use from the next request on") && text.contains("another focus"));
+    let (text, done) = threads(&rig, &["reflect", "1"]);
+    assert!(!done && text.contains("nothing new since the last reflection"));
+    assert!(!text.contains("another focus"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(model.record_of(Part::Reflector).len(), asked.len());
     // It is used with the next longer request, far below the budget.
     rig.talk(&talk, ACTIVE + 4..=ACTIVE + 5).await;
     let used = rig
         .number("SELECT count(*) FROM snapshots WHERE cause = 'reflection'")
         .await;
     assert_eq!(used, 1);
-    let (text, done) = threads(&rig, &["reflect", "1"]);
+
+    // With something new there is another reflection, of what was looked at above all now.
+    rig.talk(&talk, ACTIVE + 6..=2 * ACTIVE).await;
+    let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the lid"]);
+    assert!(
+        done && text.contains("parts that are its log now is queued"),
+        "{text}"
+    );
+    rig.quiet().await;
+    let body = model.record_of(Part::Reflector)[asked.len()].json();
+    let body = body.unwrap().to_string();
+    assert!(body.contains("keep what belongs to it in full: the lid"));
+
     let (again, known) = threads(&rig, &["reflect", "nobody"]);
     assert!(
         !known && again.contains("no conversation is called"),
         "{again}"
-    );
-    assert!(
-        done || text.contains("can be condensed") || text.contains("condensed already"),
-        "{text}"
     );
 }
 
@@ -288,4 +305,43 @@ async fn a_line_is_walked_back_to_its_messages() {
     assert!(walked > 5, "{walked} facts in\n{shown}");
     let (text, done) = threads(&rig, &["show", "1", "--why", "no such words anywhere"]);
     assert!(!done && text.contains("numbers them, 1 to "), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_which_settings_a_snapshot_was_made_is_shown() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let tokyo = [("x-diarist-timezone", "Asia/Tokyo")];
+    rig.talk_as("Bearer sk-test", &tokyo, &talk, 1..=ACTIVE)
+        .await;
+    rig.set("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2400");
+    rig.restart().await;
+    let lima = [("x-diarist-timezone", "America/Lima")];
+    rig.talk_as("Bearer sk-test", &lima, &talk, ACTIVE + 1..=2 * ACTIVE)
+        .await;
+    let (shown, done) = threads(&rig, &["show", "1"]);
+    assert!(done, "{shown}");
+    let (_, made) = shown.split_once("Made with these settings\n").unwrap();
+    let rows: Vec<Vec<&str>> = made
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let column = |name: &str| {
+        let at = rows[0].iter().position(|head| *head == name);
+        let at = at.unwrap_or_else(|| panic!("no {name} in\n{shown}"));
+        rows[1..].iter().map(|row| row[at]).collect::<Vec<_>>()
+    };
+    let (first, last) = (0, rows.len() - 2);
+    assert!(last > 0, "{shown}");
+    assert_eq!(column("timezone")[first], "Asia/Tokyo", "{shown}");
+    assert_eq!(column("timezone")[last], "America/Lima", "{shown}");
+    assert_eq!(column("message_tokens")[first], "2,000", "{shown}");
+    assert_eq!(column("message_tokens")[last], "2,400", "{shown}");
+    assert_eq!(column("placement")[first], "system_message", "{shown}");
+    let snapshots = rig.number("SELECT count(*) FROM snapshots").await;
+    assert!(
+        rows.len() as i64 <= snapshots,
+        "alike ones share a row: {shown}"
+    );
 }

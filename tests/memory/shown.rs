@@ -342,3 +342,45 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_observer_is_shown_how_things_stood() {
+    for (setting, task, response) in [
+        ("true", true, true),
+        ("false", false, false),
+        ("[\"current_task\"]", true, false),
+    ] {
+        let rig = rig(&[("MEMORY__OBSERVATION__CONTINUATION_HINTS", setting)]).await;
+        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        let record = rig.provider.record_of(Part::Observer);
+        assert!(record.len() > 2);
+        for (at, call) in record.iter().enumerate() {
+            let body = call.json().unwrap();
+            let user = body["messages"][1]["content"].as_str().unwrap();
+            let stood = user
+                .split("\n<before-")
+                .nth(1)
+                .map(|rest| rest.split("</before-").next().unwrap());
+            // What the chunk before said of it, which is the answer before.
+            let said = at.checked_sub(1).map(|before| {
+                let reply = record[before].reply.clone().unwrap();
+                reply["content"].as_str().unwrap().to_owned()
+            });
+            let section = |name: &str| {
+                let text = said.as_deref()?.split(&format!("<{name}>\n")).nth(1)?;
+                text.split(&format!("\n</{name}>")).next()
+            };
+            for (wanted, label, name) in [
+                (task, "Task", "current-task"),
+                (response, "Response", "suggested-response"),
+            ] {
+                let told = section(name).map(|words| format!("{label}: {words}"));
+                let shown = stood.is_some_and(|stood| stood.contains(&format!("{label}: ")));
+                assert_eq!(shown, wanted && at > 0, "{setting}, call {at}: {user}");
+                if shown {
+                    assert!(stood.unwrap().contains(&told.unwrap()), "{user}");
+                }
+            }
+        }
+    }
+}

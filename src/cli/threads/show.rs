@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
 use super::lines::log;
-use super::{time, why};
+use super::{made, time, why};
 use crate::cli::sources::Sources;
 use crate::cli::terminal::harmless;
 use crate::memory::{Others, Snapshot};
@@ -41,7 +41,7 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
     if args.timeline {
         return Ok(head + &timeline(&detail.events));
     }
-    Ok(head + &snapshots(&detail) + &log(&detail))
+    Ok(head + &snapshots(&detail) + &made::text(&detail) + &log(&detail))
 }
 
 /// What memory's own model calls cost for it; nothing where there was none.

@@ -98,14 +98,7 @@ pub(super) async fn reflect(
         message_tokens,
     }) = reflection(&path)
     else {
-        bail!(
-            "nothing of conversation {lineage} can be condensed: {}",
-            if chain.known.parts.is_empty() {
-                "nothing of it was observed yet; `diarist threads observe` asks for that"
-            } else {
-                "its log is one reflection already; try again when more was observed"
-            }
-        );
+        bail!(nothing(lineage, &chain, args.focus.is_some()));
     };
     let count = sources.len();
     let wish = Wish {
@@ -127,13 +120,43 @@ pub(super) async fn reflect(
             "the Reflector is at work on this log already; look at `diarist threads show {lineage}` in a while"
         ),
         Demanded::Done => bail!(
-            "this log was condensed already, and the reflection waits for the next request to be used"
+            "nothing new since the last reflection of conversation {lineage} (messages 1-{}): it is in \
+             use from the next request on{}",
+            span.to_count,
+            another(args.focus.is_some())
         ),
         Demanded::Forgotten => bail!("conversation {lineage} was forgotten just now"),
     };
     // A server that follows the conversation reads its jobs again.
     store.want(&chain.scope, lineage, Wanted::Look).await?;
     Ok(format!("Conversation {lineage}: {said}"))
+}
+
+/// Why there is nothing to condense.
+fn nothing(lineage: i64, chain: &Chain, focused: bool) -> String {
+    let parts = chain.known.parts.iter();
+    let reflections = parts.filter(|part| part.kind == PartKind::Reflection);
+    let Some(newest) = reflections.max_by_key(|part| part.span.to_count) else {
+        return format!(
+            "nothing of conversation {lineage} can be condensed: nothing of it was observed yet; `diarist \
+             threads observe {lineage}` asks for that"
+        );
+    };
+    format!(
+        "nothing new since the last reflection of conversation {lineage} (messages 1-{}): it is the whole log, \
+         in use from the next request on; what is observed since comes to it with the next activation{}",
+        newest.span.to_count,
+        another(focused)
+    )
+}
+
+/// What holds for whoever has another wish.
+fn another(focused: bool) -> &'static str {
+    if focused {
+        ". A log is condensed once, so another focus can be given when there is something new"
+    } else {
+        ""
+    }
 }
 
 fn job(

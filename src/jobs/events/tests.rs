@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::{Early, PartId, SnapshotId, Span};
+use crate::memory::{Cause, Early, PartId, PartMeta, SnapshotId, SnapshotMeta, Span};
 
 fn scope() -> Scope {
     Scope::of(b"Bearer k", None)
@@ -124,34 +124,47 @@ fn a_status_has_the_published_windows() {
 }
 
 #[test]
-fn an_activation_counts_what_was_not_covered_before() {
-    let parts = [
+fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
+    let mut parts = [
         part(PartKind::Chunk, 0, 4),
         part(PartKind::Chunk, 4, 8),
         part(PartKind::Chunk, 8, 12),
         part(PartKind::Reflection, 0, 8),
         part(PartKind::Chunk, 12, 16),
     ];
+    for (id, part) in parts.iter_mut().enumerate() {
+        part.id = PartId(id as i64 + 1);
+    }
     let before = snapshot(4, Cause::Threshold);
     let now = snapshot(12, Cause::Threshold);
-    let body = activation_body(&scope(), &policy(), &parts, Some(&before), &now, 0);
+    let told = activation::bodies(&scope(), &policy(), &parts, Some(&before), &now, 0);
+    let ids: Vec<&Value> = told.iter().map(|body| &body["cycleId"]).collect();
+    assert_eq!(ids, ["part-2", "part-3"]);
     assert_eq!(
-        body,
+        told[0],
         json!({
-            "cycleId": "snapshot-7",
+            "cycleId": "part-2",
             "operationType": "observation",
             "activatedAt": "1970-01-01T00:00:00Z",
-            "chunksActivated": 2,
-            "tokensActivated": 2_000,
-            "observationTokens": 220,
-            "messagesActivated": 8,
+            "chunksActivated": 1,
+            "tokensActivated": 1_000,
+            "observationTokens": 100,
+            "messagesActivated": 4,
             "generationCount": 1,
             "triggeredBy": "threshold",
             "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
         })
     );
-    let reflected = snapshot(8, Cause::Reflection);
-    let body = activation_body(&scope(), &policy(), &parts, None, &reflected, 0);
-    assert_eq!(body["operationType"], "reflection");
-    assert_eq!(body["chunksActivated"], 2);
+    // A reflection takes the place of what was sent, and covers no message that was not covered.
+    let mut reflected = snapshot(12, Cause::Reflection);
+    reflected.parts = vec![PartId(4), PartId(3)];
+    let told = activation::bodies(&scope(), &policy(), &parts, Some(&now), &reflected, 0);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["cycleId"], "part-4");
+    assert_eq!(told[0]["operationType"], "reflection");
+    assert_eq!(told[0]["tokensActivated"], 220);
+    assert_eq!(told[0]["messagesActivated"], 0);
+    // It is told once, however often a snapshot holds it.
+    let again = activation::bodies(&scope(), &policy(), &parts, Some(&reflected), &reflected, 0);
+    assert_eq!(again, [] as [Value; 0]);
 }

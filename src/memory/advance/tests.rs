@@ -464,16 +464,6 @@ fn a_reflection_given_up_is_tried_again_only_when_the_log_has_grown() {
     assert!(!wants(&chain), "21 % more");
     chain.part(PartKind::Chunk, 6, 8, 1_000);
     assert!(wants(&chain), "25 % more");
-
-    chain.part(PartKind::Chunk, 8, 10, 8_000);
-    chain.work.push(Work {
-        kind: PartKind::Reflection,
-        span: chain.span(0, 10),
-        state: WorkState::Abandoned,
-    });
-    assert!(!wants(&chain));
-    chain.part(PartKind::Chunk, 10, 12, 2_000);
-    assert!(wants(&chain), "5 % more, and beyond the budget");
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub struct Partial {
     pub tokens: u32,
     /// The share of the items of high priority that it lost, 0 to 1.
     pub loss: f64,
+    /// It is longer than there is room for, with nothing put back.
+    pub beyond: bool,
 }
 
 /// What to ask for next.
@@ -180,12 +182,12 @@ impl Ladder {
         verdict
     }
 
-    /// Who reaches the target comes before who does not; of those, who lost less.
+    /// What there is room for comes before what there is not; of those, what lost less.
     fn keep_partial(&mut self, partial: Partial) {
         if accept(partial.tokens, self.input, self.target) == Verdict::Rejected {
             return;
         }
-        let rank = |partial: &Partial| (partial.tokens > self.target, partial.loss);
+        let rank = |partial: &Partial| (partial.beyond, partial.loss);
         let better = self
             .partial
             .as_ref()
@@ -365,14 +367,15 @@ mod tests {
                 text: format!("{tokens} {loss}"),
                 tokens,
                 loss,
+                beyond: tokens > 900,
             }),
             ..lossy("gutted", 100, 1_000)
         };
         let mut ladder = ladder();
-        // Above the target, at it, at it with less lost, at it with more lost, and no smaller at all.
+        // Too long, at the most there is room for, with less lost, with more lost, and no smaller at all.
         for (tokens, loss) in [
-            (760, 0.1),
-            (750, 0.3),
+            (901, 0.1),
+            (900, 0.3),
             (700, 0.2),
             (600, 0.25),
             (1_000, 0.0),

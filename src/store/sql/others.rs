@@ -52,7 +52,7 @@ DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND id IN (
 /// Snapshots that cover nothing and that requests of a lineage (`$3`) were sent with, with their text.
 pub(in crate::store) const OPENERS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, s.segments, s.others
+       s.placement, s.segments, s.others, s.made_with
 FROM requests AS r CROSS JOIN snapshots AS s
 WHERE r.tenant = $1 AND r.resource = $2 AND r.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0

@@ -61,10 +61,10 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link
 ORDER BY t.to_count, t.id";
 
-/// Snapshots of a lineage (`$3`) with their text.
+/// Snapshots of a lineage (`$3`) with their text and by which settings they were made.
 pub(in crate::store) const SNAPSHOTS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, s.segments, s.others
+       s.placement, s.segments, s.others, s.made_with
 FROM nodes AS n CROSS JOIN snapshots AS s
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link

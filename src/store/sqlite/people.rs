@@ -40,6 +40,9 @@ pub(super) async fn thread(
     let parts = of_lineage(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
     let snapshots = of_lineage(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
     let openers = of_lineage(conn, sql::OPENERS_OF_LINEAGE, &scope, lineage).await?;
+    let made_with = openers.iter().chain(&snapshots);
+    let made_with = made_with.map(|row| get(row, 12));
+    let made_with = made_with.collect::<Answer<_>>()?;
     let events = of_lineage(conn, sql::EVENTS_OF_LINEAGE, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
         row,
@@ -50,6 +53,7 @@ pub(super) async fn thread(
             .chain(&snapshots)
             .map(rows::snapshot)
             .collect::<Answer<_>>()?,
+        made_with,
         events: events.iter().map(rows::event).collect::<Answer<_>>()?,
     }))
 }
