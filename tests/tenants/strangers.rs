@@ -1,0 +1,92 @@
+//! Ten thousand strangers whom the upstream does not know: they leave no row, no label, no memory.
+
+use diarist::provider::{Behaviour, Options, Part, Provider};
+use futures_util::StreamExt as _;
+use serde_json::json;
+
+use crate::program::Program;
+use crate::search;
+
+const STRANGERS: usize = 10_000;
+
+/// Of these the first may fill what is filled once: pools, tables of labels, buffers.
+const FIRST: usize = 2_000;
+
+/// What the rest may add, in bytes: a hundredth of what one kilobyte for each would be shows nothing yet, ten
+/// times that does. Allocators round.
+const GROWTH: u64 = 16 * 1024 * 1024;
+
+/// Each with a key, a user, a conversation and a model of its own.
+async fn strangers(program: &Program, numbers: std::ops::Range<usize>) {
+    let client = reqwest::Client::new();
+    let asking = numbers.map(|number| {
+        let (client, url) = (client.clone(), program.chat());
+        async move {
+            let history: Vec<_> = (0..=number % 3)
+                .flat_map(|turn| {
+                    let asked = format!("Stranger {number} asks {turn} things. ").repeat(8);
+                    [
+                        json!({"role": "user", "content": asked}),
+                        json!({"role": "assistant", "content": "Yes."}),
+                    ]
+                })
+                .chain([json!({"role": "user", "content": format!("Who is {number}?")})])
+                .collect();
+            let answer = client
+                .post(url)
+                .header("authorization", format!("Bearer sk-random-{number:08}"))
+                .header("x-diarist-thread", format!("thread-{number}"))
+                .header("x-diarist-resource", format!("user-{number}"))
+                .json(&json!({"model": format!("model-{number}"), "messages": history}))
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(answer.status(), 401);
+            answer.bytes().await.unwrap();
+        }
+    });
+    futures_util::stream::iter(asking)
+        .for_each_concurrent(48, |asking| asking)
+        .await;
+}
+
+/// Names and labels of a metrics page.
+fn series(page: &str) -> Vec<String> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    let names = lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_leave_nothing() {
+    let options = Options {
+        keep_bodies: false,
+        ..Options::default()
+    };
+    let provider = Provider::start(options).await.unwrap();
+    provider.behave(Part::Actor, Behaviour::failing(401));
+    let program = Program::start(&provider, "info").await;
+    strangers(&program, 0..FIRST).await;
+    let before = (series(&program.metrics().await), program.resident());
+    strangers(&program, FIRST..STRANGERS).await;
+    let after = (series(&program.metrics().await), program.resident());
+    assert!(before.0.len() > 5, "{:?}", before.0);
+    assert_eq!(before.0, after.0, "labels");
+    println!(
+        "resident after {FIRST}: {:?}, after {STRANGERS}: {:?}",
+        before.1, after.1
+    );
+    if let (Some(before), Some(after)) = (before.1, after.1) {
+        assert!(after < before + GROWTH, "{before} became {after}");
+    }
+    assert_eq!(provider.record_of(Part::Actor).len(), STRANGERS);
+    let left = program.stop().await;
+    let counted = search::counted(&left.file).await;
+    assert!(counted.len() > 10, "{counted:?}");
+    let held: Vec<_> = counted.iter().filter(|(_, rows)| **rows > 0).collect();
+    assert!(held.is_empty(), "{held:?}");
+    assert!(!search::contains(&left.logs, b"sk-random"));
+    assert!(!search::contains(&left.audit, b"sk-random"));
+}
