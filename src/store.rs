@@ -212,12 +212,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         key: Option<&str>,
     ) -> Result<Vec<Digest>, StoreError>;
 
-    /// How many conversations go under `key` whose last request came at `since_ms` or later; counts no
-    /// further than [`CROWD`].
+    /// How many of the latest conversations under `key` were gone on with, of those whose last request
+    /// came at `since_ms` or later. Side calls go under the name of their conversation and are none.
     async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Result<u32, StoreError>;
 
-    /// Names under which at least [`CROWD`] conversations go whose last requests came at `since_ms` or
-    /// later, of all owners: for a process that starts, and for the operator.
+    /// Names under which at least [`CROWD`] conversations were gone on with whose last requests came at
+    /// `since_ms` or later, of all owners: for a process that starts, and for the operator.
     async fn crowds(&self, since_ms: i64) -> Result<Vec<(Scope, String)>, StoreError>;
 
     /// Jobs waiting or running, for metrics and for tests that wait until memory is quiet.

@@ -111,11 +111,14 @@ SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
 ORDER BY n.count DESC LIMIT 1";
 
-/// Lineages under a name (`$3`) with a request since `$4`, no more than `$5`.
+/// Of the latest lineages under a name (`$3`) with a request since `$4` those that were gone on with. Side
+/// calls under the name of their conversation are not: nobody carries them again.
 pub(super) const NAMESAKES: &str = "
-SELECT count(*) FROM (SELECT 1 FROM lineages
+SELECT count(*) FROM (SELECT id FROM lineages
                       WHERE tenant = $1 AND resource = $2 AND thread_key = $3 AND last_ms >= $4
-                      LIMIT $5)";
+                      ORDER BY last_ms DESC LIMIT 64) latest
+WHERE EXISTS (SELECT 1 FROM nodes
+              WHERE tenant = $1 AND resource = $2 AND lineage = latest.id AND confirmed = 1)";
 
 /// A new lineage. It is of the family of the message its first one follows (`$6`), or of its own.
 pub(super) const NEW_LINEAGE: &str = "

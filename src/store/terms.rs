@@ -253,7 +253,7 @@ pub struct ClaimFilter {
     pub daily_tokens: Option<u64>,
 }
 
-/// Live conversations that a name can stand for: clients start anew under a name now and then, and a
+/// Live conversations that a name can stand for, each gone on with at least once: clients start anew under a name now and then, and a
 /// name that all users of an application share has more at once.
 pub const CROWD: u32 = 8;
 

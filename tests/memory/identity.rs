@@ -1,7 +1,7 @@
 //! What clients call their conversations, their sub-agents and their side calls, over sockets.
 
 use diarist::provider::{Behaviour, Options, Part};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
@@ -99,6 +99,80 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
     assert_eq!(lines[5]["ignored"], "x-session-id:parent", "{}", lines[5]);
 }
 
+/// A sub-agent that is shown a window of the conversation it works for, and asked something of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    let talk = Talk::new("ada");
+    let parent = [("x-session-id", "ses_parent")];
+    rig.talk_as(ME, &parent, &talk, 1..=ACTIVE).await;
+    let everything = "SELECT (SELECT count(*) FROM nodes) + (SELECT sum(times) FROM requests)
+                           + (SELECT count(*) FROM lineages) + (SELECT sum(requests) FROM lineages)
+                           + (SELECT count(*) FROM views) + (SELECT count(*) FROM jobs)";
+    let before = rig.number(everything).await;
+    let child = [
+        ("x-session-id", "ses_child"),
+        ("x-parent-session-id", "ses_parent"),
+    ];
+    let mut body = talk.body(ACTIVE);
+    let messages = body["messages"].as_array_mut().unwrap();
+    // The system message stays, the oldest six turns go.
+    messages.drain(1..13);
+    messages.push(json!({"role": "assistant", "content": "Let me have that looked into."}));
+    messages.push(json!({"role": "user", "content": "Look into the harbour."}));
+    let answer = rig.send_as(ME, &child, &body).await;
+    assert!(
+        answer.memory().ends_with("mode=read"),
+        "{}",
+        answer.memory()
+    );
+    rig.quiet().await;
+    assert_eq!(rig.number(everything).await, before);
+    let line = rig.audited(ACTIVE + 1).await.pop().unwrap();
+    assert_eq!(
+        (&line["mode"], &line["mode_by"]),
+        (&json!("read"), &json!("child")),
+        "{line}"
+    );
+    // The same window, sent by the conversation itself, is taken down.
+    rig.send_as(ME, &parent, &body).await;
+    rig.quiet().await;
+    assert!(rig.number(everything).await > before);
+}
+
+/// Side calls of a client that says nothing of them: no longer request carries their words again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_side_call_that_nobody_names_costs_no_observer() {
+    let rig = Rig::with(Options::default(), &SMALL).await;
+    let talk = Talk::new("ada");
+    let chat = [("x-openwebui-chat-id", "chat-1")];
+    for turn in 1..=ACTIVE {
+        rig.talk_as(ME, &chat, &talk, turn..=turn).await;
+        let shown = talk
+            .messages(turn)
+            .iter()
+            .map(Value::to_string)
+            .collect::<String>();
+        let asked = format!(
+            "### Task: a title of this, sidecall{turn}.\n<chat_history>{shown}</chat_history>"
+        );
+        let title = json!({"model": "gpt-test", "messages": [{"role": "user", "content": asked}]});
+        for _ in 0..2 {
+            assert_eq!(rig.send_as(ME, &chat, &title).await.status, 200);
+            rig.quiet().await;
+        }
+    }
+    let calls = rig.provider.record_of(Part::Observer);
+    assert!(calls.len() > 1);
+    for call in calls {
+        assert!(!String::from_utf8_lossy(&call.body).contains("sidecall"));
+    }
+    let answer = rig.talk_as(ME, &chat, &talk, ACTIVE + 1..=ACTIVE + 1).await;
+    assert_eq!(answer.memory(), "active");
+    // So many of them under one name do not make a crowd of it.
+    assert_eq!(answer.headers["x-diarist-thread"], "chat-1");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_named_by_the_client_reads_and_writes_nothing() {
     let rig = Rig::with(Options::default(), &SMALL).await;
@@ -136,7 +210,7 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
     );
 }
 
-/// Ten thousand strangers would be as many rows; two hundred take the same way.
+/// Ten thousand of them, before the program itself: `tests/tenants/strangers.rs`.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_the_upstream_does_not_know_leave_no_row() {
     let rig = Rig::small().await;

@@ -16,9 +16,12 @@ pub(in crate::store) const DROP_ALIAS: &str = "DELETE FROM aliases WHERE name = 
 pub(in crate::store) const TENANTS: &str = "
 SELECT tenant, count(*), coalesce(sum(requests), 0), max(last_ms) FROM lineages GROUP BY tenant";
 
-/// Names that at least `$2` conversations with a request since `$1` go under, no more than `$3`.
+/// Names that at least `$2` conversations with a request since `$1` go under that were gone on with (see
+/// `NAMESAKES`), no more than `$3`.
 pub(in crate::store) const CROWDS: &str = "
-SELECT tenant, resource, thread_key FROM lineages
+SELECT tenant, resource, thread_key FROM lineages l
 WHERE thread_key IS NOT NULL AND last_ms >= $1
+  AND EXISTS (SELECT 1 FROM nodes
+              WHERE tenant = l.tenant AND resource = l.resource AND lineage = l.id AND confirmed = 1)
 GROUP BY tenant, resource, thread_key HAVING count(*) >= $2
 LIMIT $3";

@@ -10,7 +10,7 @@ use crate::history::{Link, Scope};
 use crate::memory::place::Step;
 use crate::memory::{Part, PartId, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{CROWD, Carried, Found, Known, Probes, sql};
+use crate::store::{Carried, Found, Known, Probes, sql};
 
 /// A request as `FIND` takes it.
 pub(super) struct Request {
@@ -251,7 +251,6 @@ pub(super) async fn namesakes(
         .bind(scope.resource_key())
         .bind(key)
         .bind(since_ms)
-        .bind(CROWD)
         .fetch_one(conn)
         .await?;
     Ok(found)
