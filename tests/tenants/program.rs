@@ -81,7 +81,8 @@ impl Program {
         Some(kib * 1024)
     }
 
-    /// Waits until nothing is left to do: no job waits, and no request is recorded any more.
+    /// Waits until nothing is left to do: no job waits, and no request is recorded any more. A job whose call
+    /// failed is tried again much later; it keeps its words until then, and nobody waiting.
     pub async fn rest(&self) {
         let mut database = SqliteConnectOptions::new()
             .filename(self.folder.path().join("diarist.db"))
@@ -93,13 +94,14 @@ impl Program {
                             (SELECT coalesce(sum(times), 0) FROM requests), (SELECT count(*) FROM parts),
                             (SELECT count(*) FROM snapshots)";
         let began = Instant::now();
-        let mut last = (1, 0, 0, 0);
+        let (mut last, mut steady) = ((1, 0, 0, 0), 0);
         loop {
             let now: (i64, i64, i64, i64) = sqlx::query_as(state)
                 .fetch_one(&mut database)
                 .await
                 .unwrap();
-            if now.0 == 0 && now == last {
+            steady = if now == last { steady + 1 } else { 0 };
+            if steady > 0 && now.0 == 0 || steady > 20 {
                 return;
             }
             assert!(

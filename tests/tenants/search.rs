@@ -9,8 +9,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 
 use super::marks::{self, Owner, SEPARATORS};
 
-/// The only columns that hold words, and of these the jobs' are empty once all is observed.
-const WORDS: [&str; 5] = [
+/// The only columns that hold words; the jobs' until they are observed.
+const WORDS: [&str; 6] = [
+    "jobs.payload",
     "parts.text",
     "parts.current_task",
     "parts.suggested_response",

@@ -27,10 +27,7 @@ const ABOVE_OWNERS: [&str; 14] = [
 
 /// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
 const MEANT: [(&str, &str); 8] = [
-    (
-        "CROWDS",
-        "SCAN lineages USING COVERING INDEX lineages_by_key",
-    ),
+    ("CROWDS", "SCAN l USING COVERING INDEX lineages_by_key"),
     ("ALIASES", "SCAN aliases"),
     ("TENANTS", "SCAN lineages USING INDEX lineages_by_family"),
     (
