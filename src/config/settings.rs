@@ -199,8 +199,8 @@ settings! {
         /// in its FORWARD_USER_INFO_HEADER_JWT_SECRET. Better kept in the environment:
         /// DIARIST__IDENTITY__RESOURCE__SECRET.
         secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
-        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. Read at
-        /// the start.
+        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. SIGHUP
+        /// reads it anew.
         keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
         /// Algorithms that are believed, such as "RS256". Empty: all those of the keys. Never "none".
         algorithms: Vec<String> = Default("[]"),
@@ -220,8 +220,8 @@ settings! {
     ["identity.token"] token: RawToken {
         /// The secret they are signed with. Unset, and keys_file too: no token is looked at.
         secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
-        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. Read at
-        /// the start.
+        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. SIGHUP
+        /// reads it anew.
         keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
         /// Algorithms that are believed. Empty: all those of the keys. Never "none".
         algorithms: Vec<String> = Default("[]"),

@@ -41,7 +41,7 @@ pub struct Owner(pub usize);
 impl Owner {
     /// Half of them share a credential, ten each.
     fn tenant(self) -> usize {
-        if self.0 % 2 == 0 {
+        if self.0.is_multiple_of(2) {
             self.0
         } else {
             self.0 - self.0 % 20 + 1

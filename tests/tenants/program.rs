@@ -142,11 +142,10 @@ async fn addresses(log: &Path) -> [SocketAddr; 2] {
     let began = Instant::now();
     loop {
         let text = std::fs::read_to_string(log).unwrap();
-        let lines = text.lines().filter_map(|line| line.parse::<Value>().ok());
+        let mut lines = text.lines().filter_map(|line| line.parse::<Value>().ok());
         let address = |line: &Value, field: &str| line[field].as_str()?.parse().ok();
-        let found = lines
-            .filter_map(|line| Some([address(&line, "listen")?, address(&line, "admin")?]))
-            .next();
+        let found =
+            lines.find_map(|line| Some([address(&line, "listen")?, address(&line, "admin")?]));
         if let Some(addresses) = found {
             return addresses;
         }
