@@ -227,7 +227,7 @@ fn told(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
     }
 }
 
-/// The same for a request that is a view: what the client sends is what has to stay whole.
+/// The same for a request that is a view.
 fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
     let count = snapshot.to_count;
     if let Some(fit) = told(&seen.history, snapshot) {
@@ -236,9 +236,19 @@ fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
     if seen.history.covered_by(&snapshot.to, count) != Some(count) {
         return Fit::Foreign;
     }
+    if may_go(seen, count, snapshot.pin) {
+        Fit::Whole
+    } else {
+        Fit::Breaks
+    }
+}
+
+/// Whether the first `count` messages of the chain may be left out of a request that is a view of it,
+/// but for the one at `pin`: what the client sends is what has to stay whole (INV-PAIR).
+pub fn may_go(seen: &Sighting, count: usize, pin: Option<usize>) -> bool {
     let client = &seen.client;
     let cut = seen.view.cut(count);
-    let pin = snapshot.pin.and_then(|pin| seen.view.sent(pin));
+    let pin = pin.and_then(|pin| seen.view.sent(pin));
     let asked = client.newest_user().is_none_or(|newest| {
         newest >= cut || seen.view.place(newest).is_none() || pin == Some(newest)
     });
@@ -249,11 +259,7 @@ fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
             .map(|turn| turn.message.role)
             .find(|role| *role != Role::System)
             != Some(Role::User);
-    if cut < client.len() && asked && alternates && client.cuts().safe(cut) {
-        Fit::Whole
-    } else {
-        Fit::Breaks
-    }
+    cut < client.len() && asked && alternates && client.cuts().safe(cut)
 }
 
 #[cfg(test)]

@@ -82,14 +82,21 @@ fn place(history: &History, at: usize) -> Option<Cut> {
 /// The first cut behind `covered` that leaves no more than `budget`; where none does, the last one,
 /// since less than that cannot be sent. `None` where there is no cut behind `covered`.
 ///
-/// `weights` are those of the messages, in any unit that `budget` has too.
-pub fn cut(history: &History, weights: &[u32], covered: usize, budget: u64) -> Option<Trim> {
+/// `weights` are those of the messages, in any unit that `budget` has too; `may` says no where more than
+/// the history forbids a cut.
+pub fn cut(
+    history: &History,
+    weights: &[u32],
+    covered: usize,
+    budget: u64,
+    may: impl Fn(&Trim) -> bool,
+) -> Option<Trim> {
     let weight = |index: usize| weights.get(index).copied().map_or(0, u64::from);
     let mut left: u64 = (covered..history.len()).map(weight).sum();
     let mut last = None;
     for cut in covered + 1..history.len() {
         left -= weight(cut - 1);
-        let Some(trim) = Trim::at(history, cut) else {
+        let Some(trim) = Trim::at(history, cut).filter(&may) else {
             continue;
         };
         last = Some(trim);
@@ -179,7 +186,9 @@ mod tests {
     fn the_first_cut_that_leaves_little_enough_is_taken() {
         let chat = history("uauauau");
         let weights = [10; 7];
-        let at = |covered, budget| cut(&chat, &weights, covered, budget).map(|trim| trim.to_count);
+        let at = |covered, budget| {
+            cut(&chat, &weights, covered, budget, |_| true).map(|trim| trim.to_count)
+        };
         assert_eq!(at(0, 50), Some(2));
         assert_eq!(at(0, 49), Some(4));
         assert_eq!(at(4, 1_000), Some(6), "behind what is covered");
@@ -191,7 +200,7 @@ mod tests {
     fn what_is_pinned_weighs_too() {
         let task = history("ucrcrcr");
         let weights = [40, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-        let at = |budget| cut(&task, &weights, 0, budget).map(|trim| trim.to_count);
+        let at = |budget| cut(&task, &weights, 0, budget, |_| true).map(|trim| trim.to_count);
         assert_eq!(at(46), Some(4));
         assert_eq!(at(45), Some(7));
     }

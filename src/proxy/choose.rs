@@ -75,10 +75,11 @@ impl Block {
         }
     }
 
-    /// How many messages are neither sent nor observed.
-    pub(super) fn left_out(&self) -> Option<usize> {
+    /// How many messages of the client are neither sent nor observed.
+    fn left_out(&self, asked: &Asked) -> Option<usize> {
         let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
-        Some(self.trim?.to_count - observed)
+        let gone = observed..self.trim?.to_count;
+        Some(gone.filter(|place| asked.sent(*place).is_some()).count())
     }
 
     /// The text, in order.
@@ -103,7 +104,9 @@ impl Block {
             })
             .collect();
         let pinned = usize::from(trim.pin.is_some_and(|pin| pin >= from));
-        let left_out = trim.to_count - from - pinned - entries.len();
+        // What the client does not send itself is not left out here.
+        let gone = self.left_out(asked).unwrap_or_default();
+        let left_out = gone.saturating_sub(pinned + entries.len());
         let system = system_messages(&entries);
         render::trimmed(observed, trim.wording, left_out, &system).into()
     }
@@ -133,6 +136,8 @@ pub(super) struct Shape {
     pub(super) front: Vec<usize>,
     /// The one that stands raw between block and tail.
     pub(super) pin: Option<usize>,
+    /// How many are neither sent nor observed.
+    pub(super) trimmed: Option<usize>,
 }
 
 impl Shape {
@@ -143,6 +148,7 @@ impl Shape {
                 cut: covered,
                 front: Vec::new(),
                 pin,
+                trimmed: block.left_out(asked),
             };
         };
         let cut = seen.view.cut(covered);
@@ -150,6 +156,7 @@ impl Shape {
             cut,
             front: seen.view.front(cut),
             pin: pin.and_then(|pin| seen.view.sent(pin)),
+            trimmed: block.left_out(asked),
         }
     }
 }
@@ -255,7 +262,7 @@ impl Choice {
             }
         };
         let trim = used.trimmed;
-        if trim.is_some_and(|trim| asked.seen.is_some() || !trim.fits(&asked.history)) {
+        if trim.is_some_and(|trim| !asked.fits(&trim)) {
             return None;
         }
         let block = if snapshot.is_some() || trim.is_some() {
@@ -310,9 +317,7 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
         Some(before) => before.trimmed,
         None => lookup.trim_for(&asked.model),
     };
-    // A client that drops messages by itself is left to do so.
-    let trim = trim.filter(|trim| trim.to_count > observed && trim.fits(&asked.history));
-    let trim = trim.filter(|_| asked.seen.is_none());
+    let trim = trim.filter(|trim| trim.to_count > observed && asked.fits(trim));
     let before = lookup.before.as_ref();
     let placement = before
         .and_then(|used| Placement::from_name(&used.placement))

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::choose::{Block, Choice, Rung};
+use super::choose::{Choice, Rung};
 use super::identify::{Identity, Off};
 use super::mode::{Decided, Mode};
 use super::tee::{self, Observed};
@@ -124,7 +124,7 @@ impl Line {
         }
         record.rung = Some(choice.rung.name().into());
         record.reason = Some(choice.why.into());
-        record.trimmed = block.and_then(Block::left_out).and_then(count);
+        record.trimmed = shape.and_then(|shape| shape.trimmed).and_then(count);
         record.memory = match (block, choice.rung) {
             (_, Rung::Original | Rung::Refused) => MemoryState::Bypass,
             (Some(_), _) => MemoryState::Active,

@@ -13,6 +13,7 @@ use crate::audit::Audit;
 use crate::history::History;
 use crate::jobs::{Exchange, InForce, Jobs};
 use crate::memory::place::Sighting;
+use crate::memory::{Trim, select};
 use crate::store::Used;
 use crate::store::recall::{Lookup, Recall};
 use crate::wire::chat::Parsed;
@@ -138,6 +139,18 @@ impl Asked {
             None => Some(place),
             Some(seen) => seen.view.sent(place),
         }
+    }
+
+    /// Whether it may go out as `trim` leaves it.
+    pub(super) fn fits(&self, trim: &Trim) -> bool {
+        trim.fits(&self.history) && self.may_go(trim.to_count, trim.pin)
+    }
+
+    /// Whether the first `count` messages of the chain may be left out, as far as that depends on how
+    /// this request holds them.
+    pub(super) fn may_go(&self, count: usize, pin: Option<usize>) -> bool {
+        let seen = self.seen.as_ref();
+        seen.is_none_or(|seen| select::may_go(seen, count, pin))
     }
 
     /// Whether it leaves open if its stream reports usage.

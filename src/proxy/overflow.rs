@@ -14,7 +14,7 @@ use super::memory::{Asked, Memory, Overflow};
 use crate::history::{Link, Scope};
 use crate::jobs::TooLong;
 use crate::llm::BorrowedRoute;
-use crate::memory::{Snapshot, Trim, measure, render, trim};
+use crate::memory::{Snapshot, Trim, measure, render, select, trim};
 use crate::store::Used;
 use crate::wire::Placement;
 use crate::wire::chat::Parsed;
@@ -197,6 +197,7 @@ impl<'a> Steps<'a> {
             .inspect_err(|error| tracing::warn!(error = %error, "the log could not be applied"))
             .ok()
             .flatten()
+            .filter(|snapshot| asked.may_go(snapshot.meta.to_count, snapshot.meta.pin))
     }
 
     /// Whether the block made the request longer than the client's own: then its own may fit.
@@ -206,10 +207,6 @@ impl<'a> Steps<'a> {
 
     /// The oldest raw rounds left out.
     async fn trimmed(&self, refused: &Refused) -> Option<Choice> {
-        if self.asked.seen.is_some() {
-            // Its client drops messages by itself, and is left to do so.
-            return None;
-        }
         let placement = self.placement(&refused.choice, None)?;
         let trim = self.cut(refused, (1, 1)).await?;
         let block = Block {
@@ -228,6 +225,7 @@ impl<'a> Steps<'a> {
         let pin = refused.choice.block.as_ref().and_then(Block::pin);
         let begun = refused.choice.block.is_some();
         let (excess, model) = (refused.excess, asked.model.clone());
+        let seen = asked.seen.clone();
         // Which message of the request stands at each place of the chain.
         let sent: Vec<Option<usize>> = (0..history.len()).map(|at| asked.sent(at)).collect();
         // Every message is read again: not on a thread that serves others.
@@ -247,7 +245,11 @@ impl<'a> Steps<'a> {
             };
             let allowed = allowed(sent, excess) * share.0 / share.1;
             let budget = allowed.saturating_sub(rest + note);
-            trim::cut(&history, &weights, covered, budget)
+            let may = |trim: &Trim| {
+                let seen = seen.as_ref();
+                seen.is_none_or(|seen| select::may_go(seen, trim.to_count, trim.pin))
+            };
+            trim::cut(&history, &weights, covered, budget, may)
         });
         weighed.await.ok().flatten()
     }

@@ -175,7 +175,8 @@ impl Recall {
         };
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
-                let (used, carried) = (found.used.clone(), found.carried.clone());
+                let (used, mut carried) = (found.used.clone(), found.carried.clone());
+                let path_carried = found.path_carried.clone();
                 let (depth, opened) = (found.depth, found.opened.clone());
                 let path = found.path.as_ref().and_then(|(_, path)| path.last());
                 let ended = path
@@ -191,6 +192,11 @@ impl Recall {
                     && seen.history.tip() == Some(tip)
                 {
                     lookup.before = lookup.before.or(Some(used));
+                }
+                if let Some(seen) = &sighting {
+                    let on_chain = |tip: &Link| seen.history.turns().iter().any(|t| t.link == *tip);
+                    let path = path_carried.into_iter().filter(|(tip, _)| on_chain(tip));
+                    carried.extend(path.map(|(_, carried)| carried));
                 }
                 for carried in carried {
                     lookup.carry(carried);

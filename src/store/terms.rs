@@ -73,6 +73,8 @@ pub struct Found {
     pub opened: Option<SnapshotMeta>,
     /// The latest snapshot of the owner that covers nothing.
     pub newest_opener: Option<SnapshotMeta>,
+    /// How far requests that ended on one of the other chains were trimmed, and where.
+    pub path_carried: Vec<(Link, Carried)>,
     /// The chain that was answered with what the client put at this place into its history.
     pub answered: Option<(usize, Vec<Step>)>,
 }

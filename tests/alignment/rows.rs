@@ -262,7 +262,7 @@ fn clocked(asks: &[Ask]) -> Vec<Ask> {
 }
 
 /// As another program spells the same.
-fn respelled(message: &Value, turn: usize) -> Value {
+pub fn respelled(message: &Value, turn: usize) -> Value {
     let mut message = message.clone();
     if turn % 4 == 1 {
         return message;
@@ -292,7 +292,7 @@ fn respelled(message: &Value, turn: usize) -> Value {
 }
 
 /// With other ids of tool calls, as a translating program makes them.
-fn renumbered(messages: &[Value], how: &str) -> Vec<Value> {
+pub fn renumbered(messages: &[Value], how: &str) -> Vec<Value> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
         if let Some(id) = message["tool_call_id"].as_str() {

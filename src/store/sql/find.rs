@@ -11,7 +11,7 @@
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
 /// model (10), what a request was sent with that ended where 5 begins (11), the snapshot that covers
 /// nothing which the longest beginning of the chain was sent with (12), and the latest such (`$8`: the
-/// root) (13). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
+/// root) (13), and what 10 says for the chains of 4 to 6 (14). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -128,7 +128,12 @@ UNION ALL
 SELECT 13, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, NULL, s.others
 FROM newest CROSS JOIN snapshots AS s
-WHERE s.tenant = $1 AND s.resource = $2 AND s.id = newest.id";
+WHERE s.tenant = $1 AND s.resource = $2 AND s.id = newest.id
+UNION ALL
+SELECT 14, NULL, c.tip, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL
+FROM up CROSS JOIN requests AS c
+WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = up.link AND c.trimmed_to IS NOT NULL
+GROUP BY c.model";
 
 /// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
 /// stand on another chain (`$5`).

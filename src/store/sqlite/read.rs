@@ -86,6 +86,13 @@ pub(super) async fn find(
             11 => found.path_used = Some(rows::used(row)?),
             12 => found.opened = Some(rows::snapshot_meta(row)?),
             13 => found.newest_opener = Some(rows::snapshot_meta(row)?),
+            14 => {
+                let (tip, model) = (rows::link(row, 2)?, get(row, 9)?);
+                let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
+                found
+                    .path_carried
+                    .extend(carried.map(|carried| (tip, carried)));
+            }
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }

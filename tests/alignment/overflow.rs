@@ -1,0 +1,172 @@
+//! A client whose requests are views, and a model that reads less than they hold: what is done for a
+//! request that does not fit holds for a view of a conversation as well.
+
+use std::collections::BTreeSet;
+
+use diarist::provider::{Options, Part};
+use serde_json::Value;
+
+use crate::rig::{Answer, Rig};
+use crate::script::reworded;
+use crate::stage::{Client, chat_settings, marks, talk};
+
+/// The first `turn` messages of a conversation in which much is said at once, behind the 41st; a clock
+/// in the first one makes each request a view.
+fn clocked(turn: usize) -> Vec<Value> {
+    let mut all = talk("it", turn);
+    for message in all.iter_mut().take(49).skip(41) {
+        *message = reworded(message, |words| [words; 6].join(" "));
+    }
+    all[0] = reworded(&all[0], |words| format!("It is {turn} past. {words}"));
+    all
+}
+
+/// The newest of the first `turn` messages, from a question on.
+fn window(turn: usize) -> Vec<Value> {
+    talk("it", turn).split_off(turn.saturating_sub(25))
+}
+
+/// What a request that may not have fitted led to.
+struct Came {
+    answer: Answer,
+    /// How often the model was asked.
+    attempts: usize,
+    body: String,
+    raw: usize,
+    /// Marks of the client's messages that are neither raw nor told of.
+    missing: BTreeSet<String>,
+    line: Value,
+}
+
+struct Stage {
+    rig: Rig,
+    shape: fn(usize) -> Vec<Value>,
+}
+
+impl Stage {
+    /// A conversation of so many messages, sent as `shape` makes it; from now on the model reads no more
+    /// than `limit` makes of its last request.
+    async fn set(
+        overflow: &str,
+        shape: fn(usize) -> Vec<Value>,
+        turns: usize,
+        limit: impl Fn(u32) -> u32,
+    ) -> Self {
+        let mut settings = chat_settings().to_vec();
+        settings.push(("MEMORY__OVERFLOW", overflow));
+        settings.push(("MEMORY__OVERFLOW_TIMEOUT", "20s"));
+        let mut rig = Rig::with(Options::default(), &settings).await;
+        rig.provider.rules(|rules| rules.alternate = true);
+        let mut aligned = 0;
+        for turn in (1..=turns).step_by(2) {
+            let seen = Client::new(&mut rig).send(&shape(turn)).await;
+            aligned += usize::from(seen.reason == "aligned");
+        }
+        assert!(aligned > 2, "{aligned} requests were views");
+        let last = rig.provider.record_of(Part::Actor).pop().unwrap();
+        let tokens = last.measured.unwrap().prompt_tokens;
+        rig.provider
+            .rules(|rules| rules.window = Some(limit(tokens)));
+        Self { rig, shape }
+    }
+
+    async fn send(&mut self, turn: usize) -> Came {
+        let asked = (self.shape)(turn);
+        let body = Client::new(&mut self.rig).body(&asked);
+        let before = self.rig.provider.record_of(Part::Actor).len();
+        let answer = self.rig.send(&body).await;
+        self.rig.quiet().await;
+        let record = self.rig.provider.record_of(Part::Actor);
+        let body = String::from_utf8_lossy(&record.last().unwrap().body).into_owned();
+        let sent: Value = serde_json::from_str(&body).unwrap();
+        let sent = sent["messages"].as_array().unwrap();
+        let held = marks(&body);
+        let missing = asked.iter().filter(|m| !sent.contains(m));
+        let missing = missing.flat_map(|m| marks(&m.to_string()));
+        let lines = std::fs::read_to_string(self.rig.folder.path().join("audit.jsonl")).unwrap();
+        Came {
+            answer,
+            attempts: record.len() - before,
+            raw: sent.iter().filter(|m| asked.contains(m)).count(),
+            missing: missing.filter(|mark| !held.contains(mark)).collect(),
+            body,
+            line: serde_json::from_str(lines.lines().last().unwrap()).unwrap(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_is_trimmed_and_what_follows_goes_on_from_there() {
+    let mut stage = Stage::set("trim", clocked, 41, |tokens| tokens + 1_200).await;
+    let trimmed = stage.send(49).await;
+    assert_eq!(
+        (trimmed.answer.status, trimmed.answer.memory()),
+        (200, "active; rung=trimmed")
+    );
+    assert!(trimmed.attempts > 1 && trimmed.raw >= 1);
+    assert!(trimmed.body.contains("<diarist-gap>"));
+    // What is said to be missing is missing, and only that.
+    let missing = trimmed.missing.len();
+    assert!(missing > 0);
+    assert_eq!(trimmed.line["trimmed"], missing, "{:?}", trimmed.missing);
+    assert!(
+        trimmed.body.contains(&format!("The {missing} messages")),
+        "{}",
+        trimmed.body
+    );
+    for restart in [false, true] {
+        if restart {
+            stage.rig.restart().await;
+        }
+        let again = stage.send(49).await;
+        assert_eq!(again.attempts, 1, "restart {restart}");
+        assert!(again.body == trimmed.body, "restart {restart}");
+    }
+    // The conversation goes on: no second attempt, by whatever process.
+    for (turn, restart) in [(51, false), (53, true)] {
+        if restart {
+            stage.rig.restart().await;
+        }
+        let next = stage.send(turn).await;
+        assert_eq!((next.answer.status, next.attempts), (200, 1), "{turn}");
+        assert_eq!(
+            next.line["trimmed"].as_u64().unwrap_or_default(),
+            next.missing.len() as u64,
+            "{turn}: {:?}",
+            next.missing
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_is_observed_while_its_client_waits() {
+    let mut stage = Stage::set("observe", clocked, 41, |tokens| tokens + 1_200).await;
+    let calls = |rig: &Rig| rig.provider.record_of(Part::Observer).len();
+    let before = calls(&stage.rig);
+    let came = stage.send(49).await;
+    assert_eq!(
+        (came.answer.status, came.answer.memory()),
+        (200, "active; rung=awaited")
+    );
+    assert!(came.missing.is_empty(), "{:?}", came.missing);
+    assert!(calls(&stage.rig) > before);
+    stage.rig.restart().await;
+    let again = stage.send(49).await;
+    assert_eq!(again.attempts, 1);
+    assert!(again.body == came.body);
+}
+
+/// What is observed and waits for its activation costs nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_is_applied_to_a_view() {
+    let mut stage = Stage::set("pass", window, 57, |tokens| tokens * 9 / 10).await;
+    let came = stage.send(59).await;
+    assert_eq!(
+        (came.answer.status, came.answer.memory()),
+        (200, "active; rung=observed")
+    );
+    assert_eq!((came.attempts, came.missing.len()), (2, 0));
+    stage.rig.restart().await;
+    let again = stage.send(59).await;
+    assert!(again.attempts == 1 && again.body == came.body);
+}
