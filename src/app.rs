@@ -19,7 +19,7 @@ pub use self::reload::Reload;
 use crate::admin::Condition;
 use crate::admin::{Admin, Readiness};
 use crate::audit::{Audit, AuditError};
-use crate::config::{self, Config};
+use crate::config::{self, Config, KeepMessages};
 use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
@@ -391,6 +391,11 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
         placement: placement(config),
         zone: config.memory.timezone.clone(),
         temporal_markers: config.memory.temporal_markers,
+        keep: match config.memory.keep_messages {
+            KeepMessages::UntilObserved => jobs::Keep::UntilObserved,
+            KeepMessages::Always => jobs::Keep::Always,
+            KeepMessages::For(time) => jobs::Keep::For(time),
+        },
         observation: jobs::Phase {
             instruction: observation.instruction.clone(),
             ..phase(&observation.phase)

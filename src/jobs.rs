@@ -19,6 +19,7 @@ mod events;
 mod evidence;
 mod failure;
 mod intake;
+mod minutes;
 mod names;
 mod observer;
 mod others;
@@ -43,11 +44,12 @@ use std::time::Duration;
 pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
+pub use minutes::kept_words;
 pub use payload::words;
 pub use prepare::TooLong;
 pub use reflector::Wish;
 pub use routes::Routes;
-pub use settings::{InForce, Override, Phase, Settings};
+pub use settings::{InForce, Keep, Override, Phase, Settings};
 
 use crate::llm::{Breaker, Model};
 use crate::memory::Policy;
@@ -158,6 +160,10 @@ impl Jobs {
                 tasks.token(),
             ),
         );
+        // Where nothing is written nothing is deleted.
+        if shop.settings.now().concurrency > 0 {
+            tasks.spawn("expiry", minutes::expire(shop.clone(), tasks.token()));
+        }
         tasks.spawn(
             "workers",
             worker::run(shop.clone(), events, wake, tasks.clone()),

@@ -251,6 +251,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The observations of a lineage that wait, with the words they carry: for the operator.
     async fn words(&self, lineage: i64) -> Result<Vec<(Span, String)>, StoreError>;
 
+    /// The words of these messages, as far as they are kept (see [`Traces::words`]).
+    async fn kept(&self, scope: &Scope, links: &[Link]) -> Result<Vec<(Link, String)>, StoreError>;
+
+    /// Deletes the words of messages that were kept before `before_ms`, whosever they are; says of
+    /// which tenant and which.
+    async fn expire(&self, before_ms: i64) -> Result<Vec<([u8; 32], Link)>, StoreError>;
+
     /// Deletes everything of a lineage that no other lineage uses; returns how many rows went.
     /// What the Observer was shown of it stays charged. Its contents go, so that a client that goes
     /// on talking is observed as a new conversation would be.

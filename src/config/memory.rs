@@ -13,7 +13,9 @@ use super::problem::Problem;
 use super::rules;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::thresholds::{Numbers, others, tokens};
-use super::valid::{Endpoint, Memory, Models, Observation, Overflow, Phase, Reflection};
+use super::valid::{
+    Endpoint, KeepMessages, Memory, Models, Observation, Overflow, Phase, Reflection,
+};
 use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
 
@@ -48,11 +50,16 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let rules = rules::rules(&raw.memory.rules, problems);
     let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
     let overflow_timeout = raw.memory.overflow_timeout.check(problems, lasting);
+    let keep_messages = raw.memory.keep_messages.check(problems, |kept| match kept {
+        KeepMessages::For(time) => lasting(time).map(KeepMessages::For),
+        kept => Ok(*kept),
+    });
     let (shares, others) = (shares?, others?);
     Ok(Memory {
         enabled: raw.memory.enabled.value,
         timezone: timezone?,
         temporal_markers: raw.memory.temporal_markers.value,
+        keep_messages: keep_messages?,
         daily_tokens: daily_tokens?,
         others: shares.then_some(others),
         bundles: bundles?.map(std::path::PathBuf::from),

@@ -82,6 +82,7 @@ mod tests {
         "memory.other_conversations",
         "memory.timezone",
         "memory.temporal_markers",
+        "memory.keep_messages",
         "memory.model",
         "memory.base_url",
         "memory.api_key",

@@ -12,6 +12,7 @@ use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
 use super::problem::Problem;
 use super::rules::Tables;
+use super::valid::KeepMessages;
 use super::written::{Choice, OrFalse, Timing, Written};
 
 /// A section of the file and its keys, in the order of the reference.
@@ -250,6 +251,11 @@ settings! {
         timezone: String = Default(r#""system""#),
         /// Whether the Observer is told of pauses of ten minutes and more.
         temporal_markers: bool = Default("false"),
+        /// How long what messages say is kept in the database, with secrets taken out: "until_observed" (a
+        /// range that waits for the Observer carries its words, and nothing else is kept), "always", or a
+        /// duration such as "720h". Kept words are shown by `threads show --why`, and what a client drops
+        /// before it was observed is remembered; without them it is not.
+        keep_messages: KeepMessages = Default(r#""until_observed""#),
         /// Model of the Observer and the Reflector; excludes the model of a phase. Unset: a phase that
         /// names none uses the other phase's model if both ask at the same place, else the
         /// conversation's own. A cheap model pays. A table names models by the tokens of the whole prompt,

@@ -162,6 +162,15 @@ pub struct Key {
     pub algorithms: Vec<Algorithm>,
 }
 
+/// How long the words of messages are kept beyond the jobs that carry them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepMessages {
+    UntilObserved,
+    Always,
+    /// Above 0.
+    For(Duration),
+}
+
 /// Memory: whether, and by which numbers.
 #[derive(Debug, Clone)]
 pub struct Memory {
@@ -169,6 +178,8 @@ pub struct Memory {
     /// Where a request names no zone.
     pub timezone: TimeZone,
     pub temporal_markers: bool,
+    /// How long the words of messages are kept.
+    pub keep_messages: KeepMessages,
     /// Tokens that model calls may cost a tenant on a UTC day; above 0.
     pub daily_tokens: Option<u64>,
     /// Tokens that what is told of a user's other conversations may take in a block, above 0; `None`

@@ -13,6 +13,7 @@ use jiff::SignedDuration;
 use secrecy::SecretString;
 
 use super::problem::Problem;
+use super::valid::KeepMessages;
 
 /// A value with its key and its source.
 #[derive(Debug, Clone)]
@@ -269,6 +270,23 @@ impl Lexical for Timing {
                 "auto" => Some(Self::Auto),
                 text if text.eq_ignore_ascii_case("false") => Some(Self::Never),
                 _ => Duration::read(kind).map(Self::After),
+            },
+            _ => None,
+        }
+    }
+}
+
+impl Lexical for KeepMessages {
+    const EXPECTED: &'static str = "\"until_observed\", \"always\" or a duration with its unit";
+    const EXAMPLE: &'static str =
+        "\"until_observed\", \"always\", or a number and ms, s, m or h in quotes, such as \"720h\"";
+
+    fn read(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => match text.trim() {
+                "until_observed" => Some(Self::UntilObserved),
+                "always" => Some(Self::Always),
+                _ => Duration::read(kind).map(Self::For),
             },
             _ => None,
         }

@@ -79,13 +79,10 @@ impl Exchange {
         }
     }
 
-    /// The messages of the request that stand at `places` of the chain; `None` where one is not sent, or
-    /// is not what it first was. Its words are not at hand then, and its range must not count as
-    /// observed without them (INV-COVER).
-    pub(super) fn words(&self, places: std::ops::Range<usize>) -> Option<Vec<usize>> {
-        places
-            .map(|place| self.sent(place).filter(|_| !self.is_degraded(place)))
-            .collect()
+    /// The message of the request that stands at `place` of the chain; `None` where it is not sent, or
+    /// is not what it first was.
+    pub(super) fn words(&self, place: usize) -> Option<usize> {
+        self.sent(place).filter(|_| !self.is_degraded(place))
     }
 
     /// Whether the message at `place` of the chain is not what it first was: a result that came back

@@ -52,31 +52,38 @@ pub(super) struct Telling {
     pub(super) pauses: bool,
 }
 
+/// Where the words of a message are.
+pub(super) enum Words {
+    /// In the request, at this index.
+    Sent(usize),
+    /// No longer there, but they were kept.
+    Kept(Spoken),
+}
+
 /// The payload of `span`, read from the request that confirmed it. `None` where a message of it
 /// cannot be read again: what is not shown must not count as observed.
 ///
-/// `sent` are the messages of the request that stand there, one for each of its places.
+/// `sent` says of each message of the span where it is read.
 pub(super) fn of(
     parsed: &Parsed,
     nodes: &[Node],
     span: &Span,
-    sent: &[usize],
+    sent: &[Words],
     options: &Options,
     telling: &Telling,
     counter: &dyn TokenCounter,
 ) -> Option<Payload> {
     // (place on the chain, index in the request)
-    let told: Vec<(usize, usize)> = (span.from_count..span.to_count)
-        .zip(sent.iter().copied())
-        .collect();
-    let spoken = told
-        .iter()
-        .map(|(_, index)| parsed.spoken(*index))
-        .collect::<Option<Vec<Spoken>>>()?;
+    let told: Vec<(usize, Option<usize>, Spoken)> = (span.from_count..span.to_count)
+        .zip(sent)
+        .map(|(place, words)| match words {
+            Words::Sent(index) => Some((place, Some(*index), parsed.spoken(*index)?)),
+            Words::Kept(spoken) => Some((place, None, spoken.clone())),
+        })
+        .collect::<Option<_>>()?;
     let entries: Vec<Entry<'_>> = told
         .iter()
-        .zip(&spoken)
-        .map(|((place, _), spoken)| {
+        .map(|(place, _, spoken)| {
             let entry = Entry::of(&nodes[*place], spoken);
             let before = place.checked_sub(1).map(|before| &nodes[before]);
             match before.filter(|_| telling.pauses) {
@@ -99,7 +106,7 @@ pub(super) fn of(
         application: application(parsed, options),
         attachments: attachments(
             parsed,
-            told.iter().map(|(_, index)| *index),
+            told.iter().map(|(_, index, _)| *index),
             &entries,
             options,
         ),
@@ -126,7 +133,7 @@ fn application(parsed: &Parsed, options: &Options) -> String {
 /// is room.
 fn attachments(
     parsed: &Parsed,
-    told: impl Iterator<Item = usize>,
+    told: impl Iterator<Item = Option<usize>>,
     entries: &[Entry<'_>],
     options: &Options,
 ) -> Vec<Attached> {
@@ -138,14 +145,22 @@ fn attachments(
     let parts = told
         .zip(entries)
         .filter(|(_, entry)| entry.spoken.role != crate::history::Role::System)
-        .flat_map(|(index, _)| parsed.attachments(index));
+        .flat_map(|(index, entry)| match index {
+            Some(index) => parsed
+                .attachments(index)
+                .into_iter()
+                .map(|attachment| {
+                    let shown = options.attachments.shows(&attachment.media_type);
+                    attachment.part.filter(|_| shown)
+                })
+                .collect::<Vec<_>>(),
+            // Of what was kept there are only names.
+            None => vec![None; named(entry)],
+        });
     names
         .into_iter()
         .zip(parts)
-        .map(|(name, attachment)| {
-            let part = attachment
-                .part
-                .filter(|_| options.attachments.shows(&attachment.media_type));
+        .map(|(name, part)| {
             let part = part.filter(|part| {
                 let bytes = part.to_string().len();
                 let fits = bytes <= room;
@@ -155,6 +170,14 @@ fn attachments(
             Attached { name, part }
         })
         .collect()
+}
+
+/// How many attachments a message names.
+fn named(entry: &Entry<'_>) -> usize {
+    let pieces = entry.spoken.pieces.iter();
+    pieces
+        .filter(|piece| matches!(piece, Piece::Attachment { .. }))
+        .count()
 }
 
 /// What the message at `place` says, where the words of a job (its payload) hold it.

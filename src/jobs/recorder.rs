@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::idle::zone_name;
 use super::intake::{Exchange, Waiting};
+use super::minutes;
 use super::names;
 use super::prepare::{Occasion, Prepared, draft, load, prepare};
 use super::traces;
@@ -160,9 +161,14 @@ impl Recorder {
             .or_else(|| track.nodes.last().map(|node| node.seen_ms));
         let known = track.nodes.len();
         let mut new_nodes = weigh(&self.shop, exchange, known, answered_ms).await?;
-        traces::date(exchange, &mut new_nodes);
+        let (agreed, continued) = match &exchange.seen {
+            Some(seen) => (seen.agreed.clone(), seen.lineage),
+            None if known == 0 => self.shop.recall.agreed(scope, history).unwrap_or_default(),
+            None => Default::default(),
+        };
+        traces::date(exchange, &mut new_nodes, &agreed);
         let mut confirm = record::confirm(&mut track.nodes, history.len());
-        confirm.extend(traces::confirm(exchange, &mut new_nodes));
+        confirm.extend(traces::confirm(exchange, &mut new_nodes, &agreed));
         // Only what is new belongs to another thread; a repetition stays where it is.
         let thread_key = names::of(&self.shop, &track, exchange).await?;
         let lineage = match thread_key.as_deref() {
@@ -170,17 +176,18 @@ impl Recorder {
             Some(key) if !new_nodes.is_empty() => track.lineage_for(key),
             _ => track.lineage,
         };
-        let continued = exchange.seen.as_ref().and_then(|seen| seen.lineage);
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
         // An older request that came again says nothing of when the conversation fell idle.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
+        let mut traces = traces::of(exchange, &new_nodes);
+        traces.words = minutes::of(&self.shop, exchange, &nodes, &confirm).await;
         let mut record = Record {
             thread_key,
             lineage: lineage.or(continued.filter(|_| known == 0)),
             parent,
             confirmed: nodes.iter().take_while(|node| node.confirmed).count(),
             contents: record::contents(scope, history, &nodes, &confirm),
-            traces: traces::of(exchange, &new_nodes),
+            traces,
             confirm,
             tip,
             count: history.len(),

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 
+use super::minutes;
 use super::payload::{self, Telling};
 use super::prepare::{Occasion, load, write};
 use super::weigh::weigh;
@@ -175,7 +176,7 @@ async fn observed(
     message_tokens: u32,
 ) -> Option<NewPart> {
     let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
-    let sent = exchange.words(span.from_count..span.to_count)?;
+    let sent = minutes::at_hand(shop, exchange, &nodes, &span).await?;
     let options = Arc::clone(&shop.settings.now().observer);
     let payload = tokio::task::spawn_blocking(move || {
         payload::of(&parsed, &nodes, &span, &sent, &options, &telling, &*counter)

@@ -63,6 +63,18 @@ pub struct Override {
     pub reflector: Option<Models>,
 }
 
+/// How long the words of messages are kept beyond the jobs that carry them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Not at all: a job's words go with the job.
+    #[default]
+    UntilObserved,
+    /// For ever.
+    Always,
+    /// For so long.
+    For(Duration),
+}
+
 /// How memory is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -78,6 +90,8 @@ pub struct Settings {
     pub zone: TimeZone,
     /// Whether the Observer is told of pauses.
     pub temporal_markers: bool,
+    /// How long the words of messages are kept.
+    pub keep: Keep,
     /// The Observer.
     pub observation: Phase,
     /// The Reflector.

@@ -4,7 +4,7 @@
 use super::intake::Exchange;
 use crate::history::{Item, Link, anchor};
 use crate::memory::Node;
-use crate::memory::place::StoredView;
+use crate::memory::place::{Agreed, StoredView};
 use crate::store::Traces;
 
 /// The traces of `exchange`, whose messages `new` were not recorded before.
@@ -36,20 +36,19 @@ pub(super) fn of(exchange: &Exchange, new: &[Node]) -> Traces {
             Some((seen.client.tip()?, stored))
         }),
         answer: exchange.answer,
+        words: Vec::new(),
     }
 }
 
 /// Says which of the `new` messages were said while somebody watched. What another chain carried before
 /// was, if it was then; what is new in a request that goes on from another one is said now, though it
-/// is the first of its own chain.
-pub(super) fn date(exchange: &Exchange, new: &mut [Node]) {
-    let Some(seen) = &exchange.seen else {
-        return;
-    };
+/// is the first of its own chain. `agreed` says what it says again.
+pub(super) fn date(exchange: &Exchange, new: &mut [Node], agreed: &Agreed) {
     for node in new {
-        node.live = match seen.said_live(node.count - 1) {
+        let sent = exchange.sent(node.count - 1);
+        node.live = match sent.and_then(|sent| agreed.said_live(sent)) {
             Some(live) => live,
-            None => node.live || !seen.agreed.is_empty(),
+            None => node.live || !agreed.runs.is_empty(),
         };
     }
 }
@@ -57,17 +56,20 @@ pub(super) fn date(exchange: &Exchange, new: &mut [Node]) {
 /// Confirms those of the `new` messages that an accepted request carried before on another chain,
 /// where this one carries more than that; returns their links. The newest message is never among
 /// them.
-pub(super) fn confirm(exchange: &Exchange, new: &mut [Node]) -> Vec<Link> {
-    let Some(seen) = &exchange.seen else {
-        return Vec::new();
+pub(super) fn confirm(exchange: &Exchange, new: &mut [Node], agreed: &Agreed) -> Vec<Link> {
+    let length = exchange.history.len();
+    let sent = exchange
+        .seen
+        .as_ref()
+        .map_or(length, |seen| seen.client.len());
+    let last = agreed.runs.last();
+    let brings_more = last.is_some_and(|run| run.client + run.len < sent);
+    let said_before = |place: usize| {
+        let sent = exchange.sent(place);
+        sent.is_some_and(|sent| agreed.said_live(sent).is_some())
     };
-    let length = seen.history.len();
-    let brings_more = seen
-        .agreed
-        .last()
-        .is_some_and(|run| run.client + run.len < seen.client.len());
     new.iter_mut()
-        .filter(|node| brings_more && node.count < length && seen.said_before(node.count - 1))
+        .filter(|node| brings_more && node.count < length && said_before(node.count - 1))
         .map(|node| {
             node.confirmed = true;
             node.link

@@ -30,6 +30,8 @@ pub struct Step {
     /// Whether it was said while somebody watched; what a first request brings along was not, but for
     /// its newest message.
     pub live: bool,
+    /// Whether its words are kept: it can be observed though nobody sends it any more.
+    pub kept: bool,
     /// The lineage that recorded it.
     pub lineage: i64,
 }
@@ -102,10 +104,8 @@ pub struct Sighting {
     pub history: Arc<History>,
     /// Which message stands where.
     pub view: View,
-    /// Messages of the request that were said before, on whatever chain.
-    pub agreed: Vec<Run>,
-    /// Those of them (indices in the request) that were said while somebody watched.
-    pub live: Vec<usize>,
+    /// Where it says again what was said before.
+    pub agreed: Agreed,
     /// By what evidence.
     pub how: How,
     /// Whose conversation it continues.
@@ -132,32 +132,41 @@ impl Sighting {
             client: Arc::clone(client),
             history: Arc::new(history),
             view,
-            agreed: agreed.runs,
-            live: agreed.live,
+            agreed,
             how,
             lineage: path.last().map(|step| step.lineage),
         })
     }
-
-    /// Whether the message at `place` of the chain was said before, in another request.
-    pub fn said_before(&self, place: usize) -> bool {
-        self.said_live(place).is_some()
-    }
-
-    /// Whether it was said while somebody watched; `None` where it was not said before.
-    pub fn said_live(&self, place: usize) -> Option<bool> {
-        let sent = self.view.sent(place)?;
-        let mut runs = self.agreed.iter();
-        runs.any(|run| (run.client..run.client + run.len).contains(&sent))
-            .then(|| self.live.binary_search(&sent).is_ok())
-    }
 }
 
 /// Where a request and a path agree.
-#[derive(Default)]
-struct Agreed {
-    runs: Vec<Run>,
+#[derive(Clone, Debug, Default)]
+pub struct Agreed {
+    /// Messages of the request that were said before, on whatever chain.
+    pub runs: Vec<Run>,
+    /// Those of them (indices in the request) that were said while somebody watched.
     live: Vec<usize>,
+}
+
+impl Agreed {
+    fn of(runs: Vec<Run>, path: &[Step]) -> Self {
+        let said_live = |run: &Run| {
+            let (client, path_at) = (run.client, run.path);
+            (0..run.len)
+                .filter(move |at| path[path_at + at].live)
+                .map(move |at| client + at)
+        };
+        let live = runs.iter().flat_map(said_live).collect();
+        Self { runs, live }
+    }
+
+    /// Whether the message `sent` of the request was said while somebody watched; `None` where it was
+    /// not said before.
+    pub fn said_live(&self, sent: usize) -> Option<bool> {
+        let mut runs = self.runs.iter();
+        runs.any(|run| (run.client..run.client + run.len).contains(&sent))
+            .then(|| self.live.binary_search(&sent).is_ok())
+    }
 }
 
 /// The place of `client`; `None` where it is its own chain.
@@ -168,42 +177,91 @@ pub fn decide(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         .or_else(|| compacted(client, evidence))
 }
 
-/// How many messages from the beginning of `path` need not be sent to be remembered.
+/// How many messages from the beginning of `path` are observed, or wait for it with their words.
 fn observed(path: &[Step]) -> usize {
     path.iter()
         .rposition(|step| step.taken)
         .map_or(0, |at| at + 1)
 }
 
+/// A path and a request as they are compared.
+struct Sides<'a> {
+    path: &'a [Step],
+    known: Vec<Item>,
+    sent: Vec<Item>,
+}
+
+impl<'a> Sides<'a> {
+    fn of(client: &History, path: &'a [Step]) -> Option<Self> {
+        let known: Vec<Item> = path.iter().map(|step| step.item).collect::<Option<_>>()?;
+        let root = client.root();
+        let turns = client.turns().iter();
+        let sent = turns.map(|turn| Item::of(&root, &turn.message)).collect();
+        (!known.is_empty()).then_some(Self { path, known, sent })
+    }
+
+    fn align(&self) -> Option<Aligned> {
+        align(&self.known, |place| self.path[place].live, &self.sent)
+    }
+
+    /// Of the path's first `reach` messages, how many from the beginning need not be sent to be
+    /// remembered: what is observed, and where words are kept what the client dropped behind it.
+    fn remembered(&self, runs: &[Run], reach: usize) -> usize {
+        let is_there = |place: usize| {
+            let kept = self.path[place].kept;
+            match sent_at(runs, place) {
+                Some(client) => kept || self.sent[client].content == self.known[place].content,
+                None => kept && is_dropped(runs, place),
+            }
+        };
+        let observed = observed(&self.path[..reach]);
+        (observed..reach)
+            .find(|place| !is_there(*place))
+            .unwrap_or(reach)
+    }
+}
+
+/// The message of the request that stands at `place` of the path.
+fn sent_at(runs: &[Run], place: usize) -> Option<usize> {
+    let mut runs = runs.iter();
+    let run = runs.find(|run| (run.path..run.path + run.len).contains(&place))?;
+    Some(run.client + (place - run.path))
+}
+
+/// Whether the client has put less in the place of a gap than it left out: else it said the same in
+/// other words, and the last words count.
+fn is_dropped(runs: &[Run], place: usize) -> bool {
+    let before = runs.iter().rfind(|run| run.path + run.len <= place);
+    let Some(behind) = runs.iter().find(|run| run.path > place) else {
+        return false;
+    };
+    let (client, path) = before.map_or((0, 0), |run| (run.client + run.len, run.path + run.len));
+    behind.client - client < behind.path - path
+}
+
+/// Where `client`, which is a chain of its own, says again what `path` holds, and whether that is the
+/// same conversation.
+pub fn agreed(client: &History, path: &[Step]) -> Option<(Agreed, bool)> {
+    let Aligned { runs, same } = Sides::of(client, path)?.align()?;
+    Some((Agreed::of(runs, path), same))
+}
+
 fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<Sighting> {
     let path = &evidence.path;
-    let items: Vec<Item> = path.iter().map(|step| step.item).collect::<Option<_>>()?;
-    if items.is_empty() || evidence.belongs_elsewhere(client) {
+    let sides = Sides::of(client, path)?;
+    if evidence.belongs_elsewhere(client) {
         return None;
     }
-    let root = client.root();
-    let sent: Vec<Item> = client
-        .turns()
-        .iter()
-        .map(|turn| Item::of(&root, &turn.message))
-        .collect();
-    let Aligned { runs, same } = align(&items, |place| path[place].live, &sent)?;
+    let Aligned { runs, same } = sides.align()?;
     // What is known for certain is not given up for less.
     if runs.iter().map(|run| run.len).sum::<usize>() <= known {
         return None;
     }
     let end = runs.last().map_or(0, |run| run.path + run.len);
     let reach = if same { end } else { sent_alike(&runs) };
-    let (view, kept) = View::of(&runs, observed(&path[..reach]))?;
-    let kept = kept.min(first_changed(&view, &items[..kept], &sent));
-    let said_live = |run: &Run| {
-        let (client, path_at) = (run.client, run.path);
-        (0..run.len)
-            .filter(move |at| path[path_at + at].live)
-            .map(move |at| client + at)
-    };
-    let live = runs.iter().flat_map(said_live).collect();
-    let agreed = Agreed { runs, live };
+    let (view, kept) = View::of(&runs, sides.remembered(&runs, reach))?;
+    let kept = kept.min(first_changed(&view, &sides.known[..kept], &sides.sent));
+    let agreed = Agreed::of(runs, path);
     Sighting::of(client, &path[..kept], view, agreed, How::Aligned)
 }
 
@@ -303,9 +361,43 @@ mod tests {
                     .and_then(|b| anchor(&root, &item(b), &item(at))),
                 taken: at + 1 == taken,
                 live: at > 0,
+                kept: false,
                 lineage: 1,
             })
             .collect()
+    }
+
+    /// What left no more behind than went is dropped, and remembered where its words are kept without a
+    /// gap; what was said again in other words is not.
+    #[test]
+    fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited() {
+        let messages = |count: usize| -> Vec<Message> {
+            (0..count)
+                .map(|at| message(Role::User, &format!("message {at}"), &[], None))
+                .collect()
+        };
+        let chain = History::chain(&Scope::of(b"key", None), messages(7));
+        let mut path = path(&chain, 0);
+        let remembered = |path: &[Step], runs: &[Run]| {
+            let sides = Sides::of(&chain, path).unwrap();
+            sides.remembered(runs, path.len())
+        };
+        let run = |client, path, len| Run { client, path, len };
+        let dropped = [run(0, 0, 1), run(1, 4, 3)];
+        let edited = [run(0, 0, 1), run(2, 2, 5)];
+        let noticed = [run(1, 4, 3)];
+        assert_eq!(remembered(&path, &dropped), 1);
+        assert_eq!(remembered(&path, &noticed), 0);
+        for step in &mut path {
+            step.kept = true;
+        }
+        assert_eq!(remembered(&path, &dropped), 7);
+        assert_eq!(remembered(&path, &noticed), 7);
+        assert_eq!(remembered(&path, &edited), 1);
+        path[2].kept = false;
+        assert_eq!(remembered(&path, &dropped), 2);
+        path[3].taken = true;
+        assert_eq!(remembered(&path, &dropped), 7);
     }
 
     /// A client dropped one of two parallel calls together with its result, and everything before. The

@@ -26,7 +26,7 @@ use self::probes::may_replace;
 use super::{Carried, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Link, Mark, Scope, Stand};
 use crate::memory::others::CHANCE;
-use crate::memory::place::{OPENING, Sighting, Step, decide};
+use crate::memory::place::{Agreed, OPENING, Sighting, Step, agreed, decide};
 use crate::memory::select::Before;
 use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
 
@@ -303,10 +303,14 @@ impl Recall {
                     anchor: *anchor,
                     taken: false,
                     live: node.live,
+                    kept: false,
                     lineage,
                 },
             );
             parent = node.link;
+        }
+        for (link, _) in &traces.words {
+            known.keep((scope.tenant, *link));
         }
         if let Some((tip, view)) = &traces.view {
             known.let_go(&(scope.tenant, *tip));
@@ -332,6 +336,24 @@ impl Recall {
     /// Whether `id` is known to be a snapshot that covers nothing.
     pub fn opens(&self, scope: &Scope, id: SnapshotId) -> bool {
         self.known().openers.contains_key(&(scope.tenant, id))
+    }
+
+    /// Where a request that is a chain of its own says again what this process recorded on another, and
+    /// whose conversation it is, if that is the same: a window that slides begins anew with every
+    /// request until something of it is observed.
+    pub fn agreed(&self, scope: &Scope, client: &History) -> Option<(Agreed, Option<i64>)> {
+        let (evidence, _) = self.known().evidence(scope, client);
+        let lineage = evidence.path.last()?.lineage;
+        let (agreed, same) = agreed(client, &evidence.path)?;
+        Some((agreed, same.then_some(lineage)))
+    }
+
+    /// The words of these messages are gone.
+    pub fn expired(&self, messages: &[([u8; 32], Link)]) {
+        let mut known = self.known();
+        for message in messages {
+            known.kept.remove(message);
+        }
     }
 
     /// The text of a snapshot; `None` where neither this process nor the store can give it in time.

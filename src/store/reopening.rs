@@ -348,6 +348,14 @@ impl Store for Reopening {
         forward!(self, words(lineage))
     }
 
+    async fn kept(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
+        forward!(self, kept(scope, links))
+    }
+
+    async fn expire(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
+        forward!(self, expire(before_ms))
+    }
+
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
         forward!(self, forget(scope, lineage))
     }

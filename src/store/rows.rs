@@ -6,6 +6,7 @@
 mod others;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 
@@ -50,6 +51,13 @@ fn flag(row: &SqliteRow, column: usize) -> Read<bool> {
 
 pub(super) fn link(row: &SqliteRow, column: usize) -> Read<Link> {
     Link::from_slice(get::<&[u8]>(row, column)?).ok_or_else(|| corrupt("a link has a wrong length"))
+}
+
+pub(super) fn tenant(row: &SqliteRow, column: usize) -> Read<[u8; 32]> {
+    let bytes: &[u8] = get(row, column)?;
+    bytes
+        .try_into()
+        .map_err(|_| corrupt("an owner has a wrong length"))
 }
 
 fn json<T: DeserializeOwned>(row: &SqliteRow, column: usize) -> Read<T> {
@@ -213,12 +221,15 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
         }),
         _ => None,
     };
+    // 1: a range ends here, 2: its words are kept.
+    let known: i64 = get(row, 5)?;
     let step = Step {
         stand: Stand { link, role },
         parent: self::link(row, 10)?,
         item,
         anchor: mark(row, 9)?,
-        taken: flag(row, 5)?,
+        taken: known & 1 != 0,
+        kept: known & 2 != 0,
         live: flag(row, 11)?,
         lineage: int(row, 4)?,
     };
@@ -508,6 +519,19 @@ pub(super) fn run_list(view: &View) -> String {
         .map(|run| format!("[{},{},{}]", run.client, run.path, run.len))
         .collect();
     format!("[{}]", runs.join(","))
+}
+
+/// Words of messages, for a statement.
+pub(super) fn word_list(words: &[(Link, String)]) -> String {
+    let pairs: Vec<Value> = words
+        .iter()
+        .map(|(link, words)| {
+            let mut hex = String::with_capacity(64);
+            push_hex(&mut hex, link.as_bytes());
+            Value::from(vec![hex, words.clone()])
+        })
+        .collect();
+    Value::from(pairs).to_string()
 }
 
 /// Contents as `CREDIT` and `NEW_CONTENTS` take them.

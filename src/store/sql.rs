@@ -10,6 +10,7 @@ mod aliases;
 mod books;
 mod find;
 mod forget;
+mod messages;
 mod others;
 mod people;
 mod queue;
@@ -25,6 +26,9 @@ pub(super) use find::{FIND, FORGET_ANSWERS, FORGET_VIEWS, NEW_ANSWER, NEW_VIEW};
 pub(super) use forget::{
     FORGET_CONTENTS, FORGET_COSTS, FORGET_EVENTS, FORGET_JOBS, FORGET_LINEAGE, FORGET_NODES,
     FORGET_PARTS, FORGET_REQUESTS, FORGET_SNAPSHOTS, FORGET_TIMER, HAND_OVER,
+};
+pub(super) use messages::{
+    EXPIRE_MESSAGES, FORGET_MESSAGES, FORGET_WORDS, KEEP_MESSAGES, KEPT_MESSAGES,
 };
 pub(super) use others::{
     COUNT_LINEAGES, DROP_OPENERS, FORGET_DIGEST, FORGET_TOLD, NEW_TOLD, NEWEST_OPENER,

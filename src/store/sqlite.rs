@@ -10,6 +10,7 @@ mod adopt;
 mod aliases;
 mod books;
 mod error;
+mod messages;
 mod open;
 mod others;
 mod people;

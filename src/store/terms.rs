@@ -109,6 +109,8 @@ pub struct Traces {
     pub view: Option<(Link, StoredView)>,
     /// The mark of what the model answered.
     pub answer: Option<Mark>,
+    /// The words of messages, where they are to be kept, as who keeps them wrote them down.
+    pub words: Vec<(Link, String)>,
 }
 
 /// What the store knows of one chain.

@@ -8,6 +8,7 @@
 mod rig;
 
 mod inflate;
+mod kept;
 mod oracle;
 mod others;
 mod overflow;

@@ -164,6 +164,22 @@ async fn condensed_logs_cover_the_same() {
     assert!(reflections > 0 || recording("opencode").is_none());
 }
 
+/// The same where the words of messages are kept, so that what is dropped before it was observed is
+/// remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_words_kept_nothing_is_told_of_that_is_not_so() {
+    for ((client, least, _), row) in all(Play {
+        keep: true,
+        restart: true,
+        ..Play::default()
+    })
+    .await
+    {
+        check(client, &row);
+        assert!(row.active() >= least, "{client}: {}", row.told(client));
+    }
+}
+
 /// Codex by itself speaks another protocol: no memory, and every byte as it came.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_chat_passes_untouched() {

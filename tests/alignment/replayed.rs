@@ -70,6 +70,8 @@ pub struct Play {
     pub restart: bool,
     /// With so little room for observations that they are condensed.
     pub reflect: bool,
+    /// With the words of messages kept.
+    pub keep: bool,
 }
 
 impl Play {
@@ -98,7 +100,13 @@ impl Play {
         } else {
             "auto"
         };
+        let keep = if self.keep {
+            "always"
+        } else {
+            "until_observed"
+        };
         let settings = [
+            ("MEMORY__KEEP_MESSAGES", keep),
             ("UPSTREAM__PLACEMENT", placement),
             ("MEMORY__OBSERVATION__MESSAGE_TOKENS", messages),
             ("MEMORY__REFLECTION__OBSERVATION_TOKENS", observations),

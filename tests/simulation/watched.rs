@@ -497,6 +497,14 @@ impl Store for Watched {
         self.store.words(lineage).await
     }
 
+    async fn kept(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
+        self.store.kept(scope, links).await
+    }
+
+    async fn expire(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
+        self.store.expire(before_ms).await
+    }
+
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
         self.store.forget(scope, lineage).await
     }

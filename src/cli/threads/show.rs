@@ -7,6 +7,7 @@ use super::lines::log;
 use super::{made, time, why};
 use crate::cli::sources::Sources;
 use crate::cli::terminal::harmless;
+use crate::history::Link;
 use crate::memory::{Others, Snapshot};
 use crate::report::{Price, Side, Tokens, align, grouped};
 use crate::store::{Costs, Event, SqliteStore, Store as _, ThreadDetail, ThreadRow};
@@ -34,7 +35,15 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
     let detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
     if let Some(line) = &args.why {
-        let words = store.words(lineage).await?;
+        let links: Vec<Link> = detail.nodes.iter().map(|node| node.link).collect();
+        let kept = match store.known_of(lineage).await? {
+            Some(chain) => store.kept(&chain.scope, &links).await?,
+            None => Vec::new(),
+        };
+        let words = why::Words {
+            waiting: store.words(lineage).await?,
+            kept,
+        };
         return why::text(&detail, &words, line);
     }
     let head = facts(&detail.row) + &costs(&detail.row.costs, args.memory_prices);

@@ -6,7 +6,8 @@ use jiff::tz::TimeZone;
 use super::lines::numbered;
 use super::time;
 use crate::cli::terminal::harmless;
-use crate::jobs::words;
+use crate::history::Link;
+use crate::jobs::{kept_words, words};
 use crate::memory::Span;
 use crate::memory::provenance::Range;
 use crate::report::{Side, align, grouped};
@@ -15,12 +16,16 @@ use crate::store::ThreadDetail;
 /// Lines that a fragment of text may fit before it is asked to be more precise.
 const FITS: usize = 20;
 
+/// What is known of what messages say.
+pub(super) struct Words {
+    /// What jobs carry that wait.
+    pub(super) waiting: Vec<(Span, String)>,
+    /// What is kept.
+    pub(super) kept: Vec<(Link, String)>,
+}
+
 /// The messages that the line `asked` (its number, or words of it) comes from.
-pub(super) fn text(
-    detail: &ThreadDetail,
-    waiting: &[(Span, String)],
-    asked: &str,
-) -> anyhow::Result<String> {
+pub(super) fn text(detail: &ThreadDetail, words: &Words, asked: &str) -> anyhow::Result<String> {
     let lines = numbered(detail);
     if lines.is_empty() {
         bail!("nothing was observed of this conversation yet");
@@ -75,7 +80,7 @@ pub(super) fn text(
         }
     });
     text.push_str(&table(detail, range));
-    text.push_str(&said(waiting, range));
+    text.push_str(&said(detail, words, range));
     Ok(text)
 }
 
@@ -105,16 +110,21 @@ fn table(detail: &ThreadDetail, range: Range) -> String {
     )
 }
 
-/// The words, where a job still carries them.
-fn said(waiting: &[(Span, String)], range: Range) -> String {
+/// The words, where they are kept or a job still carries them.
+fn said(detail: &ThreadDetail, known: &Words, range: Range) -> String {
     let mut text = String::new();
     for place in range.first..=range.last {
         let holds = |span: &Span| (span.from_count + 1..=span.to_count).contains(&place);
-        let found = waiting
-            .iter()
-            .filter(|(span, _)| holds(span))
-            .find_map(|(_, payload)| words(payload, place));
-        if let Some(found) = found {
+        let carried = || {
+            let mut waiting = known.waiting.iter().filter(|(span, _)| holds(span));
+            waiting.find_map(|(_, payload)| words(payload, place))
+        };
+        let node = detail.nodes.iter().find(|node| node.count == place);
+        let kept = node.and_then(|node| {
+            let (_, kept) = known.kept.iter().find(|(link, _)| *link == node.link)?;
+            kept_words(kept)
+        });
+        if let Some(found) = kept.or_else(carried) {
             text.push_str(&format!(
                 "\nMessage {place}:\n{}\n",
                 harmless(found.trim_end())
@@ -123,8 +133,8 @@ fn said(waiting: &[(Span, String)], range: Range) -> String {
     }
     if text.is_empty() {
         text.push_str(
-            "\nTheir words are not kept: they are deleted once they are observed. The client has them, in this \
-             order; the hashes tell one history from another.\n",
+            "\nTheir words are not kept: they are deleted once they are observed, unless memory.keep_messages says \
+             otherwise. The client has them, in this order; the hashes tell one history from another.\n",
         );
     }
     text

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Recorder, failed};
 use crate::jobs::intake::Exchange;
+use crate::jobs::minutes;
 use crate::jobs::payload;
 use crate::jobs::reflector::Wish;
 use crate::jobs::shorten::shorten;
@@ -34,7 +35,7 @@ impl Recorder {
         let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
         for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
-            let Some(sent) = exchange.words(span.from_count..span.to_count) else {
+            let Some(sent) = minutes::at_hand(&self.shop, exchange, &nodes, &span).await else {
                 // Said to be observed when the request came, and given up since.
                 return;
             };

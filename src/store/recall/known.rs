@@ -34,6 +34,8 @@ pub(super) struct Known {
     /// (by the root of its chains).
     pub(super) openers: HashMap<([u8; 32], SnapshotId), SnapshotMeta>,
     pub(super) newest_opener: HashMap<Key, SnapshotId>,
+    /// Messages whose words are kept.
+    pub(super) kept: HashSet<Key>,
     pub(super) bytes: usize,
 }
 
@@ -122,6 +124,7 @@ impl Known {
             };
             path.push(Step {
                 taken: step.taken || self.taken.contains(&key),
+                kept: self.kept.contains(&key),
                 ..*step
             });
             at = step.parent;
@@ -164,6 +167,9 @@ impl Known {
             if step.taken {
                 self.taken.insert((scope.tenant, step.stand.link));
             }
+            if step.kept {
+                self.keep((scope.tenant, step.stand.link));
+            }
         }
         let viewed = found.view.as_ref().map_or(0, |view| view.count);
         Evidence {
@@ -173,6 +179,14 @@ impl Known {
             // What continues a view is known by it.
             path: if hit >= viewed { path } else { Vec::new() },
             answered: found.answered,
+        }
+    }
+
+    /// The words of a message are kept.
+    pub(super) fn keep(&mut self, message: Key) {
+        if !self.kept.contains(&message) {
+            self.charge(ENTRY);
+            self.kept.insert(message);
         }
     }
 

@@ -88,13 +88,15 @@ UNION ALL
 SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL, NULL
 FROM alias
 UNION ALL
-SELECT up.kind, n.count, n.link, n.weight, n.lineage, EXISTS (
+SELECT up.kind, n.count, n.link, n.weight, n.lineage, (EXISTS (
            SELECT 1 FROM parts AS t
            WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link AND t.kind = 'chunk')
        OR EXISTS (
            SELECT 1 FROM jobs AS j
            WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link AND j.kind = 'chunk'
-             AND j.state = 'open'),
+             AND j.state = 'open'))
+       + 2 * EXISTS (SELECT 1 FROM messages AS m
+                     WHERE m.tenant = $1 AND m.resource = $2 AND m.link = n.link),
        n.content, n.ids, n.role, n.anchor, n.parent, n.live
 FROM up CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link

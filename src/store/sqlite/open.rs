@@ -103,6 +103,11 @@ fn migrations() -> Vec<Migration> {
             "pins_by_model",
             include_str!("../../../migrations/sqlite/0012_pins_by_model.sql"),
         ),
+        (
+            13,
+            "messages",
+            include_str!("../../../migrations/sqlite/0013_messages.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

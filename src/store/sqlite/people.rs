@@ -158,6 +158,8 @@ pub(super) async fn forget(conn: &mut SqliteConnection, scope: Scope, lineage: i
         sql::FORGET_TIMER,
         sql::FORGET_REQUESTS,
         sql::FORGET_VIEWS,
+        sql::FORGET_WORDS,
+        sql::FORGET_MESSAGES,
         sql::FORGET_ANSWERS,
         sql::FORGET_NODES,
         sql::FORGET_LINEAGE,

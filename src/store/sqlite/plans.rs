@@ -6,9 +6,9 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
-/// lists, and what says whose rows are whose.
+/// lists, what was kept long enough, and what says whose rows are whose.
 /// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
-const ABOVE_OWNERS: [&str; 14] = [
+const ABOVE_OWNERS: [&str; 15] = [
     "ALIASES",
     "CROWDS",
     "NEW_ALIAS",
@@ -23,6 +23,7 @@ const ABOVE_OWNERS: [&str; 14] = [
     "PING",
     "WAITING",
     "SPENT",
+    "EXPIRE_MESSAGES",
 ];
 
 /// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
@@ -54,6 +55,7 @@ fn statements() -> Vec<(&'static str, &'static str)> {
         include_str!("../sql/books.rs"),
         include_str!("../sql/find.rs"),
         include_str!("../sql/forget.rs"),
+        include_str!("../sql/messages.rs"),
         include_str!("../sql/others.rs"),
         include_str!("../sql/people.rs"),
         include_str!("../sql/queue.rs"),
@@ -96,6 +98,7 @@ fn mentions(text: &str) -> usize {
         "answers",
         "digests",
         "told",
+        "messages",
     ];
     words
         .windows(2)

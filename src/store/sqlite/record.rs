@@ -5,7 +5,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{Answer, others, timers};
+use super::{Answer, messages, others, timers};
 use crate::history::{Link, Scope};
 use crate::memory::Node;
 use crate::store::rows::{content_list, count, get, int, node_list, probes, run_list, way};
@@ -97,6 +97,7 @@ async fn traces(
     lineage: i64,
     record: &Record,
 ) -> Answer<()> {
+    messages::keep(conn, scope, lineage, &record.traces.words, record.at_ms).await?;
     if let Some((tip, stored)) = &record.traces.view {
         let (client, path) = stored.view.open();
         query(sql::NEW_VIEW)

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 
 use super::{Answer, CLOSE_GRACE, SqliteStore};
 use super::{
-    adopt, aliases, books, others, people, queue, read, record, snapshots, timers, wishes,
+    adopt, aliases, books, messages, others, people, queue, read, record, snapshots, timers, wishes,
 };
 use crate::history::{Link, Scope};
 use crate::memory::others::Digest;
@@ -344,6 +344,21 @@ impl Store for SqliteStore {
     async fn words(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
         self.read("store words", move |conn| {
             Box::pin(wishes::words(conn, lineage))
+        })
+        .await
+    }
+
+    async fn kept(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
+        let (scope, links) = (scope.clone(), crate::store::rows::probes(links));
+        self.read("store kept", move |conn| {
+            Box::pin(messages::kept(conn, scope, links))
+        })
+        .await
+    }
+
+    async fn expire(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
+        self.write("store expire", move |conn| {
+            Box::pin(messages::expire(conn, before_ms))
         })
         .await
     }
