@@ -4,7 +4,7 @@
 use diarist::history::Scope;
 use diarist::provider::Options;
 use diarist::store::{SqliteStore, Store as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::rig::{Answer, Rig};
 use crate::tools::{ACTIVE, Talk};
@@ -333,4 +333,33 @@ async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
         told[own] += usize::from(others.contains(&talks[1 - own].canary()));
     }
     assert!(told[0] > 0 && told[1] > 0, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_that_two_share_by_chance_keeps_nothing_from_either() {
+    let rig = shared().await;
+    let said = |texts: &[&str]| {
+        let mut messages = vec![json!({"role": "system", "content": "You are brief."})];
+        for (index, text) in texts.iter().enumerate() {
+            let role = ["user", "assistant"][index % 2];
+            messages.push(json!({"role": role, "content": text}));
+        }
+        json!({"model": "gpt-test", "messages": messages})
+    };
+    let hi = said(&["hi"]);
+    rig.send_as(ME, &as_user("u1", "first"), &hi).await;
+    rig.quiet().await;
+    let ada = Talk::new("ada");
+    rig.learn("u1", &ada).await;
+    // What went out raw goes out raw again (INV-SAME), whoever says it.
+    rig.send_as(ME, &as_user("u1", "second"), &hi).await;
+    assert_eq!(rig.last_body(), hi.to_string());
+    for thread in ["first", "second"] {
+        rig.quiet().await;
+        let asked = format!("What do you know of me, {thread}?");
+        let more = said(&["hi", "Hello!", &asked]);
+        rig.send_as(ME, &as_user("u1", thread), &more).await;
+        let body = rig.last_body();
+        assert!(others(&body).contains(&ada.canary()), "{thread}: {body}");
+    }
 }
