@@ -69,6 +69,8 @@ pub struct Laws {
     without: PromptCache,
     /// How often everybody fell idle.
     idle: usize,
+    /// Requests in a row that may be too large.
+    pub patience: usize,
     pub broken: Vec<Broken>,
     pub seen: Seen,
 }
@@ -83,6 +85,7 @@ impl Laws {
             with: PromptCache::new(rough_count()),
             without: PromptCache::new(rough_count()),
             idle: 0,
+            patience: 3,
             broken: Vec::new(),
             seen: Seen::default(),
         }
@@ -176,7 +179,7 @@ impl Laws {
             observations: observations_end(prompt),
             prefixes,
         };
-        let mut checks = vec![inv_bound(over)];
+        let mut checks = vec![inv_bound(over, self.patience)];
         let raw = judge(&request.body, &Rules::default())
             .ok()
             .map(|raw| raw.prompt);
@@ -441,9 +444,9 @@ fn inv_same(book: &Book, request: &Request, sent: &[u8], when: &str) -> Check {
     }
 }
 
-/// INV-BOUND: a long history is not long for longer than three requests.
-fn inv_bound(over: usize) -> Check {
-    if over > 3 {
+/// INV-BOUND: a long history is not long for longer than a few requests.
+fn inv_bound(over: usize, patience: usize) -> Check {
+    if over > patience {
         return breaks(
             Law::Bound,
             format!("{over} requests in a row were too large"),

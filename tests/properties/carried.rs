@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::seen::Seen;
-use super::talk::{Digest, Request, Run};
+use super::talk::{Digest, Request, Run, Said};
 
 /// A chain that an accepted request carried, by its last message.
 #[derive(Debug)]
@@ -25,24 +25,36 @@ impl Carried {
 
 /// Every chain an accepted request carried.
 #[derive(Debug, Default)]
-pub struct Chains(HashMap<Run, Carried>);
+pub struct Chains {
+    by_tip: HashMap<Run, Carried>,
+    /// The first request that said something, on whatever chain.
+    said: HashMap<Digest, usize>,
+    /// The same for the results of calls, by their ids: a placeholder is the same result.
+    results: HashMap<String, usize>,
+    requests: usize,
+}
 
 impl Chains {
     pub fn get(&self, run: &Run) -> Option<&Carried> {
-        self.0.get(run)
+        self.by_tip.get(run)
     }
 
     pub fn values(&self) -> impl Iterator<Item = &Carried> {
-        self.0.values()
+        self.by_tip.values()
     }
 
     pub fn carry(&mut self, request: &Request, prefixes: &[Run]) {
         let length = request.turns.len();
+        self.requests += 1;
         let mut said: HashMap<Digest, usize> = HashMap::new();
         for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
             let times = said.entry(turn.digest).or_default();
             *times += 1;
-            let carried = self.0.entry(*run).or_insert(Carried {
+            self.said.entry(turn.digest).or_insert(self.requests);
+            if let Said::Result { id, .. } = &*turn.said {
+                self.results.entry(id.clone()).or_insert(self.requests);
+            }
+            let carried = self.by_tip.entry(*run).or_insert(Carried {
                 first: length,
                 longest: length,
                 tokens: turn.tokens,
@@ -52,7 +64,8 @@ impl Chains {
         }
     }
 
-    /// The same for the chain that memory knows it by, where that is not its own.
+    /// The same for the chain that memory knows it by, where that is not its own, behind
+    /// [`Chains::carry`]. What an earlier request said on another chain is said again here.
     pub fn carry_elsewhere(&mut self, request: &Request, seen: &Seen) {
         if seen.own {
             return;
@@ -65,10 +78,19 @@ impl Chains {
             let times = said.entry(*digest).or_default();
             *times += 1;
             let Some(sent) = sent else { continue };
-            let carried = self.0.entry(run).or_insert(Carried {
-                first: length,
+            let turn = &request.turns[*sent];
+            let before = |digest| self.said.get(digest).is_some_and(|at| *at < self.requests);
+            let result = match &*turn.said {
+                Said::Result { id, .. } => {
+                    self.results.get(id).is_some_and(|at| *at < self.requests)
+                }
+                _ => false,
+            };
+            let again = before(&turn.digest) || before(digest) || result;
+            let carried = self.by_tip.entry(run).or_insert(Carried {
+                first: if again { 0 } else { length },
                 longest: length,
-                tokens: request.turns[*sent].tokens,
+                tokens: turn.tokens,
                 content: (*digest, *times),
             });
             carried.longest = carried.longest.max(length);

@@ -1,7 +1,7 @@
 //! One run: clients talk, and between their requests whatever can happen does, as the dice say. Then
 //! everybody rests, and every recorded request comes once more.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -31,6 +31,9 @@ const START_MS: i64 = 1_795_132_800_000;
 
 /// Steps that may be needed until nothing is left to do.
 pub const PATIENCE: usize = 100;
+
+/// Two turns: memory hears of what was lost with the next request, and the one after confirms it.
+const BEHIND: usize = 4;
 
 /// What a run came to.
 #[derive(Debug)]
@@ -62,9 +65,9 @@ pub struct World {
     pub calm: bool,
     pub births: usize,
     pub trace: blake3::Hasher,
-    /// Accepted requests that were never recorded: memory is behind by them. How many of those that
-    /// continue them may be behind as well.
-    pub lost: HashMap<(String, Run), usize>,
+    /// Accepted requests that were never recorded: memory is behind by them, and with the first that
+    /// continue them.
+    pub lost: HashSet<(String, Run)>,
     /// What the requests of each chain were sent with, one after the other.
     pub used: after::Used,
     pub folder: tempfile::TempDir,
@@ -130,7 +133,11 @@ impl World {
             observed: setup.character.observed,
             reflected: setup.character.reflected,
         };
-        let laws = Laws::new(ground.settings.policy, script, setup.rules());
+        let mut laws = Laws::new(ground.settings.policy, script, setup.rules());
+        if setup.processes > 1 {
+            // What another process did is asked for after two requests.
+            laws.patience += 2;
+        }
         let mut world = Self {
             runtime,
             ground,
@@ -145,7 +152,7 @@ impl World {
             calm: false,
             births: 0,
             trace: blake3::Hasher::new(),
-            lost: HashMap::new(),
+            lost: HashSet::new(),
             used: after::Used::new(),
             folder,
             _over: over,
@@ -194,22 +201,15 @@ impl World {
 
     pub fn lose(&mut self, request: &Request) {
         let tip = request.prefixes().pop().unwrap();
-        self.lost.insert((request.owner.label(), tip), 2);
+        self.lost.insert((request.owner.label(), tip));
     }
 
     /// Whether memory has to find out first what a request continues.
-    pub fn behind(&mut self, request: &Request) -> bool {
+    pub fn behind(&self, request: &Request) -> bool {
         let owner = request.owner.label();
-        let mut behind = false;
-        for run in request.prefixes() {
-            if let Some(left) = self.lost.get_mut(&(owner.clone(), run))
-                && *left > 0
-            {
-                *left -= 1;
-                behind = true;
-            }
-        }
-        behind
+        let news = |count: usize| request.turns.len() <= count + BEHIND;
+        let mut prefixes = request.prefixes().into_iter().enumerate();
+        prefixes.any(|(count, run)| news(count) && self.lost.contains(&(owner.clone(), run)))
     }
 
     pub fn home(&self, owner: &str) -> usize {
