@@ -69,11 +69,12 @@ impl Track {
                 .and_then(|zone| TimeZone::get(zone).ok()),
             way: None,
             steered: None,
+            // Whom it was told of others it may be told of them again, before its next request says so.
+            shared: known.snapshots.iter().any(|s| s.others.is_some()),
             nodes: known.nodes,
             parts: known.parts,
             snapshots: known.snapshots,
             work: known.jobs,
-            shared: false,
             told: Vec::new(),
             unheard: 0,
         }

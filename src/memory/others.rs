@@ -35,9 +35,10 @@ pub struct Others {
 /// The one conversation that a snapshot serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The last message it had when the snapshot was made. What forks off before is another one.
+    /// The last message it had for good when the snapshot was made: the newest may change still. What
+    /// forks off before is another one.
     pub link: Link,
-    /// How many messages it had.
+    /// How many messages it had up to there.
     pub count: usize,
     /// The name its client gave it. What goes on under another name is another one.
     pub key: Option<String>,

@@ -462,6 +462,7 @@ impl Recall {
         for meta in snapshots {
             known.learn(scope, meta);
         }
+        known.begin(scope, tip, used.snapshot);
         known.pins.recorded((scope.tenant, tip), model, used);
         known.seen.insert((scope.tenant, tip));
     }

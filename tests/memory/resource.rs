@@ -203,6 +203,32 @@ async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
     );
 }
 
+/// Clients put reminders into the newest message and take them out with the next request: the message
+/// that was the newest when a snapshot was made does not come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others() {
+    let mut rig = shared().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.learn("u1", &ada).await;
+    let mut activated = 0;
+    for turn in 1..=ACTIVE + 3 {
+        if turn == 5 {
+            rig.restart().await;
+        }
+        let mut body = bob.body(turn);
+        let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
+        let asked = newest["content"].as_str().unwrap().to_owned();
+        newest["content"] = format!("{asked} <reminder>Be brief.</reminder>").into();
+        rig.send_as(ME, &as_user("u1", "bob"), &body).await;
+        rig.quiet().await;
+        let sent = rig.last_body();
+        assert!(others(&sent).contains(&ada.canary()), "turn {turn}: {sent}");
+        activated +=
+            usize::from(message(&sent, 2)["content"] != bob.body(1)["messages"][1]["content"]);
+    }
+    assert!(activated > 1, "with observations of its own as well");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_begins_nothing_is_told_nothing() {
     let rig = shared().await;

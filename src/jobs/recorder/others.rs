@@ -36,10 +36,12 @@ impl Recorder {
             failed("what other conversations know could not be read", &error);
             None
         })?;
-        let tip = track.nodes.last()?;
+        // Not the newest message: clients take back what they put into it, and edit it, and it is the
+        // same conversation all the same.
+        let settled = track.nodes.iter().rev().find(|node| node.confirmed)?;
         told.others.bound = Some(Bound {
-            link: tip.link,
-            count: tip.count,
+            link: settled.link,
+            count: settled.count,
             key: key.map(str::to_owned),
         });
         Some(told)

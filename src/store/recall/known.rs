@@ -7,6 +7,7 @@ use super::pins::Pins;
 use super::settled::Place;
 use super::{BUDGET, ENTRY};
 use crate::history::{History, Item, Link, Mark, Scope, anchor};
+use crate::memory::others::CHANCE;
 use crate::memory::place::{Evidence, Sighting, Step, StoredView};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::Found;
@@ -36,6 +37,8 @@ pub(super) struct Known {
     pub(super) newest_opener: HashMap<Key, SnapshotId>,
     /// Messages whose words are kept.
     pub(super) kept: HashSet<Key>,
+    /// Those of them that requests were recorded with, by the message before their newest one.
+    pub(super) begun: HashMap<Key, SnapshotId>,
     pub(super) bytes: usize,
 }
 
@@ -214,7 +217,7 @@ impl Known {
         history: &History,
         model: &str,
     ) -> Option<&SnapshotMeta> {
-        history.turns().iter().rev().find_map(|turn| {
+        let own = history.turns().iter().rev().find_map(|turn| {
             let key = (scope.tenant, turn.link);
             let openers = self.pins.by_model(&key).filter_map(|(used, asked)| {
                 let opener = self.openers.get(&(scope.tenant, used.snapshot?))?;
@@ -222,7 +225,28 @@ impl Known {
             });
             let first = openers.min_by_key(|(other, opener)| (*other, opener.id));
             first.map(|(_, opener)| opener)
+        });
+        // A client that takes back what it puts into its newest message ends no request where another
+        // begins.
+        own.or_else(|| {
+            let mut befores = history.turns().iter().skip(CHANCE).rev();
+            befores.find_map(|turn| {
+                let begun = self.begun.get(&(scope.tenant, turn.link))?;
+                self.openers.get(&(scope.tenant, *begun))
+            })
         })
+    }
+
+    /// A request that ends in `tip` was recorded with `snapshot`.
+    pub(super) fn begin(&mut self, scope: &Scope, tip: Link, snapshot: Option<SnapshotId>) {
+        let opener = snapshot.filter(|id| self.openers.contains_key(&(scope.tenant, *id)));
+        let step = self.steps.get(&(scope.tenant, tip));
+        if let (Some(opener), Some(step)) = (opener, step) {
+            let before = (scope.tenant, step.parent);
+            self.charge(ENTRY);
+            let begun = self.begun.entry(before).or_insert(opener);
+            *begun = opener.min(*begun);
+        }
     }
 
     /// The latest one of the owner.

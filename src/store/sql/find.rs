@@ -11,7 +11,9 @@
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
 /// model (10), what a request was sent with that ended where 5 begins (11), the snapshot that covers
 /// nothing which the longest beginning of the chain was sent with (12), and the latest such (`$8`: the
-/// root) (13), and what 10 says for the chains of 4 to 6 (14). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
+/// root) (13), and what 10 says for the chains of 4 to 6 (14). Where no request ended on the chain, since its client takes back what it puts into the
+/// newest message, 12 is what one was sent with that differs in its newest message alone, and has more
+/// in common with it than chance (`memory::others::CHANCE` messages). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -57,12 +59,15 @@ up (kind, link) AS (
 opened (id) AS (
     SELECT * FROM (
         SELECT r.snapshot
-        FROM (SELECT unhex(p.value) AS link FROM json_each($3) AS p
-              UNION ALL SELECT up.link FROM up) AS begun
+        FROM (SELECT unhex(p.value) AS link, 1 AS own FROM json_each($3) AS p
+              UNION ALL SELECT up.link, 1 FROM up
+              UNION ALL SELECT n.link, 0 FROM json_each($3) AS p CROSS JOIN nodes AS n
+              WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex(p.value)
+                AND n.count > 3) AS begun
         CROSS JOIN requests AS r CROSS JOIN snapshots AS s
         WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
           AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
-        ORDER BY r.count DESC, coalesce(r.model = $9, 0) DESC, s.id LIMIT 1)),
+        ORDER BY begun.own DESC, r.count DESC, coalesce(r.model = $9, 0) DESC, s.id LIMIT 1)),
 newest (id) AS (
     SELECT * FROM (
         SELECT s.id FROM snapshots AS s
