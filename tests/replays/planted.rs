@@ -180,7 +180,12 @@ fn words(kind: Kind, number: usize) -> String {
     let word = word(number);
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     match kind {
-        Kind::Name => format!("{} {}", capital(&word), capital(SECOND[number % 12])),
+        // A surname that is a word of its own might stand in any log: "uri" did.
+        Kind::Name => format!(
+            "{} {}",
+            capital(&word),
+            capital(&self::word(number + 5_003))
+        ),
         Kind::Number => {
             let number = 100_003 + 7_919 * number;
             format!("{},{:03}", number / 1_000, number % 1_000)
