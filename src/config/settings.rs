@@ -211,7 +211,7 @@ settings! {
         audience: Option<String> = Example(r#""diarist""#),
         /// The claim that names the user.
         claim: String = Default(r#""sub""#),
-        /// By how much clocks may differ. A token without exp is not believed.
+        /// By how much clocks may differ, 10 minutes at most. A token without exp is not believed.
         leeway: Duration = Default(r#""30s""#),
     }
 
@@ -232,7 +232,7 @@ settings! {
         audience: Option<String> = Example(r#""diarist""#),
         /// The claim that names the tenant.
         claim: String = Default(r#""sub""#),
-        /// By how much clocks may differ. A token without exp is not believed.
+        /// By how much clocks may differ, 10 minutes at most. A token without exp is not believed.
         leeway: Duration = Default(r#""30s""#),
     }
 

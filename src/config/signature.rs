@@ -17,6 +17,9 @@ use super::written::{Checked, Reported, Written, Wrong};
 /// which would keep out secrets that applications are run with.)
 const SHORTEST_SECRET: usize = 16;
 
+/// Clocks that differ by more are wrong, and what has expired would be believed for as long.
+const LARGEST_LEEWAY: Duration = Duration::from_secs(10 * 60);
+
 /// What the two sections that verify tokens have in common.
 pub(super) struct Said<'a> {
     secret: &'a Written<Option<SecretString>>,
@@ -65,6 +68,7 @@ pub(super) fn signature(
     let claim = said.claim.check(problems, |name| word(name));
     let issuer = said.issuer.check_some(problems, |name| word(name));
     let audience = said.audience.check_some(problems, |name| word(name));
+    let leeway = said.leeway.check(problems, lenient);
     let by_secret = said.secret.check_some(problems, secret);
     let by_file = said.keys_file.check_some(problems, |path| file(path));
     let keys = match (by_secret?, by_file?) {
@@ -87,8 +91,18 @@ pub(super) fn signature(
         issuer: issuer?,
         audience: audience?,
         claim: claim?,
-        leeway: said.leeway.value,
+        leeway: leeway?,
     }))
+}
+
+fn lenient(leeway: &Duration) -> Result<Duration, Wrong> {
+    if *leeway > LARGEST_LEEWAY {
+        return Err(Wrong::new(
+            "an expired token would be believed for that long",
+            "write 10 minutes at most, such as \"30s\"",
+        ));
+    }
+    Ok(*leeway)
 }
 
 /// Something is asked of tokens that nobody verifies.

@@ -288,6 +288,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ),
     (
         ".token",
+        "secret = \"sixteen bytes ok\"\nleeway = \"11m\"",
+        "identity.token.leeway: an expired token would be believed",
+    ),
+    (
+        ".token",
         "keys_file = \"/nowhere/keys.pem\"",
         "identity.token.keys_file: \"/nowhere/keys.pem\" cannot be read",
     ),
