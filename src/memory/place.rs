@@ -172,6 +172,14 @@ impl Agreed {
 /// The place of `client`; `None` where it is its own chain.
 pub fn decide(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     let known = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
+    if known == client.len() {
+        // This very request went out as a view (INV-SAME). Its own chain may be recorded as well since, by
+        // a process that could not read the view when the conversation went on.
+        let again = continued(client, evidence);
+        if again.is_some() {
+            return again;
+        }
+    }
     aligned(client, evidence, known.max(evidence.depth))
         .or_else(|| continued(client, evidence))
         .or_else(|| compacted(client, evidence))
@@ -289,7 +297,8 @@ fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     let (stored, base) = evidence.view.as_ref()?;
     let (from, path) = stored.view.open();
     let whole = stored.count >= from && base.len() == path + (stored.count - from);
-    if stored.count <= evidence.depth || !whole {
+    let again = stored.count == client.len();
+    if !whole || (stored.count <= evidence.depth && !again) {
         return None;
     }
     Sighting::of(
@@ -365,6 +374,39 @@ mod tests {
                 lineage: 1,
             })
             .collect()
+    }
+
+    /// A process that could not read the view went on from it as a chain of its own: the request is still
+    /// the view it went out as (INV-SAME).
+    #[test]
+    fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
+        let said = "a long answer of the model that nobody else would ever give by chance";
+        let messages: Vec<Message> = (0..8)
+            .map(|at| {
+                let role = [Role::User, Role::Assistant][at % 2];
+                message(role, &format!("{at}: {said}"), &[], None)
+            })
+            .collect();
+        let scope = Scope::of(b"key", None);
+        let path = path(&History::chain(&scope, messages.clone()), 4);
+        let client = Arc::new(History::chain(&scope, messages[4..].to_vec()));
+        let mut evidence = Evidence {
+            path: path.clone(),
+            ..Evidence::default()
+        };
+        let first = decide(&client, &evidence).unwrap();
+        let stored = StoredView {
+            count: client.len(),
+            base: first.history.tip().unwrap(),
+            view: first.view.clone(),
+        };
+        evidence.view = Some((stored, path));
+        for depth in [0, client.len()] {
+            evidence.depth = depth;
+            let again = decide(&client, &evidence).unwrap();
+            assert_eq!(again.view, first.view, "{depth}");
+            assert_eq!(again.history.tip(), first.history.tip(), "{depth}");
+        }
     }
 
     /// What left no more behind than went is dropped, and remembered where its words are kept without a
