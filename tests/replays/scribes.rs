@@ -31,11 +31,25 @@ pub struct Extracting;
 impl Script for Extracting {
     fn reply(&self, ask: &Ask<'_>) -> Reply {
         let history = fenced(ask, "history");
-        let kept: Vec<String> = notes(&history)
+        let found = notes(&history);
+        let kept: Vec<String> = found
             .iter()
             .map(|(_, said)| format!("* 🔴 {said}"))
             .collect();
-        with(Observer::default().reply(ask), &kept)
+        // It would list the words of a note one by one, and so keep what is then looked for as a whole.
+        let mut messages = ask.messages.to_vec();
+        for message in &mut messages {
+            let mut said = text(message);
+            for (_, note) in &found {
+                said = said.replace(note, "");
+            }
+            message["content"] = said.into();
+        }
+        let rest = Ask {
+            messages: &messages,
+            ..*ask
+        };
+        with(Observer::default().reply(&rest), &kept)
     }
 }
 
