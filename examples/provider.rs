@@ -174,6 +174,7 @@ struct Manner {
     multi_line: bool,
     no_done: bool,
     unasked_usage: bool,
+    refuse_in_stream: bool,
     gzip: bool,
     headers: Vec<(String, String)>,
 }
@@ -234,6 +235,7 @@ impl Manner {
             multi_line: self.multi_line,
             no_done: self.no_done,
             unasked_usage: self.unasked_usage,
+            refuse_in_stream: self.refuse_in_stream,
             gzip: self.gzip,
             headers: (self.headers.into_iter())
                 .map(|(name, value)| (for_ever(name), value))
