@@ -18,7 +18,7 @@ use super::written::{Checked, Reported, Written, Wrong};
 const SHORTEST_SECRET: usize = 16;
 
 /// Clocks that differ by more are wrong, and what has expired would be believed for as long.
-const LARGEST_LEEWAY: Duration = Duration::from_secs(10 * 60);
+const LARGEST_LEEWAY: Duration = Duration::from_mins(10);
 
 /// What the two sections that verify tokens have in common.
 pub(super) struct Said<'a> {
