@@ -8,8 +8,8 @@ use super::talk::{Digest, Request, Run, Said};
 /// A chain that an accepted request carried, by its last message.
 #[derive(Debug)]
 pub struct Carried {
-    /// Length of the first request that carried it.
-    first: usize,
+    /// Length of the shortest request that carried it: two processes may record them in either order.
+    shortest: usize,
     /// Length of the longest one.
     longest: usize,
     pub tokens: usize,
@@ -19,7 +19,7 @@ pub struct Carried {
 
 impl Carried {
     pub fn confirmed(&self) -> bool {
-        self.longest > self.first
+        self.longest > self.shortest
     }
 }
 
@@ -55,11 +55,12 @@ impl Chains {
                 self.results.entry(id.clone()).or_insert(self.requests);
             }
             let carried = self.by_tip.entry(*run).or_insert(Carried {
-                first: length,
+                shortest: length,
                 longest: length,
                 tokens: turn.tokens,
                 content: (turn.digest, *times),
             });
+            carried.shortest = carried.shortest.min(length);
             carried.longest = carried.longest.max(length);
         }
     }
@@ -88,11 +89,12 @@ impl Chains {
             };
             let again = before(&turn.digest) || before(digest) || result;
             let carried = self.by_tip.entry(run).or_insert(Carried {
-                first: if again { 0 } else { length },
+                shortest: if again { 0 } else { length },
                 longest: length,
                 tokens: turn.tokens,
                 content: (*digest, *times),
             });
+            carried.shortest = carried.shortest.min(length);
             carried.longest = carried.longest.max(length);
         }
     }

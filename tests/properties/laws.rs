@@ -59,11 +59,16 @@ pub fn inv_cover(read: &Reading<'_>) -> Check {
         }
         at = end;
     }
-    let pinned = read.pin().is_some_and(|pin| pin >= read.covered);
+    let place = |turn: usize| read.seen.sent.iter().position(|sent| *sent == Some(turn));
+    let pinned = read
+        .pin()
+        .and_then(place)
+        .is_some_and(|pin| pin >= read.covered);
     if let Some(said) = read.left_out {
         // The note tells of what nobody can know any more: a pin stands raw, system messages in it.
-        let gone = &turns[read.covered..read.cut];
-        let told = gone.iter().filter(|turn| turn.role() != Role::System);
+        // What the client does not send itself is not left out here.
+        let gone = read.seen.sent[read.covered..read.reach()].iter().flatten();
+        let told = gone.filter(|turn| turns[**turn].role() != Role::System);
         let gone = told.count() - usize::from(pinned);
         if said != gone {
             let how = format!("{gone} messages are left out, and the block speaks of {said}");

@@ -74,15 +74,19 @@ impl<'a> Reading<'a> {
             front,
         };
         if left_out.is_some() {
-            read.cut = request.turns.len() - read.tail();
+            read.cut = request.turns.len() - read.tail(cut);
+            if !read.seen.own {
+                read.front = read.seen.front(read.cut);
+            }
         }
         read
     }
 
-    /// How many of the newest messages stand at the end as they were received.
-    fn tail(&self) -> usize {
+    /// How many of the newest messages stand at the end as they were received, none of them before
+    /// `cut`.
+    fn tail(&self, cut: usize) -> usize {
         let sent = self.items.iter().rev().map(|item| &self.sent[item.clone()]);
-        let most = self.request.turns.len().saturating_sub(self.covered);
+        let most = self.request.turns.len().saturating_sub(cut);
         let raw = (0..self.request.turns.len()).rev().take(most);
         sent.zip(raw)
             .take_while(|(sent, turn)| *sent == self.raw(*turn))
@@ -91,7 +95,12 @@ impl<'a> Reading<'a> {
 
     /// How many messages of the chain are not sent as they are, a pin and a front aside.
     pub fn reach(&self) -> usize {
-        self.left_out.map_or(self.covered, |_| self.cut)
+        if self.left_out.is_none() {
+            return self.covered;
+        }
+        let tail = |sent: &Option<usize>| sent.is_some_and(|sent| sent >= self.cut);
+        let tail = self.seen.sent.iter().position(tail);
+        tail.unwrap_or(self.seen.sent.len())
     }
 
     /// Messages of the request that the block stands for.
@@ -99,7 +108,7 @@ impl<'a> Reading<'a> {
         if self.seen.own {
             return (0..self.cut.min(self.request.turns.len())).collect();
         }
-        let told = self.seen.sent.iter().take(self.covered).flatten();
+        let told = self.seen.sent.iter().take(self.reach()).flatten();
         told.copied().collect()
     }
 
@@ -191,12 +200,7 @@ impl<'a> Reading<'a> {
     /// The user message that stands raw between block and tail.
     pub fn pin(&self) -> Option<usize> {
         let between = self.between();
-        let passed = if self.left_out.is_some() {
-            (0..self.cut.min(self.request.turns.len())).collect()
-        } else {
-            self.told()
-        };
-        passed
+        self.told()
             .into_iter()
             .rev()
             .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))
