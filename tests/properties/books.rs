@@ -71,6 +71,8 @@ pub struct Laws {
     idle: usize,
     /// Requests in a row that may be too large.
     pub patience: usize,
+    /// Whether memory looks for the conversation that a request belongs to.
+    pub views: bool,
     pub broken: Vec<Broken>,
     pub seen: Seen,
 }
@@ -86,6 +88,7 @@ impl Laws {
             without: PromptCache::new(rough_count()),
             idle: 0,
             patience: 3,
+            views: false,
             broken: Vec::new(),
             seen: Seen::default(),
         }
@@ -122,7 +125,7 @@ impl Laws {
         self.note(open);
         if exchange.accepted.is_some() && exchange.doubtful {
             let book = self.books.entry(request.owner.label()).or_default();
-            book.carried.carry(request, &request.prefixes());
+            book.carried.carry(request, &request.prefixes(), self.views);
             book.carried.carry_elsewhere(request, &seen);
         } else if exchange.accepted.is_some() {
             self.accepted(request, exchange, with, seen);
@@ -219,7 +222,7 @@ impl Laws {
             .or_insert(number);
         book.by_body.entry(request.body.clone()).or_insert(number);
         book.shortened |= exchange.too_long;
-        book.carried.carry(request, &request.prefixes());
+        book.carried.carry(request, &request.prefixes(), self.views);
         book.carried.carry_elsewhere(request, &read.seen);
         book.past.push(past);
         self.books.insert(request.owner.label(), book);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::seen::Seen;
-use super::talk::{Digest, Request, Run, Said};
+use super::talk::{Digest, Msg, Request, Run, Said};
 
 /// A chain that an accepted request carried, by its last message.
 #[derive(Debug)]
@@ -43,19 +43,22 @@ impl Chains {
         self.by_tip.values()
     }
 
-    pub fn carry(&mut self, request: &Request, prefixes: &[Run]) {
+    /// `elsewhere`: what an earlier request said on another chain is said again here. Where memory looks
+    /// for the conversation that a request belongs to, it counts so.
+    pub fn carry(&mut self, request: &Request, prefixes: &[Run], elsewhere: bool) {
         let length = request.turns.len();
         self.requests += 1;
         let mut said: HashMap<Digest, usize> = HashMap::new();
         for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
             let times = said.entry(turn.digest).or_default();
             *times += 1;
+            let again = elsewhere && self.said_before(turn);
             self.said.entry(turn.digest).or_insert(self.requests);
             if let Said::Result { id, .. } = &*turn.said {
                 self.results.entry(id.clone()).or_insert(self.requests);
             }
             let carried = self.by_tip.entry(*run).or_insert(Carried {
-                shortest: length,
+                shortest: if again { 0 } else { length },
                 longest: length,
                 tokens: turn.tokens,
                 content: (turn.digest, *times),
@@ -63,6 +66,16 @@ impl Chains {
             carried.shortest = carried.shortest.min(length);
             carried.longest = carried.longest.max(length);
         }
+    }
+
+    /// Whether an earlier request said it, or brought the same result.
+    fn said_before(&self, turn: &Msg) -> bool {
+        let before = |at: Option<&usize>| at.is_some_and(|at| *at < self.requests);
+        let result = match &*turn.said {
+            Said::Result { id, .. } => before(self.results.get(id)),
+            _ => false,
+        };
+        result || before(self.said.get(&turn.digest))
     }
 
     /// The same for the chain that memory knows it by, where that is not its own, behind
@@ -80,14 +93,8 @@ impl Chains {
             *times += 1;
             let Some(sent) = sent else { continue };
             let turn = &request.turns[*sent];
-            let before = |digest| self.said.get(digest).is_some_and(|at| *at < self.requests);
-            let result = match &*turn.said {
-                Said::Result { id, .. } => {
-                    self.results.get(id).is_some_and(|at| *at < self.requests)
-                }
-                _ => false,
-            };
-            let again = before(&turn.digest) || before(digest) || result;
+            let known = self.said.get(digest).is_some_and(|at| *at < self.requests);
+            let again = known || self.said_before(turn);
             let carried = self.by_tip.entry(run).or_insert(Carried {
                 shortest: if again { 0 } else { length },
                 longest: length,

@@ -134,6 +134,7 @@ impl World {
             reflected: setup.character.reflected,
         };
         let mut laws = Laws::new(ground.settings.policy, script, setup.rules());
+        laws.views = true;
         if setup.processes > 1 {
             // What another process did is asked for after two requests.
             laws.patience += 2;
