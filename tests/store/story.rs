@@ -4,7 +4,7 @@
 use diarist::history::Scope;
 use diarist::memory::advance::{Work, WorkState};
 use diarist::memory::{Cause, PartId, PartKind, Rendering, SnapshotId, Trim};
-use diarist::store::{Carried, Offered, SqliteStore, Store, Used};
+use diarist::store::{Carried, Offered, SqliteStore, Store, StoreError, Used};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -270,8 +270,15 @@ async fn a_long_history_is_found_whole() {
         .expect("committed");
     assert_eq!(snapshot.meta.eligible_from, 5_001);
     let longer = long.grown("more", 1);
-    let found = store.find(&long.scope, &longer.links).await.expect("found");
-    assert_eq!(found.snapshots, [snapshot.meta]);
+    // A request waits a quarter of a second at most, which a busy machine may need for other things.
+    let mut found = store.find(&long.scope, &longer.links).await;
+    for _ in 0..20 {
+        if !matches!(found, Err(StoreError::Busy(_))) {
+            break;
+        }
+        found = store.find(&long.scope, &longer.links).await;
+    }
+    assert_eq!(found.expect("found").snapshots, [snapshot.meta]);
     let known = store
         .known(&long.scope, &longer.links)
         .await
