@@ -34,6 +34,10 @@ const FILLED: (u64, u64) = (4, 5);
 /// Of that, so much is left raw where the rest is observed: the observations need room as well.
 const OBSERVED: (u64, u64) = (2, 3);
 
+/// Requests are compared by their bytes, models count tokens: notes are full of names and numbers and may
+/// hold up to twice as many in a byte as the words they stand for.
+const DENSER: (usize, usize) = (2, 1);
+
 /// Where the refusal does not say how much was too much.
 const HALF: (u64, u64) = (1, 2);
 
@@ -43,7 +47,10 @@ pub(super) struct Steps<'a> {
     asked: &'a Asked,
     way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
     applied: bool,
-    shrunk: bool,
+    /// Whether the client's own request went out.
+    own: bool,
+    /// The bytes of the largest request that was refused with a block.
+    largest: usize,
     observed: bool,
     trims: usize,
 }
@@ -60,7 +67,8 @@ impl<'a> Steps<'a> {
             asked,
             way,
             applied: false,
-            shrunk: false,
+            own: false,
+            largest: 0,
             observed: false,
             trims: 0,
         }
@@ -68,15 +76,23 @@ impl<'a> Steps<'a> {
 
     /// What to send instead of what was `refused`; `None` where nothing is left to do.
     pub(super) async fn next(&mut self, refused: &Refused) -> Option<Choice> {
+        if refused.choice.block.is_some() {
+            self.largest = self.largest.max(refused.choice.bytes);
+        } else {
+            self.own = true;
+        }
         if !std::mem::replace(&mut self.applied, true)
             && let Some(shorter) = self.alike_or_applied(&refused.choice).await
         {
             return Some(shorter);
         }
-        if !std::mem::replace(&mut self.shrunk, true) && self.block_is_longer(&refused.choice) {
-            return Some(self.choice(None, &refused.choice, Rung::Refused));
+        // Where the block itself made the request longer.
+        if refused.choice.block.is_some()
+            && let Some(own) = self.own(&refused.choice, (1, 1))
+        {
+            return Some(own);
         }
-        match self.asked.treatment.overflow {
+        let shorter = match self.asked.treatment.overflow {
             // What is only read may leave no trace, and what was observed for it would be lost.
             Overflow::Observe(within) if self.asked.writes && !self.observed => {
                 self.observed = true;
@@ -87,7 +103,17 @@ impl<'a> Steps<'a> {
                 self.trimmed(refused).await
             }
             Overflow::Pass | Overflow::Observe(_) | Overflow::Trim => None,
-        }
+        };
+        shorter.or_else(|| self.own(&refused.choice, DENSER))
+    }
+
+    /// The client's own request, once, where it may be shorter than what was refused: where its bytes are
+    /// fewer than this multiple of those.
+    fn own(&mut self, refused: &Choice, denser: (usize, usize)) -> Option<Choice> {
+        let bytes = self.asked.parsed.body().len();
+        let may_fit = bytes * denser.1 < self.largest * denser.0;
+        (may_fit && !std::mem::replace(&mut self.own, true))
+            .then(|| self.choice(None, refused, Rung::Refused))
     }
 
     fn choice(&self, block: Option<Block>, refused: &Choice, rung: Rung) -> Choice {
@@ -198,11 +224,6 @@ impl<'a> Steps<'a> {
             .ok()
             .flatten()
             .filter(|snapshot| asked.may_go(snapshot.meta.to_count, snapshot.meta.pin))
-    }
-
-    /// Whether the block made the request longer than the client's own: then its own may fit.
-    fn block_is_longer(&self, refused: &Choice) -> bool {
-        refused.block.is_some() && refused.bytes > self.asked.parsed.body().len()
     }
 
     /// The oldest raw rounds left out.

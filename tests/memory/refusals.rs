@@ -294,6 +294,26 @@ async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
     assert_eq!(rig.last().body, body);
 }
 
+/// Fewer bytes may be more tokens: where nothing else is left, the client's own request is tried.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shorter_in_bytes_alone_goes_as_the_client_made_it() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.quiet().await;
+    let body = talk.body(ACTIVE + 1);
+    let long = refusing(400, "Input is too long for requested model.");
+    rig.provider.next(Part::Actor, 2, &long);
+    let before = rig.got().len();
+    let answer = rig.send(&body).await;
+    let sent: Vec<usize> = rig.got()[before..].iter().map(|e| e.body.len()).collect();
+    assert_eq!(answer.status, 200, "{sent:?} {}", answer.text());
+    let own = body.to_string();
+    assert_eq!(rig.last().body, own.as_bytes(), "the client's own");
+    assert!(sent[0] < own.len() && sent[0] * 2 > own.len(), "{sent:?}");
+    assert_eq!(sent.len(), 3, "{sent:?}");
+}
+
 /// A request is refused while the Observer is still busy. When it has written, the same request is
 /// no longer the client's to shorten.
 #[tokio::test(flavor = "multi_thread")]
