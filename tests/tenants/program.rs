@@ -102,10 +102,13 @@ impl Program {
                 .unwrap();
             steady = if now == last { steady + 1 } else { 0 };
             // What a busy machine kept an endpoint from is tried again after a pause that grows.
-            let still = steady > 0 && now.0 == 0 || steady > 150;
-            if still || began.elapsed() > PATIENCE {
+            if steady > 0 && now.0 == 0 || steady > 150 {
                 return;
             }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "it did not come to rest: {now:?}"
+            );
             last = now;
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
