@@ -11,6 +11,7 @@
 
 mod asking;
 mod identity;
+mod judged;
 mod layers;
 mod memory;
 mod nearest;

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::asking::{Table, WrittenModels, model_settings, models, provider_options};
+use super::judged::{base_url, lasting};
 use super::observer;
 use super::overrides::overrides;
 use super::problem::Problem;
@@ -16,7 +17,6 @@ use super::thresholds::{Numbers, others, tokens};
 use super::valid::{
     Endpoint, KeepMessages, Memory, Models, Observation, Overflow, Phase, Reflection,
 };
-use super::validate::{base_url, lasting};
 use super::written::{Checked, Reported, Written, Wrong};
 
 pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Memory> {

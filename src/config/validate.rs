@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use url::{Host, Url};
 
 use super::identity;
+use super::judged::{base_url, lasting};
 use super::memory;
 use super::platform::Platform;
 use super::problem::Problem;
@@ -121,44 +121,6 @@ fn above_zero(number: u64) -> Result<usize, Wrong> {
     }
 }
 
-/// A timeout that leaves time.
-pub(super) fn lasting(duration: &Duration) -> Result<Duration, Wrong> {
-    if duration.is_zero() {
-        return Err(Wrong::new(
-            "nothing can be done in no time",
-            "write a duration above 0, such as \"30s\"",
-        ));
-    }
-    Ok(*duration)
-}
-
-/// A base URL that paths can be put after.
-pub(super) fn base_url(text: &str) -> Result<Url, Wrong> {
-    let example = "write one such as \"https://api.openai.com/v1\"";
-    let mut url = Url::parse(text.trim())
-        // The text is not shown: it may hold a password.
-        .map_err(|error| Wrong::new(format!("this is not a URL: {error}"), example))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        let what = format!("\"{}\" is not a scheme Diarist speaks", url.scheme());
-        return Err(Wrong::new(what, "begin the URL with https:// or http://"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(Wrong::new(
-            "a user name or password has no place in a base URL",
-            "remove it; credentials travel in the Authorization header",
-        ));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(Wrong::new(
-            "a base URL ends with its path, without ? or #",
-            "remove the rest; the query of each request is passed on",
-        ));
-    }
-    let path = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&path);
-    Ok(url)
-}
-
 /// Whether requests to `url` would arrive at `listen`, as far as can be told without a look-up.
 fn points_at(url: &Url, listen: SocketAddr) -> bool {
     let ip = match url.host() {
@@ -267,17 +229,6 @@ fn audit(text: &str) -> Result<Audit, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base_urls_lose_their_last_slash_only() {
-        let normal = |text| base_url(text).unwrap().to_string();
-        assert_eq!(
-            normal("https://api.openai.com/v1/"),
-            "https://api.openai.com/v1"
-        );
-        assert_eq!(normal("http://127.0.0.1:9"), "http://127.0.0.1:9/");
-        assert_eq!(normal(" https://host/a/b// "), "https://host/a/b");
-    }
 
     #[test]
     fn databases() {

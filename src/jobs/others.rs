@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::prepare::NOWHERE;
 use super::{Settings, Shop};
 use crate::history::{Link, Scope};
 use crate::memory::others::{Digest, choose, digest};
@@ -16,7 +15,6 @@ use crate::memory::render::others::{Conversation, opener, section};
 use crate::memory::{Cause, Others, PartId, dates};
 use crate::store::{NewSnapshot, StoreError};
 use crate::tokens::TokenCounter;
-use crate::wire::Placement;
 
 /// What a conversation is told of the others.
 #[derive(Debug)]
@@ -114,10 +112,7 @@ pub(super) async fn tell(
         tokens: 0,
         cause: Cause::Others,
         segments: opener(told.section),
-        placement: settings
-            .placement
-            .map_or(NOWHERE, Placement::name)
-            .to_owned(),
+        placement: settings.placed().to_owned(),
         others: Some(Arc::new(told.others)),
         made_with: serde_json::json!({ "other_conversations": budget }).to_string(),
         tip: root,

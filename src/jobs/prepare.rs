@@ -16,10 +16,6 @@ use crate::memory::{
 };
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
-use crate::wire::Placement;
-
-/// The placement of a snapshot that was made while none was configured.
-pub(super) const NOWHERE: &str = "off";
 
 /// The request that a snapshot is prepared for.
 pub(super) struct Occasion<'a> {
@@ -285,10 +281,7 @@ pub(super) fn write(
         tokens: plan.tokens,
         cause: plan.cause,
         segments: render::segments(&entries, hints),
-        placement: settings
-            .placement
-            .map_or(NOWHERE, Placement::name)
-            .to_owned(),
+        placement: settings.placed().to_owned(),
         others: None,
         made_with: made_with(&entries, occasion),
         tip: occasion.tip,

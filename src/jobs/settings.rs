@@ -121,6 +121,11 @@ impl Settings {
             .map_or(&self.policy, |known| &known.policy)
     }
 
+    /// The name of the place where the block of a new snapshot stands; `off` where none is sent.
+    pub(super) fn placed(&self) -> &'static str {
+        self.placement.map_or("off", Placement::name)
+    }
+
     /// How the model for `kind` is called, for conversations with `model`.
     pub(super) fn phase_for(&self, kind: PartKind, model: &str) -> Phase {
         let known = self.override_for(model);
