@@ -39,6 +39,8 @@ mod important;
 mod ladder;
 #[path = "memory/late.rs"]
 mod late;
+#[path = "memory/lowered.rs"]
+mod lowered;
 #[path = "memory/modes.rs"]
 mod modes;
 #[path = "memory/no_trace.rs"]

@@ -31,6 +31,9 @@ pub(super) enum Rung {
     Refused,
     /// The request was refused as too long; everything observed was applied and it went out again.
     Observed,
+    /// The block was refused where it stood, and nothing fits without it; it went out again, one
+    /// placement lower.
+    Lowered,
     /// It did not fit its model; a model was asked to observe more of it, and waited for.
     Awaited,
     /// It did not fit its model; its oldest raw rounds were left out, with a note.
@@ -45,6 +48,7 @@ impl Rung {
             Self::Original => "original",
             Self::Refused => "refused",
             Self::Observed => "observed",
+            Self::Lowered => "lowered",
             Self::Awaited => "awaited",
             Self::Trimmed => "trimmed",
         }
@@ -124,7 +128,17 @@ pub(super) struct Choice {
     pub(super) shape: Option<Shape>,
     pub(super) why: &'static str,
     pub(super) rung: Rung,
+    /// What was refused for what it holds, where this goes out without it.
+    pub(super) instead_of: Option<Arc<Declined>>,
     used: Used,
+}
+
+/// What an upstream refused of a request, other than its length.
+#[derive(Debug)]
+pub(super) struct Declined {
+    pub(super) choice: Choice,
+    /// Whether what was at fault is the question for usage, as far as can be told; else it is the block.
+    pub(super) about_usage: bool,
 }
 
 /// What of the client's messages a snapshot stands for. Indices count those after the leading ones.
@@ -173,6 +187,7 @@ impl Choice {
             shape: None,
             why: "verbatim",
             rung: Rung::Whole,
+            instead_of: None,
             used: Used::default(),
         }
     }
@@ -243,7 +258,16 @@ impl Choice {
             messages: Some(messages),
             why,
             rung,
+            instead_of: None,
             used,
+        }
+    }
+
+    /// This one, where `declined` was refused.
+    pub(super) fn instead_of(self, declined: Option<Arc<Declined>>) -> Self {
+        Self {
+            instead_of: declined,
+            ..self
         }
     }
 

@@ -4,13 +4,15 @@
 //! model is shortened, step by step ([`super::overflow`]). Which statuses are worth reading decides
 //! `wire::usage::refusal`; any other answer passes at once. Called by `remember`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 
 use super::body::OutBody;
-use super::choose::{Choice, Rung};
+use super::choose::{Choice, Declined, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
@@ -43,38 +45,35 @@ pub(super) async fn send(
     choice: Choice,
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
-    let first = once(proxy, parts, &choice).await?;
-    let Some(asked) = asked.filter(|_| may_refuse(first.status().as_u16())) else {
-        return Ok(choice.sent(first));
+    let answer = once(proxy, parts, &choice).await?;
+    let Some(asked) = asked.filter(|_| may_refuse(answer.status().as_u16())) else {
+        return Ok(choice.sent(answer));
     };
-    let (first, read) = examine(first).await;
-    match read.kind {
-        Some(RefusalKind::TooLong) => {
-            let refused = Refused {
-                choice: choice.clone(),
-                excess: read.excess,
-            };
-            let mut tell = |choice: &Choice| line.chosen(choice);
-            let form = Form::Answer;
-            let shorter = shorten(proxy, memory, parts, asked, refused, form, &mut tell).await;
-            // Else the client hears that its own prompt is too long, which is something it can act
-            // on; not what is wrong with words it never wrote.
-            Ok(shorter.map_or_else(
-                || choice.sent(first),
-                |(shorter, response)| shorter.sent(response),
-            ))
+    let (mut choice, (mut answer, mut read)) = (choice, examine(answer).await);
+    if let Some(again) = again(memory, asked, &choice, read.kind.as_ref()).await {
+        line.chosen(&again);
+        (answer, read) = examine(once(proxy, parts, &again).await?).await;
+        if answer.status().is_success() {
+            conclude(memory, asked, &again);
         }
-        kind => {
-            let Some(again) = again(memory, asked, &choice, kind.as_ref()).await else {
-                return Ok(choice.sent(first));
-            };
-            line.chosen(&again);
-            let second = once(proxy, parts, &again).await?;
-            let accepted = second.status().is_success();
-            conclude(memory, asked, &choice, &again, kind.as_ref(), accepted);
-            Ok(again.sent(second))
-        }
+        choice = again;
     }
+    if read.kind != Some(RefusalKind::TooLong) {
+        return Ok(choice.sent(answer));
+    }
+    let refused = Refused {
+        choice: choice.clone(),
+        excess: read.excess,
+    };
+    let mut tell = |choice: &Choice| line.chosen(choice);
+    let form = Form::Answer;
+    let shorter = shorten(proxy, memory, parts, asked, refused, form, &mut tell).await;
+    // Else the client hears that its own prompt is too long, which is something it can act on; not what
+    // is wrong with words it never wrote.
+    Ok(shorter.map_or_else(
+        || choice.sent(answer),
+        |(shorter, response)| shorter.sent(response),
+    ))
 }
 
 /// What goes out after `choice` was refused, if anything does; see [`Shortening`] for what is too long.
@@ -84,14 +83,14 @@ pub(super) async fn again(
     choice: &Choice,
     kind: Option<&RefusalKind>,
 ) -> Option<Choice> {
-    let again = match kind {
-        Some(RefusalKind::TooLong) | None => None,
-        Some(_) if choice.is_changed() => {
-            Some(Choice::of(asked, None, false, choice.why, Rung::Refused))
-        }
-        Some(_) => None,
-    }?;
-    Some(agree(memory, asked, choice, again).await)
+    let kind = kind.filter(|kind| **kind != RefusalKind::TooLong)?;
+    if !choice.is_changed() {
+        return None;
+    }
+    let original = Choice::of(asked, None, false, choice.why, Rung::Refused);
+    let declined = Declined::of(memory, asked, choice, kind);
+    let again = agree(memory, asked, choice, original).await;
+    Some(again.instead_of(Some(Arc::new(declined))))
 }
 
 /// A request that does not fit its model, shorter with every step.
@@ -114,7 +113,7 @@ impl<'a> Shortening<'a> {
         Self {
             memory,
             asked,
-            steps: Steps::begin(memory, asked, way),
+            steps: Steps::begin(memory, asked, way, &whole),
             last: whole.clone(),
             whole,
         }
@@ -128,9 +127,25 @@ impl<'a> Shortening<'a> {
             excess,
         };
         let again = self.steps.next(&refused).await?;
+        Some(self.goes(again).await)
+    }
+
+    /// The same, where what went out last was refused for what it holds.
+    pub(super) async fn elsewhere(&mut self, kind: &RefusalKind) -> Option<Choice> {
+        let again = self.steps.elsewhere(&self.last, kind)?;
+        Some(self.goes(again).await)
+    }
+
+    async fn goes(&mut self, again: Choice) -> Choice {
+        let declined = again.instead_of.clone();
         let again = agree(self.memory, self.asked, &self.last, again).await;
-        self.last = again.clone();
-        Some(again)
+        self.last = again.instead_of(declined);
+        self.last.clone()
+    }
+
+    /// What went out last was taken.
+    pub(super) fn accepted(&self) {
+        conclude(self.memory, self.asked, &self.last);
     }
 
     /// Nothing helped: it is decided anew when it comes again; until then as it went out first.
@@ -144,20 +159,10 @@ impl<'a> Shortening<'a> {
     }
 }
 
-/// `again` went out in the place of `refused`: what is learned from it.
-pub(super) fn conclude(
-    memory: &Memory,
-    asked: &Asked,
-    refused: &Choice,
-    again: &Choice,
-    kind: Option<&RefusalKind>,
-    accepted: bool,
-) {
-    match kind {
-        Some(kind) if *kind != RefusalKind::TooLong && again.rung == Rung::Refused && accepted => {
-            learn(memory, asked, refused, kind);
-        }
-        _ => {}
+/// `accepted` was taken where something else was refused: what is learned from it.
+pub(super) fn conclude(memory: &Memory, asked: &Asked, accepted: &Choice) {
+    if let Some(declined) = &accepted.instead_of {
+        learn(memory, &asked.model, declined);
     }
 }
 
@@ -182,11 +187,12 @@ pub(super) async fn shorten(
     form: Form,
     tell: &mut (dyn FnMut(&Choice) + Send),
 ) -> Option<(Choice, Response<ProxyBody>)> {
-    let Refused { choice, mut excess } = refused;
+    let Refused { choice, excess } = refused;
     let asks_usage = choice.asks_usage;
     let way = || lend::way_of(proxy, parts);
     let mut shortening = Shortening::begin(memory, asked, &way, choice);
-    while let Some(again) = shortening.next(excess).await {
+    let mut next = shortening.next(excess).await;
+    while let Some(again) = next {
         if form == Form::Stream && again.asks_usage != asks_usage {
             // What is taken out of the stream was settled with its head.
             break;
@@ -197,8 +203,12 @@ pub(super) async fn shorten(
         };
         let (answer, came) = came(answer, form).await;
         match came {
-            Came::Taken => return Some((again, answer)),
-            Came::TooLong(more) => excess = more,
+            Came::Taken => {
+                shortening.accepted();
+                return Some((again, answer));
+            }
+            Came::TooLong(more) => next = shortening.next(more).await,
+            Came::Declined(kind) => next = shortening.elsewhere(&kind).await,
             Came::Otherwise => break,
         }
     }
@@ -212,6 +222,8 @@ enum Came {
     Taken,
     /// It is still too long.
     TooLong(Option<Excess>),
+    /// It is refused for what it holds.
+    Declined(RefusalKind),
     /// Something that is of no use to a client that asked for something else.
     Otherwise,
 }
@@ -221,8 +233,9 @@ async fn came(answer: Response<ProxyBody>, form: Form) -> (Response<ProxyBody>, 
         let (answer, read) = examine(answer).await;
         let came = match read.kind {
             Some(RefusalKind::TooLong) => Came::TooLong(read.excess),
+            Some(kind) => Came::Declined(kind),
             None if form == Form::Answer => Came::Taken,
-            Some(_) | None => Came::Otherwise,
+            None => Came::Otherwise,
         };
         return (answer, came);
     }
@@ -299,6 +312,10 @@ struct Read {
 async fn examine(response: Response<ProxyBody>) -> (Response<ProxyBody>, Read) {
     /// Error bodies are a few hundred bytes.
     const READ: usize = 64 * 1024;
+    if !may_refuse(response.status().as_u16()) {
+        let (kind, excess) = (None, None);
+        return (response, Read { kind, excess });
+    }
     let (parts, rest) = response.into_parts();
     let (read, rest) = body::peek(rest, READ).await;
     let encoding = Encoding::of(parts.headers.get(header::CONTENT_ENCODING));
@@ -317,25 +334,33 @@ fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
     decoder.push(read.clone()).ok()
 }
 
-/// The original was accepted where the changed request was not: what was changed is left out next
-/// time.
-fn learn(memory: &Memory, asked: &Asked, refused: &Choice, kind: &RefusalKind) {
-    let named = matches!(
-        kind,
-        RefusalKind::UnknownParameter(name) if name.starts_with("stream_options")
-    );
-    // Where no reason is named, what this model has never taken is at fault before what moves the
-    // block of every conversation.
-    let unproven = || !memory.manners.reports_usage(&asked.model);
-    let about_usage = named || refused.block.is_none() || unproven();
-    if refused.asks_usage && about_usage {
+/// Something else was accepted where `declined` was not: what was at fault is left out next time.
+fn learn(memory: &Memory, model: &str, declined: &Declined) {
+    if declined.about_usage {
         tracing::info!("the upstream does not report usage in streams; it is not asked again");
         memory.manners.usage_refused();
-    } else if let Some(block) = &refused.block {
+    } else if let Some(block) = &declined.choice.block {
         tracing::warn!(
             placement = block.placement.name(),
             "the upstream refused the block here; placement steps down for this model"
         );
-        memory.manners.refused(&asked.model, block.placement);
+        memory.manners.refused(model, block.placement);
+    }
+}
+
+impl Declined {
+    /// `choice` was refused for what it holds.
+    pub(super) fn of(memory: &Memory, asked: &Asked, choice: &Choice, kind: &RefusalKind) -> Self {
+        let named = matches!(
+            kind,
+            RefusalKind::UnknownParameter(name) if name.starts_with("stream_options")
+        );
+        // Where no reason is named, what this model has never taken is at fault before what moves the
+        // block of every conversation.
+        let unproven = || !memory.manners.reports_usage(&asked.model);
+        Self {
+            about_usage: choice.asks_usage && (named || choice.block.is_none() || unproven()),
+            choice: choice.clone(),
+        }
     }
 }

@@ -133,7 +133,12 @@ impl Line {
         match choice.rung {
             Rung::Original => record.reason = Some("store".into()),
             Rung::Refused => record.reason = Some("refused".into()),
-            Rung::Whole | Rung::Process | Rung::Observed | Rung::Awaited | Rung::Trimmed => {}
+            Rung::Whole
+            | Rung::Process
+            | Rung::Observed
+            | Rung::Lowered
+            | Rung::Awaited
+            | Rung::Trimmed => {}
         }
         self.rung = Some(choice.rung);
     }

@@ -37,6 +37,21 @@ const LADDER: [Placement; 3] = [
     Placement::AppendToSystem,
 ];
 
+/// Where a block stands that was to stand at `first`, once `refused` and what comes before it are
+/// refused; `None` where nothing is left.
+pub(super) fn below(first: Placement, refused: Placement) -> Option<Placement> {
+    step(first, place(refused)? + 1)
+}
+
+/// `first`, or what is left of the ladder after so many steps.
+fn step(first: Placement, steps: usize) -> Option<Placement> {
+    LADDER.get(place(first)?.max(steps)).copied()
+}
+
+fn place(placement: Placement) -> Option<usize> {
+    LADDER.iter().position(|known| *known == placement)
+}
+
 /// What is known of one model.
 #[derive(Debug, Default)]
 struct Model {
@@ -127,14 +142,13 @@ impl Manners {
     fn stepped_down(&self, model: &str, first: Placement) -> Option<Placement> {
         let mut learned = self.learned();
         let refused = learned.known(model).and_then(|known| known.refused);
-        let steps = refused.map_or(0, |(steps, _)| steps);
-        let first = LADDER.iter().position(|known| *known == first)?;
-        LADDER.get(first.max(steps)).copied()
+        step(first, refused.map_or(0, |(steps, _)| steps))
     }
 
-    /// `model` refused a request with the block at `placement` and accepted it without.
+    /// `model` refused a request with the block at `placement` and accepted it without, or with the
+    /// block elsewhere.
     pub fn refused(&self, model: &str, placement: Placement) {
-        let Some(at) = LADDER.iter().position(|known| *known == placement) else {
+        let Some(at) = place(placement) else {
             return;
         };
         self.learned().model(model).refused = Some((at + 1, Instant::now()));

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::choose::{Block, Choice, Rung, place};
+use super::choose::{Block, Choice, Declined, Rung, place};
 use super::ladder::Refused;
+use super::manners;
 use super::memory::{Asked, Memory, Overflow};
 use crate::history::{Link, Scope};
 use crate::jobs::TooLong;
@@ -18,7 +19,7 @@ use crate::memory::{Snapshot, Trim, measure, render, select, trim};
 use crate::store::Used;
 use crate::wire::Placement;
 use crate::wire::chat::Parsed;
-use crate::wire::usage::Excess;
+use crate::wire::usage::{Excess, RefusalKind};
 
 /// How long a refusal is held back while what is observed is applied: a read and a short write.
 const APPLYING: Duration = Duration::from_secs(2);
@@ -46,6 +47,12 @@ pub(super) struct Steps<'a> {
     memory: &'a Memory,
     asked: &'a Asked,
     way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
+    /// What was refused for what it holds, not for its length.
+    declined: Option<Arc<Declined>>,
+    /// Whether that is still to be tried without what was at fault.
+    elsewhere: bool,
+    /// Whether one that asks for usage was refused for its length alone.
+    took_usage: bool,
     applied: bool,
     /// Whether the client's own request went out.
     own: bool,
@@ -56,16 +63,20 @@ pub(super) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// `way` is how the request went to the upstream.
+    /// `first` was refused as too long; `way` is how it went to the upstream.
     pub(super) fn begin(
         memory: &'a Memory,
         asked: &'a Asked,
         way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
+        first: &Choice,
     ) -> Self {
         Self {
             memory,
             asked,
             way,
+            declined: first.instead_of.clone(),
+            elsewhere: first.instead_of.is_some(),
+            took_usage: false,
             applied: false,
             own: false,
             largest: 0,
@@ -80,6 +91,12 @@ impl<'a> Steps<'a> {
             self.largest = self.largest.max(refused.choice.bytes);
         } else {
             self.own = true;
+        }
+        self.took_usage |= refused.choice.asks_usage;
+        if std::mem::take(&mut self.elsewhere)
+            && let Some(lower) = self.lowered()
+        {
+            return Some(lower);
         }
         if !std::mem::replace(&mut self.applied, true)
             && let Some(shorter) = self.alike_or_applied(&refused.choice).await
@@ -107,17 +124,52 @@ impl<'a> Steps<'a> {
         shorter.or_else(|| self.own(&refused.choice, DENSER))
     }
 
+    /// What to send instead of `refused`, which was refused for what it holds; `None` where nothing of
+    /// it could be at fault that it can do without.
+    pub(super) fn elsewhere(&mut self, refused: &Choice, kind: &RefusalKind) -> Option<Choice> {
+        let mut declined = Declined::of(self.memory, self.asked, refused, kind);
+        declined.about_usage &= !self.took_usage;
+        self.declined = Some(Arc::new(declined));
+        self.lowered()
+    }
+
+    /// The block that was declined, without what was at fault: without the question for usage, else one
+    /// placement lower. Without the block it is too long.
+    fn lowered(&self) -> Option<Choice> {
+        let declined = &self.declined.as_ref()?.choice;
+        let block = declined.block.clone()?;
+        let placement = self.allowed(block.placement)?;
+        let block = Block { placement, ..block };
+        let asks_usage = declined.asks_usage && self.took_usage;
+        // What was done about its length says more than where it stands.
+        let rung = match declined.rung {
+            rung @ (Rung::Observed | Rung::Awaited | Rung::Trimmed) => rung,
+            _ => Rung::Lowered,
+        };
+        Some(self.choice(Some(block), asks_usage, rung))
+    }
+
+    /// `placement`, or what is left of it after what was declined.
+    fn allowed(&self, placement: Placement) -> Option<Placement> {
+        let misplaced = self.declined.as_ref().filter(|it| !it.about_usage);
+        match misplaced.and_then(|it| it.choice.block.as_ref()) {
+            Some(block) => manners::below(placement, block.placement),
+            None => Some(placement),
+        }
+    }
+
     /// The client's own request, once, where it may be shorter than what was refused: where its bytes are
     /// fewer than this multiple of those.
     fn own(&mut self, refused: &Choice, denser: (usize, usize)) -> Option<Choice> {
         let bytes = self.asked.parsed.body().len();
         let may_fit = bytes * denser.1 < self.largest * denser.0;
         (may_fit && !std::mem::replace(&mut self.own, true))
-            .then(|| self.choice(None, refused, Rung::Refused))
+            .then(|| self.choice(None, refused.asks_usage, Rung::Refused))
     }
 
-    fn choice(&self, block: Option<Block>, refused: &Choice, rung: Rung) -> Choice {
-        Choice::of(self.asked, block, refused.asks_usage, "too_long", rung)
+    fn choice(&self, block: Option<Block>, asks_usage: bool, rung: Rung) -> Choice {
+        Choice::of(self.asked, block, asks_usage, "too_long", rung)
+            .instead_of(self.declined.clone())
     }
 
     /// What an equal request went out with after the same refusal, else everything observed.
@@ -135,7 +187,7 @@ impl<'a> Steps<'a> {
             placement,
         };
         (block.covered() > refused.covered())
-            .then(|| self.choice(Some(block), refused, Rung::Observed))
+            .then(|| self.choice(Some(block), refused.asks_usage, Rung::Observed))
     }
 
     /// What an equal request went out with after it was refused as this one was.
@@ -153,7 +205,8 @@ impl<'a> Steps<'a> {
             Some(block) if block.trim.is_some() => Rung::Trimmed,
             _ => Rung::Observed,
         };
-        (alike.covered() > refused.covered()).then(|| self.choice(alike.block, refused, rung))
+        (alike.covered() > refused.covered())
+            .then(|| self.choice(alike.block, refused.asks_usage, rung))
     }
 
     /// What is left observed while the client waits, as much of it as has to be.
@@ -190,7 +243,7 @@ impl<'a> Steps<'a> {
         if block.covered() <= refused.choice.covered() {
             return None;
         }
-        let choice = self.choice(Some(block), &refused.choice, Rung::Awaited);
+        let choice = self.choice(Some(block), refused.choice.asks_usage, Rung::Awaited);
         let (was, now) = (refused.choice.used(), choice.used().clone());
         // Before the turn ends, so that the next one finds it.
         memory.recall.agree(scope, (tip, &asked.model), was, now);
@@ -200,7 +253,8 @@ impl<'a> Steps<'a> {
     /// Where the block stands: where it stood, else where that of `snapshot` would.
     fn placement(&self, refused: &Choice, snapshot: Option<&Snapshot>) -> Option<Placement> {
         let placed = refused.block.as_ref().map(|block| block.placement);
-        placed.or_else(|| place(self.memory, self.asked, snapshot))
+        let placement = placed.or_else(|| place(self.memory, self.asked, snapshot))?;
+        self.allowed(placement)
     }
 
     /// The snapshot of everything observed. Where it takes too long for this request, the next one
@@ -235,7 +289,7 @@ impl<'a> Steps<'a> {
             trim: Some(trim),
             placement,
         };
-        Some(self.choice(Some(block), &refused.choice, Rung::Trimmed))
+        Some(self.choice(Some(block), refused.choice.asks_usage, Rung::Trimmed))
     }
 
     /// Where the history is cut so that what is left fits into this share of what would.

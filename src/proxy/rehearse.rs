@@ -106,9 +106,9 @@ impl Rehearsal {
         })
     }
 
-    /// That was accepted, where `first` was refused.
-    pub fn accepted_after(&self, memory: &Memory, first: &Self, kind: Option<&RefusalKind>) {
-        ladder::conclude(memory, &self.asked, &first.choice, &self.choice, kind, true);
+    /// That was accepted, where something else was refused.
+    pub fn accepted_after(&self, memory: &Memory) {
+        ladder::conclude(memory, &self.asked, &self.choice);
     }
 
     /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it
@@ -141,6 +141,20 @@ impl Shorter<'_> {
             choice,
             ..self.whole.clone()
         })
+    }
+
+    /// The same, where that was refused for what it holds.
+    pub async fn elsewhere(&mut self, kind: &RefusalKind) -> Option<Rehearsal> {
+        let choice = self.steps.elsewhere(kind).await?;
+        Some(Rehearsal {
+            choice,
+            ..self.whole.clone()
+        })
+    }
+
+    /// What went out last was accepted.
+    pub fn accepted(&self) {
+        self.steps.accepted();
     }
 
     /// Nothing helped: the client hears the first refusal.

@@ -350,13 +350,14 @@ async fn where_what_is_observed_is_refused_too_the_client_hears_that_its_own_is_
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
     let window = rig.last().measured.unwrap().prompt_tokens;
-    rig.provider.rules(|rules| {
-        rules.window = Some(window);
-        rules.single_system = true;
-    });
+    rig.provider.rules(|rules| rules.window = Some(window));
+    rig.provider.next(Part::Actor, 1, &Behaviour::default());
+    let disliked = refusing(400, "We do not like these words.");
+    rig.provider.next(Part::Actor, 2, &disliked);
     let before = rig.got().len();
     let answer = rig.send(&talk.body(13)).await;
-    assert_eq!(rig.got().len(), before + 2);
+    // Its own, with what is observed, and that where every model takes it.
+    assert_eq!(rig.got().len(), before + 3);
     assert_eq!(answer.status, 400);
     assert_eq!(
         answer.json()["error"]["code"],

@@ -52,12 +52,15 @@ impl World {
         let mut steps = first.shorten(&memory, &way);
         let (mut last, mut answer) = (first.clone(), Err(refused));
         while let Err(refused) = &answer {
-            if kind(refused) != Some(RefusalKind::TooLong) {
-                break;
-            }
+            let Some(kind) = kind(refused) else { break };
             let body = refused.body().to_string();
             let told = excess(body.as_bytes()).filter(|_| self.tells);
-            let step = steps.next(told);
+            let step = async {
+                match &kind {
+                    RefusalKind::TooLong => steps.next(told).await,
+                    declined => steps.elsewhere(declined).await,
+                }
+            };
             let step = self.runtime.block_on(store.gate.or_death(step));
             if taken.swap(false, Ordering::SeqCst) {
                 let way = route(&request.owner, false).hash();
@@ -81,8 +84,9 @@ impl World {
             answer = judge(&body, &self.rules);
             last = again;
         }
-        if answer.is_err() {
-            steps.give_up();
+        match &answer {
+            Ok(_) => steps.accepted(),
+            Err(_) => steps.give_up(),
         }
         self.processes[at].model.wait(None);
         Some((last, answer))

@@ -161,12 +161,17 @@ impl World {
         exchange.sent.push((again.body(), self.used(at, &again)));
         self.trace.update(&again.body());
         let answer = judge(&again.body(), &self.rules);
-        if answer.is_ok() {
-            let memory = &self.processes[at].memory;
-            again.accepted_after(memory, first, kind.as_ref());
-            exchange.stepped_down = true;
+        match answer {
+            Ok(accepted) => {
+                again.accepted_after(&self.processes[at].memory);
+                exchange.stepped_down = true;
+                Some((again, Ok(accepted)))
+            }
+            Err(refused) if super::request::kind(&refused) == Some(RefusalKind::TooLong) => {
+                self.shorten(at, request, (&again, refused), exchange)
+            }
+            Err(refused) => Some((again, Err(refused))),
         }
-        Some((again, answer))
     }
 }
 
