@@ -19,6 +19,8 @@ pub(super) type Key = ([u8; 32], Link);
 pub(super) struct Known {
     pub(super) seen: HashSet<Key>,
     pub(super) ends: HashMap<Key, Vec<SnapshotMeta>>,
+    /// Snapshots that are not stored yet, by the last link of the request that each was made for.
+    pub(super) rescued: HashMap<Key, Vec<SnapshotMeta>>,
     pub(super) pins: Pins,
     /// Ends of the ranges at which observing stands still.
     pub(super) paused: HashSet<Key>,
@@ -235,6 +237,14 @@ impl Known {
                 self.openers.get(&(scope.tenant, *begun))
             })
         })
+    }
+
+    /// The text of a snapshot, from now on at hand.
+    pub(super) fn keep_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
+        let snapshot = Arc::new(snapshot);
+        let key = (scope.tenant, snapshot.meta.id);
+        self.texts.insert(key, Arc::clone(&snapshot));
+        snapshot
     }
 
     /// A request that ends in `tip` was recorded with `snapshot`.
