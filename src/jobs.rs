@@ -46,7 +46,7 @@ pub use clock::Clock;
 pub use intake::{Exchange, Intake};
 pub use minutes::kept_words;
 pub use payload::words;
-pub use prepare::TooLong;
+pub use prepare::{Prepared, TooLong};
 pub use reflector::Wish;
 pub use routes::Routes;
 pub use settings::{InForce, Keep, Override, Phase, Settings};
@@ -261,7 +261,7 @@ impl Jobs {
         scope: &crate::history::Scope,
         history: &crate::history::History,
         model: &str,
-    ) -> Option<crate::memory::SnapshotMeta> {
+    ) -> Option<Prepared> {
         let ready = self.shop.standby.find(scope, history, model)?;
         let (shop, scope) = (self.shop.clone(), scope.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
@@ -275,7 +275,7 @@ impl Jobs {
         });
         let committed = tokio::time::timeout(MODEL_CHANGE, told).await.ok()?.ok()?;
         match committed {
-            Ok(snapshot) => Some(snapshot.meta.clone()),
+            Ok(prepared) => Some(prepared),
             Err(error) => {
                 tracing::debug!(error = %error, "nothing was activated for another model");
                 None
@@ -291,7 +291,7 @@ impl Jobs {
     pub async fn overflow(
         &self,
         refused: TooLong,
-    ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
+    ) -> Result<Option<Prepared>, crate::store::StoreError> {
         let shop = self.shop.clone();
         let (tell, told) = tokio::sync::oneshot::channel();
         // A task of its own: where the caller cannot wait so long, it is done for the next request.

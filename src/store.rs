@@ -21,8 +21,8 @@ pub use cost::{Cost, Costs, Spent};
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 pub use terms::{
-    Adopted, Adoption, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Event, Found,
-    Job, Known, LIVE_MS, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
+    Adopted, Adoption, Begun, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Event,
+    Found, Job, Known, LIVE_MS, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
     StoreError, ThreadDetail, ThreadRow, Traces, Used, Waiting, Wanted, day,
 };
 pub use timer::{Alarms, NewTimer, Timer};
@@ -112,6 +112,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         at_ms: i64,
     ) -> Result<u64, StoreError>;
 
+    /// What the tenant spent on the UTC day of `at_ms`, over its resources.
+    async fn spent(&self, scope: &Scope, at_ms: i64) -> Result<u64, StoreError>;
+
     /// Puts events on the timeline of the conversation of `tip`; of each kind the newest
     /// [`EVENTS_KEPT`] stay. Returns them as they were written down, with the `recordId` (its id) and
     /// the `threadId` (its key, else its id); none where the conversation was forgotten.
@@ -198,6 +201,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         scope: &Scope,
         snapshot: &NewSnapshot,
     ) -> Result<Snapshot, StoreError>;
+
+    /// [`Store::commit_snapshot`] for one that serves everybody with its prefix, and for the same with what
+    /// others know, `bound` to its conversation: both or neither, so that no crash leaves one without the
+    /// other. The second is left out where a conversation that it tells of was forgotten.
+    async fn commit_both(
+        &self,
+        scope: &Scope,
+        snapshot: &NewSnapshot,
+        bound: &NewSnapshot,
+    ) -> Result<(Snapshot, Option<Snapshot>), StoreError>;
 
     /// What other conversations of the owner may be told of a lineage; replaces what was there. Nothing
     /// happens where it was forgotten.

@@ -15,8 +15,6 @@ mod tools;
 mod bad_input;
 #[path = "memory/borrowed.rs"]
 mod borrowed;
-#[path = "memory/branches.rs"]
-mod branches;
 #[path = "memory/budget.rs"]
 mod budget;
 #[path = "memory/calls.rs"]
@@ -71,5 +69,7 @@ mod same;
 mod shown;
 #[path = "memory/streams.rs"]
 mod streams;
+#[path = "memory/told.rs"]
+mod told;
 #[path = "memory/users.rs"]
 mod users;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
+use super::recorder::failed;
+use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{Link, Scope};
-use crate::memory::others::{Digest, choose, digest};
+use crate::memory::others::{Bound, Digest, choose, digest};
 use crate::memory::render::others::{Conversation, opener, section};
-use crate::memory::{Cause, Others, PartId, dates};
+use crate::memory::{Cause, Node, Others, PartId, dates};
 use crate::store::{NewSnapshot, StoreError};
 use crate::tokens::TokenCounter;
 
@@ -23,6 +25,34 @@ pub(super) struct Told {
     pub(super) section: String,
     /// What it holds; bound to nobody yet.
     pub(super) others: Others,
+}
+
+/// What the conversation of `track` is told of the others with its next snapshot, bound to it; it goes under
+/// `key`, or else under the name it began with, and `settled` is the last message it has for good. What
+/// cannot be read is not told.
+pub(super) async fn of(
+    shop: &Shop,
+    track: &Track,
+    key: Option<&str>,
+    settled: Option<Node>,
+) -> Option<Told> {
+    let settings = shop.settings.now();
+    let budget = settings.others.filter(|_| track.shared)?;
+    let zone = track.zone.as_ref().unwrap_or(&settings.zone);
+    let key = key.or(track.key());
+    let own = track.lineages();
+    let composed = compose(shop, &track.scope, (&own, key), budget, zone).await;
+    let mut told = composed.unwrap_or_else(|error| {
+        failed("what other conversations know could not be read", &error);
+        None
+    })?;
+    let settled = settled?;
+    told.others.bound = Some(Bound {
+        link: settled.link,
+        count: settled.count,
+        key: key.map(str::to_owned),
+    });
+    Some(told)
 }
 
 /// What the latest conversations know, but for the lineages `but` and those under `key`, in at most

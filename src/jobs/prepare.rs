@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::others::Told;
+use super::others::{self, Told};
 use super::track::Track;
 use super::{Settings, Shop, events};
 use crate::history::{History, Link, Scope};
@@ -46,13 +46,17 @@ pub struct TooLong {
     pub zone: Option<TimeZone>,
     /// Whether what is prepared for it is kept; otherwise nothing is written.
     pub keep: bool,
+    /// Whether it may be told of the user's other conversations, and under which name it goes.
+    pub shared: bool,
+    /// See `shared`.
+    pub key: Option<String>,
 }
 
 /// Applies everything observed to a request that was refused as too long.
 pub(super) async fn overflow(
     shop: &Shop,
     refused: &TooLong,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
+) -> Result<Option<Prepared>, StoreError> {
     let (scope, history) = (&refused.scope, &refused.history);
     let Some(tip) = history.tip() else {
         return Ok(None);
@@ -82,12 +86,7 @@ pub(super) async fn overflow(
         .collect();
     // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
     // was, went out first. They count as not applied.
-    let applied: Vec<_> = track
-        .snapshots
-        .iter()
-        .filter(|snapshot| Some(snapshot.id) == refused.sent)
-        .cloned()
-        .collect();
+    let applied = sent_with(&track, refused.sent);
     let path = Path {
         nodes: &nodes,
         snapshots: &applied,
@@ -107,17 +106,32 @@ pub(super) async fn overflow(
     };
     if !refused.keep {
         let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
-        return Ok(drafted.map(|new| Arc::new(passing(new))));
+        let passing = drafted.map(|new| Arc::new(passing(new)));
+        return Ok(passing.map(|snapshot| Prepared {
+            snapshot,
+            bound: None,
+        }));
     }
-    // Without what others know: there is no room for it.
-    let prepared = prepare(shop, scope, plan, &occasion, &settings, None).await?;
-    let prepared = prepared.map(|prepared| prepared.snapshot);
-    if let Some(snapshot) = &prepared {
+    track.shared |= refused.shared;
+    let settled = track.settled_by(history.len());
+    let told = others::of(shop, &track, refused.key.as_deref(), settled).await;
+    let prepared = prepare(shop, scope, plan, &occasion, &settings, told).await?;
+    if let Some(Prepared { snapshot, .. }) = &prepared {
         // The newest messages are not recorded; what is covered is.
         let at = snapshot.meta.to;
         events::activated(shop, &track, applied.last(), at, snapshot);
     }
     Ok(prepared)
+}
+
+/// The snapshot `sent`, as decisions see it: without what others know, which covers nothing.
+pub(super) fn sent_with(track: &Track, sent: Option<SnapshotId>) -> Vec<SnapshotMeta> {
+    let mut found = track.snapshots.iter().filter(|meta| Some(meta.id) == sent);
+    let own = |meta: &SnapshotMeta| SnapshotMeta {
+        others: None,
+        ..meta.clone()
+    };
+    found.next().map(own).into_iter().collect()
 }
 
 pub(super) async fn load(
@@ -147,11 +161,38 @@ pub(super) async fn load_chain(
 }
 
 /// What was prepared.
-pub(super) struct Prepared {
+#[derive(Clone, Debug)]
+pub struct Prepared {
     /// What serves whoever has the prefix.
-    pub(super) snapshot: Arc<Snapshot>,
+    pub snapshot: Arc<Snapshot>,
     /// The same with what other conversations know, for the one it was prepared for.
-    pub(super) bound: Option<Arc<Snapshot>>,
+    pub bound: Option<Arc<Snapshot>>,
+}
+
+impl Prepared {
+    /// What its conversation is sent.
+    pub fn best(&self) -> &Arc<Snapshot> {
+        self.bound.as_ref().unwrap_or(&self.snapshot)
+    }
+}
+
+/// The same before it is stored.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub(super) snapshot: NewSnapshot,
+    pub(super) bound: Option<NewSnapshot>,
+}
+
+impl Draft {
+    /// `snapshot`, and beside it one with what was `told` of other conversations.
+    pub(super) fn of(snapshot: NewSnapshot, told: Option<Told>) -> Self {
+        let bound = told.map(|told| NewSnapshot {
+            segments: render::others::beside(&snapshot.segments, told.section),
+            others: Some(Arc::new(told.others)),
+            ..snapshot.clone()
+        });
+        Self { snapshot, bound }
+    }
 }
 
 /// Renders and commits a snapshot, and beside it one with what was `told` of other conversations, and
@@ -167,25 +208,7 @@ pub(super) async fn prepare(
     let Some(new) = draft(shop, scope, plan, occasion, settings, true).await? else {
         return Ok(None);
     };
-    let bound = match told {
-        None => None,
-        Some(told) => {
-            let bound = NewSnapshot {
-                segments: render::others::beside(&new.segments, told.section),
-                others: Some(Arc::new(told.others)),
-                ..new.clone()
-            };
-            // First, so that no request of its conversation goes out without it in between.
-            match commit(shop, scope, &bound).await {
-                Ok(bound) => Some(bound),
-                // One that it tells of was forgotten meanwhile.
-                Err(StoreError::Forgotten) => None,
-                Err(error) => return Err(error),
-            }
-        }
-    };
-    let snapshot = commit(shop, scope, &new).await?;
-    Ok(Some(Prepared { snapshot, bound }))
+    commit(shop, scope, &Draft::of(new, told)).await.map(Some)
 }
 
 /// The id of a snapshot that is in no store; stored ones count from 1.
@@ -291,24 +314,32 @@ pub(super) fn write(
     }
 }
 
-/// Commits a snapshot, and tells the request path of it.
+/// Commits what was drafted, all of it at once, and tells the request path of it.
 pub(super) async fn commit(
     shop: &Shop,
     scope: &Scope,
-    snapshot: &NewSnapshot,
-) -> Result<Arc<Snapshot>, StoreError> {
-    let committed = shop.store.commit_snapshot(scope, snapshot).await?;
-    metrics::counter!(telemetry::SNAPSHOTS, "cause" => snapshot.cause.name()).increment(1);
+    draft: &Draft,
+) -> Result<Prepared, StoreError> {
+    let new = &draft.snapshot;
+    let (committed, told) = match &draft.bound {
+        Some(bound) => shop.store.commit_both(scope, new, bound).await?,
+        None => (shop.store.commit_snapshot(scope, new).await?, None),
+    };
+    metrics::counter!(telemetry::SNAPSHOTS, "cause" => new.cause.name()).increment(1);
     tracing::info!(
         tenant = %scope.tenant_label(),
         snapshot = committed.meta.id.0,
         covers = committed.meta.to_count,
         eligible_from = committed.meta.eligible_from,
         observation_tokens = committed.meta.tokens,
-        cause = snapshot.cause.name(),
+        cause = new.cause.name(),
+        told = told.is_some(),
         "prepared a snapshot"
     );
-    Ok(shop.recall.insert(scope, committed))
+    // First, so that no request of its conversation goes out without it in between.
+    let bound = told.map(|told| shop.recall.insert(scope, told));
+    let snapshot = shop.recall.insert(scope, committed);
+    Ok(Prepared { snapshot, bound })
 }
 
 /// By which settings a snapshot is made, for whoever asks later why it is as it is.

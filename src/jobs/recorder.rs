@@ -4,8 +4,8 @@
 //! view. It never calls a model and is never waited for by a request.
 
 mod idle;
-mod others;
 mod queueing;
+mod telling;
 mod wishes;
 
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use self::idle::zone_name;
 use super::intake::{Exchange, Waiting};
 use super::minutes;
 use super::names;
-use super::prepare::{Occasion, Prepared, draft, load, prepare};
+use super::others;
+use super::prepare::{Draft, Occasion, Prepared, draft, load, prepare};
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
@@ -28,6 +29,7 @@ use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
+use crate::store::recall::Asks;
 use crate::store::{Adopted, Adoption, Record, StoreError, Used};
 use crate::telemetry;
 
@@ -225,12 +227,15 @@ impl Recorder {
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let recall = &self.shop.recall;
         recall.follow(scope, history, &record.new_nodes, recorded, &record.traces);
+        let asks = Asks {
+            model: &exchange.model,
+            key: exchange.thread_key.as_deref(),
+        };
         if record.new_nodes.is_empty() {
-            recall.again(scope, tip, &exchange.model, used);
+            recall.again(scope, tip, asks, used);
         } else {
             track.nodes.extend(record.new_nodes);
-            let model = &exchange.model;
-            recall.complete(scope, tip, model, used, &track.snapshots);
+            recall.complete(scope, tip, asks, used, &track.snapshots);
         }
         Ok(track)
     }
@@ -253,6 +258,7 @@ impl Recorder {
             lineage,
             parts,
             snapshot,
+            bound,
         } = self
             .shop
             .store
@@ -272,13 +278,14 @@ impl Recorder {
                 }),
             );
         }
-        track.snapshots.push(snapshot.meta.clone());
-        let used = Used {
-            snapshot: Some(snapshot.meta.id),
-            ..record.used.clone()
-        };
         let recall = &self.shop.recall;
-        recall.insert(&track.scope, snapshot);
+        let mut used = record.used.clone();
+        for stored in [Some(snapshot), bound].into_iter().flatten() {
+            // What it was told of others, it was told.
+            used.snapshot = Some(stored.meta.id);
+            track.snapshots.push(stored.meta.clone());
+            recall.insert(&track.scope, stored);
+        }
         let asking = (record.tip, record.model.as_str());
         recall.renumber(&track.scope, asking, &record.used, used.clone());
         Ok((lineage, used))
@@ -407,9 +414,15 @@ impl Recorder {
             failed("a snapshot for another model could not be composed", &error);
             None
         });
-        self.shop
-            .standby
-            .hold(&track.scope, &track.nodes, &track.model, snapshot);
+        let ready = match snapshot {
+            None => None,
+            Some(new) => Some(Draft::of(
+                new,
+                others::of(&self.shop, track, None, track.settled()).await,
+            )),
+        };
+        let standby = &self.shop.standby;
+        standby.hold(&track.scope, &track.nodes, &track.model, ready);
     }
 
     async fn snapshot(&self, track: &mut Track, plan: Plan) -> bool {
@@ -424,7 +437,7 @@ impl Recorder {
             zone: track.zone.as_ref().unwrap_or(&settings.zone),
             policy: settings.policy_for(&track.model),
         };
-        let told = self.others(track).await;
+        let told = others::of(&self.shop, track, None, track.settled()).await;
         match prepare(&self.shop, &track.scope, plan, &occasion, &settings, told).await {
             Ok(Some(Prepared { snapshot, bound })) => {
                 track
@@ -454,7 +467,7 @@ impl Recorder {
     }
 }
 
-fn failed(what: &'static str, error: &StoreError) {
+pub(super) fn failed(what: &'static str, error: &StoreError) {
     metrics::counter!(telemetry::STORE_FAILURES).increment(1);
     tracing::warn!(error = %error, "{what}; requests pass, and the next one tries again");
 }

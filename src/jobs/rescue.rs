@@ -13,8 +13,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 
 use super::minutes;
+use super::others;
 use super::payload::{self, Telling};
-use super::prepare::{Occasion, load, write};
+use super::prepare::{Draft, Occasion, load, sent_with, write};
 use super::weigh::weigh;
 use super::worker;
 use super::{Exchange, Shop};
@@ -72,9 +73,11 @@ pub(super) async fn rescue(
     let mut track = load(shop, scope, history).await?;
     track.model.clone_from(&exchange.model);
     let known = track.nodes.len();
+    let settled = track.settled_by(history.len());
     let new = weigh(shop, exchange, known, None).await?;
     track.nodes.extend(new);
-    track.snapshots.retain(|known| Some(known.id) == sent);
+    track.snapshots = sent_with(&track, sent);
+    track.shared |= exchange.shared && !exchange.child;
     let settings = shop.settings.now();
     let policy = settings.policy_for(&exchange.model);
     let ranges = unobserved(&track.path(), to_count, policy.message_tokens);
@@ -142,7 +145,13 @@ pub(super) async fn rescue(
         zone,
         policy: settings.policy_for(&track.model),
     };
-    let snapshot = write(shop, plan, &written, rendering, &occasion, &settings);
+    let told = others::of(shop, &track, exchange.thread_key.as_deref(), settled).await;
+    let new = write(shop, plan, &written, rendering, &occasion, &settings);
+    let Draft {
+        snapshot: own,
+        bound,
+    } = Draft::of(new, told);
+    let snapshot = bound.as_ref().unwrap_or(&own);
     let meta = SnapshotMeta {
         id: SnapshotId(0),
         to: snapshot.to,
@@ -153,18 +162,18 @@ pub(super) async fn rescue(
         tokens: snapshot.tokens,
         cause: snapshot.cause,
         placement: snapshot.placement.clone(),
-        others: None,
+        others: snapshot.others.clone(),
     };
     let segments = snapshot.segments.clone();
     let id = shop.rescues.hold(Adoption {
         parts,
         rendering,
-        snapshot,
+        snapshot: own,
+        bound,
     });
     let meta = SnapshotMeta { id, ..meta };
     // A client in a hurry goes on before it is stored, from here.
-    let held = Snapshot { meta, segments };
-    Ok(Some(shop.recall.rescued(scope, tip, held)))
+    Ok(Some(shop.recall.insert(scope, Snapshot { meta, segments })))
 }
 
 /// The chunk of one range; `None` where no model wrote it.

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::prepare::Draft;
 use crate::history::{History, Link, Scope};
 use crate::memory::Node;
 use crate::memory::policy::is_another_model;
@@ -21,7 +22,7 @@ const BUDGET: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 struct Ready {
     model: String,
-    snapshot: Arc<NewSnapshot>,
+    draft: Arc<Draft>,
 }
 
 type Key = ([u8; 32], Link);
@@ -44,40 +45,29 @@ impl Standby {
 
     /// What would be sent if the next request of the chain `nodes` asked another model than `model`.
     /// Takes the place of what was held for the chain before it grew.
-    pub(super) fn hold(
-        &self,
-        scope: &Scope,
-        nodes: &[Node],
-        model: &str,
-        snapshot: Option<NewSnapshot>,
-    ) {
+    pub(super) fn hold(&self, scope: &Scope, nodes: &[Node], model: &str, draft: Option<Draft>) {
         let mut held = self.held();
         for node in nodes {
             if let Some(old) = held.ready.remove(&(scope.tenant, node.link)) {
-                held.bytes -= size(&old.snapshot);
+                held.bytes -= size(&old.draft);
             }
         }
-        let Some(snapshot) = snapshot else { return };
-        let size = size(&snapshot);
+        let Some(draft) = draft else { return };
+        let size = size(&draft);
         if held.bytes + size > BUDGET {
             *held = Held::default();
         }
         held.bytes += size;
-        let key = (scope.tenant, snapshot.tip);
+        let key = (scope.tenant, draft.snapshot.tip);
         let ready = Ready {
             model: model.to_owned(),
-            snapshot: Arc::new(snapshot),
+            draft: Arc::new(draft),
         };
         held.ready.insert(key, ready);
     }
 
     /// What is held for the chain that `history` continues, if it asks another model by `model`.
-    pub(super) fn find(
-        &self,
-        scope: &Scope,
-        history: &History,
-        model: &str,
-    ) -> Option<Arc<NewSnapshot>> {
+    pub(super) fn find(&self, scope: &Scope, history: &History, model: &str) -> Option<Arc<Draft>> {
         let held = self.held();
         if held.ready.is_empty() {
             return None;
@@ -85,10 +75,11 @@ impl Standby {
         // The newest message was never recorded: a repetition of what was is no change of model.
         let mut before = history.turns().iter().rev().skip(1);
         let ready = before.find_map(|turn| held.ready.get(&(scope.tenant, turn.link)))?;
-        is_another_model(&ready.model, model).then(|| Arc::clone(&ready.snapshot))
+        is_another_model(&ready.model, model).then(|| Arc::clone(&ready.draft))
     }
 }
 
-fn size(snapshot: &NewSnapshot) -> usize {
-    snapshot.segments.iter().map(String::len).sum::<usize>() + 512
+fn size(draft: &Draft) -> usize {
+    let size = |new: &NewSnapshot| new.segments.iter().map(String::len).sum::<usize>() + 512;
+    size(&draft.snapshot) + draft.bound.as_ref().map_or(0, size)
 }

@@ -90,6 +90,19 @@ impl Track {
         self.lineages.first()?.1.as_deref()
     }
 
+    /// The last message it has for good. Not the newest: clients take back what they put into that, and edit
+    /// it, and it is the same conversation all the same.
+    pub(super) fn settled(&self) -> Option<Node> {
+        let mut nodes = self.nodes.iter().rev();
+        nodes.find(|node| node.confirmed).copied()
+    }
+
+    /// The same once a request of `length` messages that goes on from it is accepted.
+    pub(super) fn settled_by(&self, length: usize) -> Option<Node> {
+        let carried = self.nodes.last().filter(|_| length > self.nodes.len());
+        carried.copied().or_else(|| self.settled())
+    }
+
     pub(super) fn path(&self) -> Path<'_> {
         Path {
             root: Link::root(&self.scope),

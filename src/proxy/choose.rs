@@ -4,19 +4,20 @@
 //! this process knows, the client's own bytes.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
 use super::memory::{Asked, Memory};
+use super::others;
 use crate::history::{Link, Role, Scope, Spoken};
+use crate::jobs::Prepared;
 use crate::memory::select::{Before, Selection, Why, select, select_seen};
 use crate::memory::transcript::{Entry, system_messages};
 use crate::memory::{Snapshot, SnapshotMeta, Trim, render};
 use crate::store::Used;
-use crate::store::recall::{Lookup, Origin, Recall};
+use crate::store::recall::{Asks, Lookup, Origin, Recall};
 use crate::wire::{Insert, Placement};
 
 /// Which rung of INV-OPEN a request stands on.
@@ -80,29 +81,11 @@ impl Block {
         }
     }
 
-    /// The places of the chain that are neither sent nor observed.
-    fn gap(&self, trim: &Trim) -> Range<usize> {
-        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
-        observed..trim.to_count
-    }
-
     /// How many messages of the client are neither sent nor observed.
     fn left_out(&self, asked: &Asked) -> Option<usize> {
-        let gone = self.gap(self.trim.as_ref()?);
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        let gone = observed..self.trim?.to_count;
         Some(gone.filter(|place| asked.sent(*place).is_some()).count())
-    }
-
-    /// How many the note speaks of: what stands nowhere in the request, be it as a pin or word for word
-    /// in the note itself.
-    fn noted(&self, asked: &Asked, trim: &Trim) -> usize {
-        let told = |place: &usize| {
-            let role = asked.history.turns()[*place].message.role;
-            match asked.sent(*place) {
-                Some(_) => trim.pin != Some(*place) && role != Role::System,
-                None => trim.wording >= render::COUNTS_DROPPED,
-            }
-        };
-        self.gap(trim).filter(told).count()
     }
 
     /// The text, in order.
@@ -111,8 +94,8 @@ impl Block {
         let Some(trim) = self.trim else {
             return observed.unwrap_or_default().into();
         };
-        let spoken: Vec<(usize, Spoken)> = self
-            .gap(&trim)
+        let from = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        let spoken: Vec<(usize, Spoken)> = (from..trim.to_count)
             .filter(|index| asked.history.turns()[*index].message.role == Role::System)
             .filter_map(|index| Some((index + 1, asked.parsed.spoken(asked.sent(index)?)?)))
             .collect();
@@ -126,7 +109,10 @@ impl Block {
                 spoken,
             })
             .collect();
-        let left_out = self.noted(asked, &trim);
+        let pinned = usize::from(trim.pin.is_some_and(|pin| pin >= from));
+        // What the client does not send itself is not left out here.
+        let gone = self.left_out(asked).unwrap_or_default();
+        let left_out = gone.saturating_sub(pinned + entries.len());
         let system = system_messages(&entries);
         render::trimmed(observed, trim.wording, left_out, &system).into()
     }
@@ -424,7 +410,11 @@ async fn on_model_change(memory: &Memory, asked: &Asked) -> Option<Lookup> {
     let (scope, history) = (&asked.identity.scope, &asked.history);
     let committed = memory.jobs.on_model_change(scope, history, &asked.model);
     let mut lookup = known.clone();
-    lookup.candidates.push(committed.await?);
+    let Prepared { snapshot, bound } = committed.await?;
+    let mut new = vec![snapshot.meta.clone()];
+    new.extend(bound.map(|bound| bound.meta.clone()));
+    new.retain(|meta| others::may_hold(meta, &asked.identity));
+    lookup.candidates.extend(new);
     Some(lookup)
 }
 
@@ -501,9 +491,13 @@ async fn settle(
     let (Some(tip), scope) = (asked.history.tip(), &asked.identity.scope) else {
         return (mine, None);
     };
+    let asks = Asks {
+        model: &asked.model,
+        key: asked.identity.thread.key.as_deref(),
+    };
     let used = memory
         .recall
-        .settle(scope, tip, &asked.model, mine.used().clone(), before);
+        .settle(scope, tip, asks, mine.used().clone(), before);
     if let Some(seen) = &asked.seen {
         memory.recall.hold_sighting(scope, seen);
     }

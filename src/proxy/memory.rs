@@ -153,6 +153,11 @@ impl Asked {
         seen.is_none_or(|seen| select::may_go(seen, count, pin))
     }
 
+    /// Whether its conversation and the user's others may be told of each other.
+    pub(super) fn shares(&self) -> bool {
+        self.identity.shares() && !self.identity.thread.child
+    }
+
     /// Whether it leaves open if its stream reports usage.
     pub(super) fn may_ask_usage(&self) -> bool {
         self.parsed.stream() && self.parsed.usage_asked().is_none()

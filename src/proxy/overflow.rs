@@ -13,9 +13,9 @@ use super::ladder::Refused;
 use super::manners;
 use super::memory::{Asked, Memory, Overflow};
 use crate::history::{Link, Scope};
-use crate::jobs::TooLong;
+use crate::jobs::{Prepared, TooLong};
 use crate::llm::BorrowedRoute;
-use crate::memory::{Snapshot, Trim, measure, render, select, trim};
+use crate::memory::{Snapshot, SnapshotMeta, Trim, measure, render, select, trim};
 use crate::store::Used;
 use crate::wire::Placement;
 use crate::wire::chat::Parsed;
@@ -54,6 +54,8 @@ pub(super) struct Steps<'a> {
     /// Whether one that asks for usage was refused for its length alone.
     took_usage: bool,
     applied: bool,
+    /// What was applied, without what other conversations know.
+    plain: Option<Arc<Snapshot>>,
     /// Whether the client's own request went out.
     own: bool,
     /// The bytes of the largest request that was refused with a block.
@@ -78,6 +80,7 @@ impl<'a> Steps<'a> {
             elsewhere: first.instead_of.is_some(),
             took_usage: false,
             applied: false,
+            plain: None,
             own: false,
             largest: 0,
             observed: false,
@@ -101,6 +104,10 @@ impl<'a> Steps<'a> {
         if !std::mem::replace(&mut self.applied, true)
             && let Some(shorter) = self.alike_or_applied(&refused.choice).await
         {
+            return Some(shorter);
+        }
+        // What others know goes before anything of the conversation itself.
+        if let Some(shorter) = self.untold(&refused.choice).await {
             return Some(shorter);
         }
         // Where the block itself made the request longer.
@@ -173,13 +180,15 @@ impl<'a> Steps<'a> {
     }
 
     /// What an equal request went out with after the same refusal, else everything observed.
-    async fn alike_or_applied(&self, refused: &Choice) -> Option<Choice> {
+    async fn alike_or_applied(&mut self, refused: &Choice) -> Option<Choice> {
         if let Some(alike) = self.alike(refused).await {
             return Some(alike);
         }
         // Where no block may stand, nothing is applied.
         self.placement(refused, None)?;
-        let snapshot = self.applied(refused).await?;
+        let prepared = self.applied(refused).await?;
+        let snapshot = Arc::clone(prepared.best());
+        self.plain = Some(prepared.snapshot);
         let placement = self.placement(refused, Some(&snapshot))?;
         let block = Block {
             snapshot: Some(snapshot),
@@ -188,6 +197,30 @@ impl<'a> Steps<'a> {
         };
         (block.covered() > refused.covered())
             .then(|| self.choice(Some(block), refused.asks_usage, Rung::Observed))
+    }
+
+    /// The same observations without what other conversations know.
+    async fn untold(&self, refused: &Choice) -> Option<Choice> {
+        let (memory, asked) = (self.memory, self.asked);
+        let told = &refused.snapshot()?.meta;
+        let twin = |meta: &SnapshotMeta| {
+            let alike = (meta.to, &meta.parts, meta.pin) == (told.to, &told.parts, told.pin);
+            alike && meta.others.is_none()
+        };
+        // One that opens has none: without it the request is the client's own.
+        told.others.as_ref().filter(|_| !told.opens())?;
+        let applied = self.plain.as_ref().filter(|plain| twin(&plain.meta));
+        let snapshot = if let Some(plain) = applied {
+            Arc::clone(plain)
+        } else {
+            let id = asked.lookup.candidates.iter().find(|meta| twin(meta))?.id;
+            memory.recall.text(&asked.identity.scope, id).await?
+        };
+        let block = Block {
+            snapshot: Some(snapshot),
+            ..refused.block.clone()?
+        };
+        Some(self.choice(Some(block), refused.asks_usage, Rung::Observed))
     }
 
     /// What an equal request went out with after it was refused as this one was.
@@ -259,7 +292,7 @@ impl<'a> Steps<'a> {
 
     /// The snapshot of everything observed. Where it takes too long for this request, the next one
     /// finds it.
-    async fn applied(&self, refused: &Choice) -> Option<Arc<Snapshot>> {
+    async fn applied(&self, refused: &Choice) -> Option<Prepared> {
         let asked = self.asked;
         let applying = self.memory.jobs.overflow(TooLong {
             scope: asked.identity.scope.clone(),
@@ -268,6 +301,8 @@ impl<'a> Steps<'a> {
             sent: refused.used().snapshot,
             zone: asked.identity.zone(),
             keep: asked.writes,
+            shared: asked.shares(),
+            key: asked.identity.thread.key.clone(),
         });
         let Ok(applied) = tokio::time::timeout(APPLYING, applying).await else {
             tracing::warn!("the log could not be applied within {APPLYING:?}");
@@ -277,7 +312,7 @@ impl<'a> Steps<'a> {
             .inspect_err(|error| tracing::warn!(error = %error, "the log could not be applied"))
             .ok()
             .flatten()
-            .filter(|snapshot| asked.may_go(snapshot.meta.to_count, snapshot.meta.pin))
+            .filter(|new| asked.may_go(new.snapshot.meta.to_count, new.snapshot.meta.pin))
     }
 
     /// The oldest raw rounds left out.

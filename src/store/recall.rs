@@ -9,6 +9,7 @@
 //!
 //! It is also the first rung of INV-OPEN: with the store gone, what is known here still serves.
 
+mod begun;
 mod crowds;
 mod known;
 mod pins;
@@ -20,12 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use self::begun::Stands;
 use self::crowds::Crowds;
 use self::known::{Known, anchors, weight};
+pub use self::pins::Asks;
 use self::probes::may_replace;
-use super::{Carried, Probes, Store, StoreError, Traces, Used};
+use super::{Begun, Carried, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Link, Mark, Scope, Stand};
-use crate::memory::others::CHANCE;
 use crate::memory::place::{Agreed, OPENING, Sighting, Step, agreed, decide};
 use crate::memory::select::Before;
 use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
@@ -66,9 +68,15 @@ pub struct Lookup {
     pub origin: Origin,
     /// The Observer has been shown too much of this owner already to be shown more of this chain.
     pub paused: bool,
-    /// What other conversations of the owner know, where this one is only beginning and nothing of it
-    /// went out with such before. No candidate: whether it may be told that is not known here.
+    /// What other conversations of the owner know, where this one is only beginning. No candidate: whether
+    /// it may be told that is not known here.
     pub opener: Option<SnapshotMeta>,
+    /// How the longest beginning of it went out that did.
+    pub begun: Option<Begun>,
+    /// What that was sent with, if that covers nothing. No candidate either.
+    pub opened: Option<SnapshotMeta>,
+    /// How it stands to what is recorded: another conversation may share so little by chance.
+    pub stands: Stands,
 }
 
 impl Lookup {
@@ -164,7 +172,10 @@ impl Recall {
         if complete {
             let history = sighting.as_ref().map_or(client, |seen| &seen.history);
             let mut lookup = self.remembered(scope, history, model, true);
-            self.open(&mut lookup, scope, client, sighting.as_ref(), here.depth);
+            let stands = self
+                .known()
+                .stands(scope, client, sighting.is_some(), here.depth);
+            self.open(&mut lookup, scope, client, stands);
             return (lookup, sighting);
         }
         let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
@@ -177,7 +188,7 @@ impl Recall {
             Ok(found) => {
                 let (used, mut carried) = (found.used.clone(), found.carried.clone());
                 let path_carried = found.path_carried.clone();
-                let (depth, opened) = (found.depth, found.opened.clone());
+                let (depth, followed, begun) = (found.depth, found.followed, found.begun.clone());
                 let path = found.path.as_ref().and_then(|(_, path)| path.last());
                 let ended = path
                     .map(|step| step.stand.link)
@@ -201,19 +212,34 @@ impl Recall {
                 for carried in carried {
                     lookup.carry(carried);
                 }
-                match opened {
-                    // What this process sent last counts.
-                    Some(opened) if lookup.candidates.iter().all(|meta| !meta.opens()) => {
-                        lookup.candidates.push(opened);
-                    }
-                    _ => self.open(&mut lookup, scope, client, sighting.as_ref(), depth),
-                }
+                let on_chain = |tip: &Option<Link>| match (tip, &sighting) {
+                    (None, _) => true,
+                    (Some(tip), Some(seen)) => seen.history.turns().iter().any(|t| t.link == *tip),
+                    (Some(_), None) => false,
+                };
+                let begun = begun.into_iter().filter(|(tip, _)| on_chain(tip));
+                // Of two that are as long, what this process sent counts.
+                lookup.begun = begun
+                    .map(|(_, begun)| begun)
+                    .chain(lookup.begun)
+                    .max_by_key(|begun| begun.shared);
+                let stands = Stands {
+                    aligned: sighting.is_some(),
+                    depth,
+                    followed,
+                };
+                self.open(&mut lookup, scope, client, stands);
                 (lookup, sighting)
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
                 let history = sighting.as_ref().map_or(client, |seen| &seen.history);
                 let mut lookup = self.remembered(scope, history, model, false);
+                let stands = self
+                    .known()
+                    .stands(scope, client, sighting.is_some(), here.depth);
+                self.open(&mut lookup, scope, client, stands);
+                lookup.opener = None;
                 lookup.origin = Origin::Failed;
                 (lookup, sighting)
             }
@@ -230,16 +256,13 @@ impl Recall {
             if let Some(ends) = known.ends.get(&key) {
                 candidates.extend(ends.iter().cloned());
             }
-            if let Some(rescued) = known.rescued.get(&key) {
-                candidates.extend(rescued.iter().cloned());
-            }
             trims.extend(known.pins.by_model(&key).filter_map(|(used, model)| {
                 let (trim, model) = (used.trimmed?, model.to_owned());
                 Some(Carried { trim, model })
             }));
             paused |= known.paused.contains(&key);
         }
-        candidates.extend(known.opened(scope, history, model).cloned());
+        let begun = known.begun(scope, history, model);
         let before = history
             .tip()
             .and_then(|tip| known.pins.of(&(scope.tenant, tip), model).cloned());
@@ -255,6 +278,9 @@ impl Recall {
             origin,
             paused,
             opener: None,
+            opened: None,
+            begun,
+            stands: Stands::default(),
         };
         for carried in trims {
             lookup.carry(carried);
@@ -262,19 +288,15 @@ impl Recall {
         lookup
     }
 
-    /// Fills in [`Lookup::opener`], for a conversation of which `depth` messages are recorded.
-    fn open(
-        &self,
-        lookup: &mut Lookup,
-        scope: &Scope,
-        client: &History,
-        sighting: Option<&Sighting>,
-        depth: usize,
-    ) {
-        let opened = lookup.candidates.iter().any(SnapshotMeta::opens);
-        if depth <= CHANCE && sighting.is_none() && !opened {
-            lookup.opener = self.known().newest_opener(scope, client).cloned();
+    /// Fills in what of other conversations it may be sent with, as it `stands`.
+    fn open(&self, lookup: &mut Lookup, scope: &Scope, client: &History, stands: Stands) {
+        let known = self.known();
+        let begun = lookup.begun.as_ref().and_then(|begun| begun.snapshot);
+        lookup.opened = begun.and_then(|id| known.openers.get(&(scope.tenant, id)).cloned());
+        if stands.may_begin() {
+            lookup.opener = known.newest_opener(scope, client).cloned();
         }
+        lookup.stands = stands;
     }
 
     /// A request was recorded: its `new` messages with their marks, and what else later ones find it
@@ -355,7 +377,9 @@ impl Recall {
     pub fn expired(&self, messages: &[([u8; 32], Link)]) {
         let mut known = self.known();
         for message in messages {
-            known.kept.remove(message);
+            if known.kept.remove(message) {
+                known.bytes = known.bytes.saturating_sub(ENTRY);
+            }
         }
     }
 
@@ -388,10 +412,17 @@ impl Recall {
     /// Settles what the request with this tip, for this model, is sent with. The first to settle
     /// wins, so two equal requests at the same moment go out alike. `before` says that `mine` is what
     /// it was sent with before. Whoever settles also calls [`Recall::release`].
-    pub fn settle(&self, scope: &Scope, tip: Link, model: &str, mine: Used, before: bool) -> Used {
+    pub fn settle(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        asks: Asks<'_>,
+        mine: Used,
+        before: bool,
+    ) -> Used {
         let mut known = self.known();
         known.charge(ENTRY);
-        known.pins.settle((scope.tenant, tip), model, mine, before)
+        known.pins.settle((scope.tenant, tip), asks, mine, before)
     }
 
     /// The request was settled as the view that `seen` is. Until it is recorded its repetitions are that
@@ -443,19 +474,11 @@ impl Recall {
         let size = snapshot.segments.iter().map(String::len).sum::<usize>();
         known.charge(size + ENTRY);
         known.learn(scope, &snapshot.meta);
-        known.keep_text(scope, snapshot)
-    }
-
-    /// Something was observed for the request that ends in `tip` and is not stored yet. It serves that
-    /// request and what goes on from it: any other branch would be told anew in other words what it
-    /// was told before (INV-PREFIX).
-    pub fn rescued(&self, scope: &Scope, tip: Link, snapshot: Snapshot) -> Arc<Snapshot> {
-        let mut known = self.known();
-        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
-        known.charge(size + 2 * ENTRY);
-        let rescued = known.rescued.entry((scope.tenant, tip)).or_default();
-        rescued.push(snapshot.meta.clone());
-        known.keep_text(scope, snapshot)
+        let snapshot = Arc::new(snapshot);
+        known
+            .texts
+            .insert((scope.tenant, snapshot.meta.id), Arc::clone(&snapshot));
+        snapshot
     }
 
     /// The recorder wrote `tip` for the first time, for `model` and as it was sent, and knows every
@@ -464,7 +487,7 @@ impl Recall {
         &self,
         scope: &Scope,
         tip: Link,
-        model: &str,
+        asks: Asks<'_>,
         used: Used,
         snapshots: &[SnapshotMeta],
     ) {
@@ -474,17 +497,17 @@ impl Recall {
             known.learn(scope, meta);
         }
         known.begin(scope, tip, used.snapshot);
-        known.pins.recorded((scope.tenant, tip), model, used);
+        known.pins.recorded((scope.tenant, tip), asks, used);
         known.seen.insert((scope.tenant, tip));
     }
 
     /// A request was recorded for `model` whose every message was recorded before. Only where all that was
     /// recorded of it is known here: elsewhere the first time counts, and only the store knows that.
-    pub fn again(&self, scope: &Scope, tip: Link, model: &str, used: Used) {
+    pub fn again(&self, scope: &Scope, tip: Link, asks: Asks<'_>, used: Used) {
         let (mut known, key) = (self.known(), (scope.tenant, tip));
         if known.seen.contains(&key) {
             known.charge(ENTRY);
-            known.pins.recorded(key, model, used);
+            known.pins.recorded(key, asks, used);
         }
     }
 

@@ -222,6 +222,10 @@ impl Store for Reopening {
         forward!(self, pay(scope, tip, cost, at_ms))
     }
 
+    async fn spent(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
+        forward!(self, spent(scope, at_ms))
+    }
+
     async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
         forward!(self, note(scope, tip, events))
     }
@@ -290,6 +294,15 @@ impl Store for Reopening {
 
     async fn commit_snapshot(&self, scope: &Scope, snapshot: &NewSnapshot) -> Answer<Snapshot> {
         forward!(self, commit_snapshot(scope, snapshot))
+    }
+
+    async fn commit_both(
+        &self,
+        scope: &Scope,
+        snapshot: &NewSnapshot,
+        bound: &NewSnapshot,
+    ) -> Answer<(Snapshot, Option<Snapshot>)> {
+        forward!(self, commit_both(scope, snapshot, bound))
     }
 
     async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {

@@ -69,14 +69,31 @@ pub struct Found {
     pub path: Option<(usize, Vec<Step>)>,
     /// What the request was sent with that ended where that path ends.
     pub path_used: Option<Used>,
-    /// The snapshot that covers nothing which the longest recorded beginning was sent with.
-    pub opened: Option<SnapshotMeta>,
+    /// Whether something else than this request follows the last of them. Asked only where they are so few
+    /// that a conversation may share them by chance ([`crate::memory::others::CHANCE`]).
+    pub followed: bool,
+    /// The longest recorded beginning of the chain, and of each of the other chains; these with their last
+    /// links.
+    pub begun: Vec<(Option<Link>, Begun)>,
+    /// Those snapshots among what they were sent with that cover nothing.
+    pub openers: Vec<SnapshotMeta>,
     /// The latest snapshot of the owner that covers nothing.
     pub newest_opener: Option<SnapshotMeta>,
     /// How far requests that ended on one of the other chains were trimmed, and where.
     pub path_carried: Vec<(Link, Carried)>,
     /// The chain that was answered with what the client put at this place into its history.
     pub answered: Option<(usize, Vec<Step>)>,
+}
+
+/// A beginning of a request that went out before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// How many messages the request has in common with it.
+    pub shared: usize,
+    /// What it was sent with; `None` where it went out raw.
+    pub snapshot: Option<SnapshotId>,
+    /// The name that its client gave the conversation.
+    pub key: Option<String>,
 }
 
 /// A beginning of a history that was trimmed: what continues it goes on from there.
@@ -355,6 +372,8 @@ pub struct Adoption {
     /// What the request went out with. Its parts are stored ones and, behind them, those of `parts`,
     /// numbered from -1 downwards.
     pub snapshot: NewSnapshot,
+    /// The same with what other conversations know: what it went out with, where there is one.
+    pub bound: Option<NewSnapshot>,
 }
 
 /// The same, stored.
@@ -366,6 +385,8 @@ pub struct Adopted {
     pub parts: Vec<PartId>,
     /// The snapshot.
     pub snapshot: Snapshot,
+    /// The same with what other conversations know; what the request was sent with, where there is one.
+    pub bound: Option<Snapshot>,
 }
 
 /// The longest chain of a lineage, for the operator.

@@ -369,6 +369,22 @@ impl Store for Watched {
         Ok(snapshot)
     }
 
+    async fn commit_both(
+        &self,
+        scope: &Scope,
+        new: &NewSnapshot,
+        bound: &NewSnapshot,
+    ) -> Answer<(Snapshot, Option<Snapshot>)> {
+        self.gate.enter().await;
+        let both = self.store.commit_both(scope, new, bound).await?;
+        self.ledger().prepared(scope, new, &both.0);
+        if let Some(told) = &both.1 {
+            self.ledger().prepared(scope, bound, told);
+        }
+        self.gate.leave().await;
+        Ok(both)
+    }
+
     async fn steer(
         &self,
         scope: &Scope,
@@ -381,6 +397,10 @@ impl Store for Watched {
 
     async fn pay(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
         through!(self, pay(scope, tip, cost, at_ms))
+    }
+
+    async fn spent(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
+        through!(self, spent(scope, at_ms))
     }
 
     async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {

@@ -1,13 +1,18 @@
 //! SIGKILL at any point: no acknowledged observation is lost, none is made twice, no job is stuck
-//! past its lease (INV-DUR).
+//! past its lease (INV-DUR). What belongs together is there together: a snapshot and the same with what other
+//! conversations know, a confirmed message and its words.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::memory::PartKind;
+use diarist::history::Link;
 use diarist::memory::advance::Work;
-use diarist::store::{SqliteStore, Store};
+use diarist::memory::others::Bound;
+use diarist::memory::{Others, PartKind};
+use diarist::store::{NewSnapshot, SqliteStore, Store};
 use sqlx::{Connection as _, SqliteConnection};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -23,12 +28,16 @@ async fn a_process_that_works_until_it_is_killed() {
     println!("starting");
     let store = SqliteStore::open(&url).await.expect("a store");
     let whole = Talk::new(&scope("alice"), "crash", 2 * TURNS);
+    let told = Talk::new(&scope("alice"), "told of", 2);
+    let told = told.recorded(&store).await;
     let mut now = 0;
     for turn in 1..=TURNS {
         let talk = whole.first(2 * turn);
         let known = store.known(&talk.scope, &talk.links).await.expect("known");
         if known.nodes.len() < talk.len() {
-            let record = talk.record(known.lineage, known.nodes.len());
+            let mut record = talk.record(known.lineage, known.nodes.len());
+            let keep = |link: &Link| (*link, format!("words of {link:?}"));
+            record.traces.words = record.confirm.iter().map(keep).collect();
             store.record(&talk.scope, &record).await.expect("recorded");
         }
         println!("recorded {}", talk.len());
@@ -47,15 +56,34 @@ async fn a_process_that_works_until_it_is_killed() {
             let new = whole
                 .first(talk.len())
                 .snapshot(span.to_count, &[id.expect("a part")]);
-            let snapshot = store
-                .commit_snapshot(&talk.scope, &new)
+            let bound = telling(&talk, &new, told);
+            let (own, bound) = store
+                .commit_both(&talk.scope, &new, &bound)
                 .await
                 .expect("committed");
-            println!(
-                "snapshot {} {}",
-                snapshot.meta.id.0, snapshot.meta.eligible_from
-            );
+            for meta in [&own.meta, &bound.expect("the other one is there").meta] {
+                println!("snapshot {} {}", meta.id.0, meta.eligible_from);
+            }
         }
+    }
+}
+
+/// `own` with what the lineage `told` knows, for the conversation alone.
+fn telling(talk: &Talk, own: &NewSnapshot, told: i64) -> NewSnapshot {
+    let others = Others {
+        lineages: vec![told],
+        keys: Vec::new(),
+        tokens: 9,
+        bound: Some(Bound {
+            link: talk.tip(),
+            count: talk.len(),
+            key: None,
+        }),
+    };
+    NewSnapshot {
+        others: Some(Arc::new(others)),
+        segments: vec!["told".to_owned()],
+        ..own.clone()
     }
 }
 
@@ -222,6 +250,23 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
             .expect("it is there");
         assert_eq!(made.eligible_from, *eligible_from);
     }
+    // What serves one conversation and what serves its forks come together or not at all.
+    for meta in &known.snapshots {
+        let twins = known.snapshots.iter();
+        let twins = twins.filter(|twin| twin.to == meta.to && twin.parts == meta.parts);
+        let told = twins.clone().filter(|twin| twin.others.is_some()).count();
+        assert_eq!((told, twins.count()), (1, 2), "{meta:?}");
+    }
+    // A message is confirmed with its words, where they are kept.
+    let kept = store.kept(&talk.scope, &talk.links).await.expect("kept");
+    let kept: BTreeMap<Link, String> = kept.into_iter().collect();
+    let confirmed: BTreeMap<Link, String> = known
+        .nodes
+        .iter()
+        .filter(|node| node.confirmed)
+        .map(|node| (node.link, format!("words of {:?}", node.link)))
+        .collect();
+    assert_eq!(kept, confirmed);
     // A span has a job or a part, never both, and no job is out of reach.
     for Work { span, .. } in &known.jobs {
         assert!(!known.parts.iter().any(|part| part.span == *span));

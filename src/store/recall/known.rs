@@ -7,7 +7,6 @@ use super::pins::Pins;
 use super::settled::Place;
 use super::{BUDGET, ENTRY};
 use crate::history::{History, Item, Link, Mark, Scope, anchor};
-use crate::memory::others::CHANCE;
 use crate::memory::place::{Evidence, Sighting, Step, StoredView};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::Found;
@@ -19,8 +18,6 @@ pub(super) type Key = ([u8; 32], Link);
 pub(super) struct Known {
     pub(super) seen: HashSet<Key>,
     pub(super) ends: HashMap<Key, Vec<SnapshotMeta>>,
-    /// Snapshots that are not stored yet, by the last link of the request that each was made for.
-    pub(super) rescued: HashMap<Key, Vec<SnapshotMeta>>,
     pub(super) pins: Pins,
     /// Ends of the ranges at which observing stands still.
     pub(super) paused: HashSet<Key>,
@@ -39,8 +36,11 @@ pub(super) struct Known {
     pub(super) newest_opener: HashMap<Key, SnapshotId>,
     /// Messages whose words are kept.
     pub(super) kept: HashSet<Key>,
-    /// Those of them that requests were recorded with, by the message before their newest one.
-    pub(super) begun: HashMap<Key, SnapshotId>,
+    /// What requests of users were recorded with, by the message before their newest one.
+    pub(super) begun: HashMap<Key, Option<SnapshotId>>,
+    /// Messages so near to the beginning that conversations may share them by chance, and that something
+    /// follows.
+    pub(super) followed: HashSet<Key>,
     pub(super) bytes: usize,
 }
 
@@ -149,6 +149,9 @@ impl Known {
             return;
         }
         self.charge(2 * ENTRY);
+        if self.may_be_chance(scope, step.parent) {
+            self.followed.insert((scope.tenant, step.parent));
+        }
         self.steps.insert(key, *step);
         if let Some(anchor) = step.anchor {
             self.anchors.insert((scope.tenant, anchor), step.stand.link);
@@ -157,7 +160,7 @@ impl Known {
 
     /// Keeps what the store found, and says what it is evidence of.
     pub(super) fn learn_found(&mut self, scope: &Scope, found: Found) -> Evidence {
-        let openers = found.opened.iter().chain(&found.newest_opener);
+        let openers = found.openers.iter().chain(&found.newest_opener);
         for meta in found.snapshots.iter().chain(openers) {
             self.learn(scope, meta);
         }
@@ -209,60 +212,6 @@ impl Known {
             ends.push(meta.clone());
             self.bytes += ENTRY;
         }
-    }
-
-    /// The snapshot that covers nothing which the longest beginning of `history` was sent with; of several
-    /// that of `model`.
-    pub(super) fn opened(
-        &self,
-        scope: &Scope,
-        history: &History,
-        model: &str,
-    ) -> Option<&SnapshotMeta> {
-        let own = history.turns().iter().rev().find_map(|turn| {
-            let key = (scope.tenant, turn.link);
-            let openers = self.pins.by_model(&key).filter_map(|(used, asked)| {
-                let opener = self.openers.get(&(scope.tenant, used.snapshot?))?;
-                Some((asked != model, opener))
-            });
-            let first = openers.min_by_key(|(other, opener)| (*other, opener.id));
-            first.map(|(_, opener)| opener)
-        });
-        // A client that takes back what it puts into its newest message ends no request where another
-        // begins.
-        own.or_else(|| {
-            let mut befores = history.turns().iter().skip(CHANCE).rev();
-            befores.find_map(|turn| {
-                let begun = self.begun.get(&(scope.tenant, turn.link))?;
-                self.openers.get(&(scope.tenant, *begun))
-            })
-        })
-    }
-
-    /// The text of a snapshot, from now on at hand.
-    pub(super) fn keep_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
-        let snapshot = Arc::new(snapshot);
-        let key = (scope.tenant, snapshot.meta.id);
-        self.texts.insert(key, Arc::clone(&snapshot));
-        snapshot
-    }
-
-    /// A request that ends in `tip` was recorded with `snapshot`.
-    pub(super) fn begin(&mut self, scope: &Scope, tip: Link, snapshot: Option<SnapshotId>) {
-        let opener = snapshot.filter(|id| self.openers.contains_key(&(scope.tenant, *id)));
-        let step = self.steps.get(&(scope.tenant, tip));
-        if let (Some(opener), Some(step)) = (opener, step) {
-            let before = (scope.tenant, step.parent);
-            self.charge(ENTRY);
-            let begun = self.begun.entry(before).or_insert(opener);
-            *begun = opener.min(*begun);
-        }
-    }
-
-    /// The latest one of the owner.
-    pub(super) fn newest_opener(&self, scope: &Scope, history: &History) -> Option<&SnapshotMeta> {
-        let newest = self.newest_opener.get(&(scope.tenant, history.root()))?;
-        self.openers.get(&(scope.tenant, *newest))
     }
 
     /// Books `bytes`; over the budget everything goes (see the head of the file).

@@ -9,10 +9,21 @@ use std::collections::HashMap;
 use super::known::Key;
 use crate::store::Used;
 
+/// Who asks what: the model, and the name of the conversation.
+#[derive(Clone, Copy, Debug)]
+pub struct Asks<'a> {
+    /// As the request names it.
+    pub model: &'a str,
+    /// As its client names it.
+    pub key: Option<&'a str>,
+}
+
 #[derive(Debug)]
 struct Pin {
     used: Used,
     model: Box<str>,
+    /// The name that its conversation goes under.
+    key: Option<Box<str>>,
     /// Requests that were sent with it and have no answer yet.
     under_way: u32,
     /// An upstream took it, or the store says that it did.
@@ -56,16 +67,22 @@ impl Pins {
 
     /// What the history was sent with, and for which model each time.
     pub(super) fn by_model(&self, key: &Key) -> impl Iterator<Item = (&Used, &str)> {
+        self.as_asked(key).map(|(used, model, _)| (used, model))
+    }
+
+    /// The same, with the name of its conversation.
+    pub(super) fn as_asked(&self, key: &Key) -> impl Iterator<Item = (&Used, &str, Option<&str>)> {
         let pins = self.0.get(key).into_iter().flatten();
-        pins.map(|pin| (&pin.used, &*pin.model))
+        pins.map(|pin| (&pin.used, &*pin.model, pin.key.as_deref()))
     }
 
     /// The first to settle decides. `accepted` says that `mine` is what it was sent with before; of a pin
     /// that is there it says nothing, since what is under way was "sent before" as well.
-    pub(super) fn settle(&mut self, key: Key, model: &str, mine: Used, accepted: bool) -> Used {
-        let pin = self.or_insert(key, model, || Pin {
+    pub(super) fn settle(&mut self, key: Key, asks: Asks<'_>, mine: Used, accepted: bool) -> Used {
+        let pin = self.or_insert(key, asks.model, || Pin {
             used: mine,
-            model: model.into(),
+            model: asks.model.into(),
+            key: asks.key.map(Into::into),
             under_way: 0,
             accepted,
         });
@@ -75,10 +92,11 @@ impl Pins {
 
     /// The request was recorded with `used`, which counts where nobody settled it: a choice that a
     /// failing store could not help with is not held against a repetition, until it is recorded.
-    pub(super) fn recorded(&mut self, key: Key, model: &str, used: Used) {
-        self.or_insert(key, model, || Pin {
+    pub(super) fn recorded(&mut self, key: Key, asks: Asks<'_>, used: Used) {
+        self.or_insert(key, asks.model, || Pin {
             used,
-            model: model.into(),
+            model: asks.model.into(),
+            key: asks.key.map(Into::into),
             under_way: 0,
             accepted: true,
         });

@@ -9,11 +9,12 @@
 /// pairs of anchor and place) (5) or by an answer that the client put into its history (`$6`: pairs
 /// of mark and place) (6), what the tip was sent with if it is a view (`$7`: its length) (7), and
 /// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
-/// model (10), what a request was sent with that ended where 5 begins (11), the snapshot that covers
-/// nothing which the longest beginning of the chain was sent with (12), and the latest such (`$8`: the
-/// root) (13), and what 10 says for the chains of 4 to 6 (14). Where no request ended on the chain, since its client takes back what it puts into the
-/// newest message, 12 is what one was sent with that differs in its newest message alone, and has more
-/// in common with it than chance (`memory::others::CHANCE` messages). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
+/// model (10), what a request was sent with that ended where 5 begins (11), the longest beginning of the
+/// chain that went out, and of each of 4 to 6 (12), the latest snapshot that covers nothing (`$8`: the
+/// root) (13), what 10 says for the chains of 4 to 6 (14), and the snapshots among 12 that cover nothing
+/// (15). A beginning is also a request that differs in its newest message alone, since there are clients
+/// that take back what they put into that, if it has more in common with this one than chance
+/// (`memory::others::CHANCE` messages). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
 /// ordinary one: whoever quotes it elsewhere talks of something else.
 ///
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
@@ -56,18 +57,26 @@ up (kind, link) AS (
     SELECT up.kind, n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
     LIMIT 20000),
-opened (id) AS (
+begun (kind, tip, shared, snapshot, lineage) AS (
     SELECT * FROM (
-        SELECT r.snapshot
-        FROM (SELECT unhex(p.value) AS link, 1 AS own FROM json_each($3) AS p
-              UNION ALL SELECT up.link, 1 FROM up
-              UNION ALL SELECT n.link, 0 FROM json_each($3) AS p CROSS JOIN nodes AS n
+        SELECT 0, r.tip, begun.shared, r.snapshot, r.lineage
+        FROM (SELECT unhex(p.value) AS link, p.key + 1 AS shared, 1 AS own FROM json_each($3) AS p
+              UNION ALL SELECT n.link, p.key + 1, 0 FROM json_each($3) AS p CROSS JOIN nodes AS n
               WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex(p.value)
-                AND n.count > 3) AS begun
-        CROSS JOIN requests AS r CROSS JOIN snapshots AS s
+                AND p.key >= 2) AS begun
+        CROSS JOIN requests AS r
         WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
-          AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
-        ORDER BY begun.own DESC, r.count DESC, coalesce(r.model = $9, 0) DESC, s.id LIMIT 1)),
+        ORDER BY begun.shared DESC, begun.own DESC,
+                 begun.own AND coalesce(r.model = $9, 0) DESC, r.snapshot
+        LIMIT 1)
+    UNION ALL
+    SELECT kind, tip, count, snapshot, lineage FROM (
+        SELECT up.kind, r.tip, r.count, r.snapshot, r.lineage, row_number() OVER (
+            PARTITION BY up.kind
+            ORDER BY r.count DESC, coalesce(r.model = $9, 0) DESC, r.snapshot) AS place
+        FROM up CROSS JOIN requests AS r
+        WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = up.link)
+    WHERE place = 1),
 newest (id) AS (
     SELECT * FROM (
         SELECT s.id FROM snapshots AS s
@@ -88,7 +97,10 @@ SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_word
 FROM requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4 AND ($9 IS NULL OR r.model = $9)
 UNION ALL
-SELECT 2, depth.count, depth.lineage, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
+SELECT 2, depth.count, depth.lineage, depth.count BETWEEN 1 AND 2 AND EXISTS (
+           SELECT 1 FROM nodes AS n
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex($3 ->> (depth.count - 1))),
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
 SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL, NULL
 FROM alias
@@ -127,10 +139,15 @@ FROM hit CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link
   AND ($9 IS NULL OR r.model = $9)
 UNION ALL
-SELECT 12, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+SELECT 12, begun.kind, begun.tip, begun.shared, begun.snapshot, l.thread_key,
+       NULL, NULL, NULL, NULL, NULL, NULL
+FROM begun CROSS JOIN lineages AS l
+WHERE l.tenant = $1 AND l.resource = $2 AND l.id = begun.lineage
+UNION ALL
+SELECT 15, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, NULL, s.others
-FROM opened CROSS JOIN snapshots AS s
-WHERE s.tenant = $1 AND s.resource = $2 AND s.id = opened.id
+FROM begun CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.id = begun.snapshot AND s.to_count = 0
 UNION ALL
 SELECT 13, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, NULL, s.others

@@ -28,13 +28,17 @@ pub(super) async fn adopt(
     };
     let all: Vec<PartId> = adoption.snapshot.parts.iter().map(number).collect();
     snapshots::freeze(conn, scope.clone(), all.clone(), adoption.rendering).await?;
-    let snapshot = NewSnapshot {
-        parts: all,
-        ..adoption.snapshot
+    let numbered = |new: NewSnapshot| NewSnapshot {
+        parts: all.clone(),
+        ..new
     };
-    let snapshot = snapshots::commit(conn, scope.clone(), snapshot).await?;
+    let (own, bound) = (numbered(adoption.snapshot), adoption.bound.map(numbered));
+    let (snapshot, bound) = match bound {
+        Some(bound) => snapshots::commit_both(conn, scope.clone(), own, bound).await?,
+        None => (snapshots::commit(conn, scope.clone(), own).await?, None),
+    };
     let used = Used {
-        snapshot: Some(snapshot.meta.id),
+        snapshot: Some(bound.as_ref().unwrap_or(&snapshot).meta.id),
         ..record.used.clone()
     };
     record::request(conn, &scope, lineage, &Record { used, ..record }).await?;
@@ -42,6 +46,7 @@ pub(super) async fn adopt(
         lineage,
         parts,
         snapshot,
+        bound,
     })
 }
 

@@ -44,9 +44,13 @@ pub(super) async fn pay(
         .bind(today - DAYS)
         .execute(&mut *conn)
         .await?;
+    spent(conn, scope, at_ms).await
+}
+
+pub(super) async fn spent(conn: &mut SqliteConnection, scope: Scope, at_ms: i64) -> Answer<u64> {
     let row = query(sql::SPENT)
         .bind(scope.tenant.as_slice())
-        .bind(today)
+        .bind(day(at_ms))
         .fetch_one(conn)
         .await?;
     rows::int(&row, 0)

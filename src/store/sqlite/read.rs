@@ -10,7 +10,7 @@ use crate::history::{Link, Scope};
 use crate::memory::place::Step;
 use crate::memory::{Part, PartId, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Carried, Found, Known, Probes, sql};
+use crate::store::{Begun, Carried, Found, Known, Probes, sql};
 
 /// A request as `FIND` takes it.
 pub(super) struct Request {
@@ -70,6 +70,7 @@ pub(super) async fn find(
             2 => {
                 found.depth = rows::int(row, 1)?;
                 found.own = get(row, 2)?;
+                found.followed = get(row, 3)?;
             }
             3 => found.view = Some(rows::view(row)?),
             4 => base.push(rows::step(row)?),
@@ -84,7 +85,16 @@ pub(super) async fn find(
                 found.carried.extend(carried);
             }
             11 => found.path_used = Some(rows::used(row)?),
-            12 => found.opened = Some(rows::snapshot_meta(row)?),
+            12 => {
+                let elsewhere = get::<i64>(row, 1)? != 0;
+                let tip = elsewhere.then(|| rows::link(row, 2)).transpose()?;
+                let begun = Begun {
+                    shared: rows::int(row, 3)?,
+                    snapshot: get::<Option<i64>>(row, 4)?.map(SnapshotId),
+                    key: get(row, 5)?,
+                };
+                found.begun.push((tip, begun));
+            }
             13 => found.newest_opener = Some(rows::snapshot_meta(row)?),
             14 => {
                 let (tip, model) = (rows::link(row, 2)?, get(row, 9)?);
@@ -93,6 +103,7 @@ pub(super) async fn find(
                     .path_carried
                     .extend(carried.map(|carried| (tip, carried)));
             }
+            15 => found.openers.push(rows::snapshot_meta(row)?),
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }

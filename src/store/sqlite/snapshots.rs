@@ -75,6 +75,20 @@ pub(super) async fn commit(
     })
 }
 
+/// Both or neither; without `bound` where one that it tells of was forgotten.
+pub(super) async fn commit_both(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    new: NewSnapshot,
+    bound: NewSnapshot,
+) -> Answer<(Snapshot, Option<Snapshot>)> {
+    let told = match commit(conn, scope.clone(), bound).await {
+        Err(StoreError::Forgotten) => None,
+        told => Some(told?),
+    };
+    Ok((commit(conn, scope, new).await?, told))
+}
+
 /// Fixes how `parts` are written where no block held them yet, and reads them.
 pub(super) async fn freeze(
     conn: &mut SqliteConnection,

@@ -118,6 +118,14 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn spent(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
+        let scope = scope.clone();
+        self.read("store spent", move |conn| {
+            Box::pin(books::spent(conn, scope, at_ms))
+        })
+        .await
+    }
+
     async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
         let (scope, events) = (scope.clone(), events.to_vec());
         self.write("store note", move |conn| {
@@ -239,6 +247,19 @@ impl Store for SqliteStore {
         let (scope, snapshot) = (scope.clone(), snapshot.clone());
         self.write("store commit snapshot", move |conn| {
             Box::pin(snapshots::commit(conn, scope, snapshot))
+        })
+        .await
+    }
+
+    async fn commit_both(
+        &self,
+        scope: &Scope,
+        snapshot: &NewSnapshot,
+        bound: &NewSnapshot,
+    ) -> Answer<(Snapshot, Option<Snapshot>)> {
+        let (scope, snapshot, bound) = (scope.clone(), snapshot.clone(), bound.clone());
+        self.write("store commit snapshots", move |conn| {
+            Box::pin(snapshots::commit_both(conn, scope, snapshot, bound))
         })
         .await
     }

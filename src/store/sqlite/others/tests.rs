@@ -89,7 +89,9 @@ async fn work(conversations: i64) -> Work {
             found.newest_opener.as_ref().map(|meta| meta.id.0),
             Some(conversations)
         );
-        assert_eq!(found.opened.is_some(), chain.len() == 2);
+        assert_eq!(found.openers.len(), chain.len() - 1);
+        assert_eq!(found.begun.len(), chain.len() - 1);
+        assert!(found.begun.iter().all(|(_, begun)| begun.shared == 1));
         assert!(found.depth <= CHANCE && found.snapshots.is_empty());
         opened = found.newest_opener;
     }

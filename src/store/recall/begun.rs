@@ -1,0 +1,121 @@
+//! How a request began: what the longest beginning of it was sent with, and whether that was this very
+//! conversation or another one that says the same at first. Used by [`super::Recall`]; who the request says
+//! it is decides `proxy`, with [`Lookup::own_beginning`].
+
+use super::known::{Key, Known};
+use super::{ENTRY, Lookup};
+use crate::history::{History, Link, Scope};
+use crate::memory::others::CHANCE;
+use crate::memory::{SnapshotId, SnapshotMeta};
+use crate::store::Begun;
+
+/// How a request stands to what is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stands {
+    /// It is a view of a conversation, which is proven.
+    pub aligned: bool,
+    /// How many of its messages are recorded as they are.
+    pub depth: usize,
+    /// They are so few that two conversations may share them, and something else follows them.
+    pub followed: bool,
+}
+
+impl Stands {
+    /// Whether it may be a conversation of its own, that begins.
+    pub(super) fn may_begin(self) -> bool {
+        !self.aligned && self.depth <= CHANCE
+    }
+}
+
+impl Lookup {
+    /// The longest beginning that went out, if it was one of the same conversation, where the request comes
+    /// under `key`. What few words two conversations share says nothing: their names do, and without
+    /// them, that they go on differently.
+    pub fn own_beginning(&self, key: Option<&str>) -> Option<&Begun> {
+        let own = |begun: &&Begun| {
+            !self.stands.may_begin()
+                || match (key, begun.key.as_deref()) {
+                    (Some(key), Some(other)) => key == other,
+                    _ => !self.stands.followed,
+                }
+        };
+        self.begun.as_ref().filter(own)
+    }
+}
+
+impl Known {
+    /// How the longest beginning of `history` went out that did; of several that for `model`.
+    pub(super) fn begun(&self, scope: &Scope, history: &History, model: &str) -> Option<Begun> {
+        // Only what users' conversations know of each other is asked for by this.
+        scope.resource?;
+        let mut turns = history.turns().iter().enumerate().rev();
+        turns.find_map(|(index, turn)| {
+            let key = (scope.tenant, turn.link);
+            let pins = self.pins.as_asked(&key);
+            let own = pins.map(|(used, asked, name)| (asked != model, used.snapshot, name));
+            let own = own.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
+            // A client that takes back what it puts into its newest message ends no request where another
+            // begins.
+            let beside = self.begun.get(&key).filter(|_| index >= CHANCE);
+            let (snapshot, name) = match (own, beside) {
+                (Some((_, snapshot, name)), _) => (snapshot, name),
+                (None, Some(snapshot)) => (*snapshot, None),
+                (None, None) => return None,
+            };
+            Some(Begun {
+                shared: index + 1,
+                snapshot,
+                key: name.map(str::to_owned),
+            })
+        })
+    }
+
+    /// A request that ends in `tip` was recorded with `snapshot`.
+    pub(super) fn begin(&mut self, scope: &Scope, tip: Link, snapshot: Option<SnapshotId>) {
+        let step = self.steps.get(&(scope.tenant, tip));
+        let before = step.map(|step| (scope.tenant, step.parent));
+        if let Some(before) = before.filter(|_| scope.resource.is_some()) {
+            self.charge(ENTRY);
+            let begun = self.begun.entry(before).or_insert(snapshot);
+            *begun = snapshot.min(*begun);
+        }
+    }
+
+    /// How `client` stands, of which `depth` messages are recorded.
+    pub(super) fn stands(
+        &self,
+        scope: &Scope,
+        client: &History,
+        aligned: bool,
+        depth: usize,
+    ) -> Stands {
+        let last = depth.checked_sub(1).map(|last| client.turns()[last].link);
+        let followed = last.is_some_and(|last| self.followed.contains(&(scope.tenant, last)));
+        Stands {
+            aligned,
+            depth,
+            followed,
+        }
+    }
+
+    /// Whether conversations may share everything up to `link` by chance.
+    pub(super) fn may_be_chance(&self, scope: &Scope, link: Link) -> bool {
+        let root = Link::root(scope);
+        let mut at = link;
+        for _ in 0..CHANCE {
+            match self.steps.get(&(scope.tenant, at)) {
+                Some(step) if step.parent == root => return true,
+                Some(step) => at = step.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The latest snapshot of the owner that covers nothing.
+    pub(super) fn newest_opener(&self, scope: &Scope, history: &History) -> Option<&SnapshotMeta> {
+        let root: Key = (scope.tenant, history.root());
+        let newest = self.newest_opener.get(&root)?;
+        self.openers.get(&(scope.tenant, *newest))
+    }
+}
