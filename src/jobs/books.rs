@@ -34,6 +34,10 @@ impl Spent {
 /// Owners whose costs wait at most; with one more the others' are forgotten.
 const OWING: usize = 256;
 
+/// Costs that one owner owes at most, each for itself: what comes then is added to the last of its kind. The
+/// sum is what counts; which conversation it was for matters to people, of whom nobody reads so many.
+const DUES: usize = 64;
+
 /// A cost, the last link of the request it was for, and when.
 type Due = (Link, Cost, i64);
 
@@ -52,9 +56,7 @@ impl Owed {
         if held.len() >= OWING && !held.contains_key(scope) {
             held.clear();
         }
-        held.entry(scope.clone())
-            .or_default()
-            .push((tip, cost, at_ms));
+        add(held.entry(scope.clone()).or_default(), (tip, cost, at_ms));
         let own = held
             .iter()
             .filter(|(owner, _)| owner.tenant == scope.tenant);
@@ -63,6 +65,19 @@ impl Owed {
             .fold(0, |sum, (_, cost, _)| {
                 sum.saturating_add(cost.sent).saturating_add(cost.written)
             })
+    }
+}
+
+fn add(dues: &mut Vec<Due>, new: Due) {
+    let (_, cost, at_ms) = &new;
+    let same = |due: &&mut Due| due.1.kind == cost.kind && day(due.2) == day(*at_ms);
+    let full = dues.len() >= DUES;
+    if let Some((_, due, _)) = dues.iter_mut().rev().filter(|_| full).find(same) {
+        due.merge(cost);
+    } else {
+        // Of another day: no budget asks for it any more.
+        dues.drain(..usize::from(full));
+        dues.push(new);
     }
 }
 
@@ -126,8 +141,26 @@ pub(super) async fn pay(
     if job.has_row() {
         book(shop, scope, tip, cost, now).await;
     } else {
-        heed(shop, scope, shop.owed.hold(scope, tip, cost, now), now);
+        let owed = shop.owed.hold(scope, tip, cost, now);
+        heed(
+            shop,
+            scope,
+            owed.saturating_add(booked(shop, scope, now).await),
+            now,
+        );
     }
+}
+
+/// What the tenant of `scope` has in the books for today; asked only where something is made of it.
+async fn booked(shop: &Shop, scope: &Scope, now: i64) -> u64 {
+    if shop.settings.now().daily_tokens.is_none() {
+        return 0;
+    }
+    let spent = shop.store.spent(scope, now).await;
+    spent.unwrap_or_else(|error| {
+        tracing::warn!(error = %error, "what a tenant spent today could not be read");
+        0
+    })
 }
 
 async fn book(shop: &Shop, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
@@ -181,5 +214,41 @@ fn count(cost: &Cost) {
             "direction" => direction
         )
         .increment(tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PartKind;
+
+    fn cost(sent: u64) -> Cost {
+        Cost {
+            kind: PartKind::Chunk,
+            sent,
+            cached: 0,
+            written: 1,
+            guessed: 0,
+        }
+    }
+
+    #[test]
+    fn what_one_owner_owes_is_bounded_and_no_token_of_today_is_lost() {
+        let (owed, scope) = (Owed::default(), Scope::of(b"tenant", None));
+        let tip = Link::root(&scope);
+        let calls = 10 * u64::try_from(DUES).expect("small");
+        let mut owes = 0;
+        for _ in 0..calls {
+            owes = owed.hold(&scope, tip, cost(10), 0);
+        }
+        assert_eq!(owes, 11 * calls);
+        assert_eq!(owed.held()[&scope].len(), DUES);
+        // What is owed since yesterday is no part of it, and goes where there is no room.
+        for more in 1..=calls {
+            assert_eq!(owed.hold(&scope, tip, cost(10), DAY_MS), 11 * more);
+        }
+        assert_eq!(owed.held()[&scope].len(), DUES);
+        let other = Scope::of(b"other", None);
+        assert_eq!(owed.hold(&other, tip, cost(1), DAY_MS), 2);
     }
 }

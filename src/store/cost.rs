@@ -17,6 +17,21 @@ pub struct Cost {
     pub guessed: u64,
 }
 
+impl Cost {
+    /// Together with another one of the same kind.
+    pub fn merge(&mut self, other: &Self) {
+        let sums = [
+            (&mut self.sent, other.sent),
+            (&mut self.cached, other.cached),
+            (&mut self.written, other.written),
+            (&mut self.guessed, other.guessed),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
 /// What model calls of one kind cost a lineage. See [`Cost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {

@@ -119,6 +119,11 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
         tokens,
     };
     assert_eq!(waiting, [told(&other, 1, 0), told(&spender, 2, 100)]);
+    // So it is told to whoever has yet to book what is owed.
+    let spent = async |talk: &Talk, at_ms| store.spent(&talk.scope, at_ms).await.expect("asked");
+    assert_eq!(spent(&spender, NOON).await, 100);
+    assert_eq!(spent(&other, NOON).await, 0);
+    assert_eq!(spent(&spender, TOMORROW).await, 0);
     assert!(claim(TOMORROW).await.is_some());
     assert!(claim(TOMORROW).await.is_some());
 }
