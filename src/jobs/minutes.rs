@@ -1,6 +1,7 @@
-//! What a message said, where the operator has it kept (`memory.keep_messages`): its words with secrets
-//! taken out, as the Observer would be shown them, and of attachments the names alone. So a range can
-//! be observed though its client no longer sends it. Written by the recorder as soon as a message is
+//! What a message said, where the operator has it kept (`memory.keep_messages`): its words as the Observer
+//! would be shown them, secrets taken out of all but the application's own (system) messages, which stand
+//! in the log word for word, and of attachments the names alone. So a range can be observed though its
+//! client no longer sends it. Written by the recorder as soon as a message is
 //! confirmed; never sent to anybody but the Observer.
 
 use std::collections::{HashMap, HashSet};
@@ -107,20 +108,22 @@ pub(super) async fn at_hand(
         .collect()
 }
 
-/// Deletes what was kept long enough, again and again. Where nothing is to be kept any more, that is
-/// everything.
+/// Deletes what was kept long enough, again and again.
 pub(super) async fn expire(shop: Shop, stop: CancellationToken) {
+    let mut in_vain = 0;
     loop {
-        let kept_for = match shop.settings.now().keep {
-            Keep::Always => None,
-            Keep::UntilObserved => Some(Duration::ZERO),
-            Keep::For(time) => Some(time),
-        };
-        if let Some(kept_for) = kept_for {
+        let keep = shop.settings.now().keep;
+        if keep != Keep::UntilObserved {
+            in_vain = 0;
+        }
+        if let Some(kept_for) = kept_for(keep, in_vain) {
             let kept_ms = i64::try_from(kept_for.as_millis()).unwrap_or(i64::MAX);
             let before_ms = shop.clock.now_ms().saturating_sub(kept_ms);
             match shop.store.expire(before_ms).await {
-                Ok(gone) => shop.recall.expired(&gone),
+                Ok(gone) => {
+                    shop.recall.expired(&gone);
+                    in_vain = if gone.is_empty() { in_vain + 1 } else { 0 };
+                }
                 Err(error) => {
                     tracing::warn!(error = %error, "words that were kept long enough stay for now");
                 }
@@ -130,6 +133,17 @@ pub(super) async fn expire(shop: Shop, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
+    }
+}
+
+/// How long what is deleted now was kept; `None` where the store need not be asked. Where nothing is to be
+/// kept everything goes, and nothing is added until the configuration is read anew: when twice nothing was
+/// left, `in_vain`, what was just being recorded by the settings of before is gone as well.
+fn kept_for(keep: Keep, in_vain: u32) -> Option<Duration> {
+    match keep {
+        Keep::Always => None,
+        Keep::UntilObserved => (in_vain < 2).then_some(Duration::ZERO),
+        Keep::For(time) => Some(time),
     }
 }
 
@@ -219,6 +233,16 @@ pub fn kept_words(words: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_store_is_not_asked_for_ever_for_what_is_not_kept() {
+        let hour = Duration::from_hours(1);
+        assert_eq!(kept_for(Keep::UntilObserved, 0), Some(Duration::ZERO));
+        assert_eq!(kept_for(Keep::UntilObserved, 1), Some(Duration::ZERO));
+        assert_eq!(kept_for(Keep::UntilObserved, 2), None);
+        assert_eq!(kept_for(Keep::For(hour), 9), Some(hour));
+        assert_eq!(kept_for(Keep::Always, 0), None);
+    }
 
     #[test]
     fn a_message_is_read_as_it_was_written_but_for_its_secrets() {

@@ -48,14 +48,17 @@ fn is_stored(rig: &Rig, marker: &str) -> bool {
 }
 
 async fn number(rig: &Rig, query: &'static str) -> i64 {
-    use sqlx::ConnectOptions as _;
+    use sqlx::{ConnectOptions as _, Connection as _};
     let file = rig.folder.path().join("diarist.db");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
     let mut database = options.connect().await.unwrap();
-    sqlx::query_scalar(query)
+    let number = sqlx::query_scalar(query)
         .fetch_one(&mut database)
         .await
-        .unwrap()
+        .unwrap();
+    // Whoever reads keeps the journal from being written back when the program stops.
+    database.close().await.unwrap();
+    number
 }
 
 async fn kept(rig: &Rig) -> i64 {
@@ -130,6 +133,45 @@ async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enou
                 "{ending}: {number}"
             );
         }
+    }
+}
+
+/// Where words are kept, a line of the log leads to them; where they are not, it is said why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
+    let all = talk("slide", 61);
+    for keep in ["always", "until_observed"] {
+        let mut rig = keeping(keep).await;
+        for turn in (1..=41).step_by(2) {
+            Client::new(&mut rig).send(&all[..turn]).await;
+        }
+        rig.stop().await;
+        let url = format!(
+            "sqlite://{}",
+            rig.folder.path().join("diarist.db").display()
+        );
+        let lineage = number(&rig, "SELECT id FROM lineages LIMIT 1")
+            .await
+            .to_string();
+        let shown = tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+            .args([
+                "threads",
+                "show",
+                &lineage,
+                "--why",
+                "1",
+                "--database",
+                &url,
+            ])
+            .output()
+            .await
+            .unwrap();
+        let told = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success(), "{told}");
+        let said = (0..41).filter(|number| told.contains(&end_of("slide", *number)));
+        assert_eq!(said.count() > 0, keep == "always", "{told}");
+        let missing = told.contains("Their words are not kept");
+        assert_eq!(missing, keep != "always", "{told}");
     }
 }
 
