@@ -16,7 +16,7 @@ use super::choose::{Choice, Declined, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
-use super::opening::{self, Said};
+use super::opening::{self, Beside, Said};
 use super::overflow::Steps;
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::llm::BorrowedRoute;
@@ -167,12 +167,13 @@ pub(super) fn conclude(memory: &Memory, asked: &Asked, accepted: &Choice) {
 }
 
 /// As what the answer goes on to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form<'a> {
     /// As whatever it is.
     Answer,
-    /// As the rest of a stream whose head has gone: only another stream is of use.
-    Stream,
+    /// As the rest of a stream whose head has gone: only another stream is of use. What keeps the connection
+    /// alive passes meanwhile.
+    Stream(&'a Beside),
 }
 
 /// What is too long, shorter with every step, until it is taken or nothing is left to do: what was
@@ -184,7 +185,7 @@ pub(super) async fn shorten(
     parts: &Parts,
     asked: &Asked,
     refused: Refused,
-    form: Form,
+    form: Form<'_>,
     tell: &mut (dyn FnMut(&Choice) + Send),
 ) -> Option<(Choice, Response<ProxyBody>)> {
     let Refused { choice, excess } = refused;
@@ -193,7 +194,7 @@ pub(super) async fn shorten(
     let mut shortening = Shortening::begin(memory, asked, &way, choice);
     let mut next = shortening.next(excess).await;
     while let Some(again) = next {
-        if form == Form::Stream && again.asks_usage != asks_usage {
+        if matches!(form, Form::Stream(_)) && again.asks_usage != asks_usage {
             // What is taken out of the stream was settled with its head.
             break;
         }
@@ -228,22 +229,22 @@ enum Came {
     Otherwise,
 }
 
-async fn came(answer: Response<ProxyBody>, form: Form) -> (Response<ProxyBody>, Came) {
+async fn came(answer: Response<ProxyBody>, form: Form<'_>) -> (Response<ProxyBody>, Came) {
     if may_refuse(answer.status().as_u16()) {
         let (answer, read) = examine(answer).await;
         let came = match read.kind {
             Some(RefusalKind::TooLong) => Came::TooLong(read.excess),
             Some(kind) => Came::Declined(kind),
-            None if form == Form::Answer => Came::Taken,
+            None if matches!(form, Form::Answer) => Came::Taken,
             None => Came::Otherwise,
         };
         return (answer, came);
     }
     match form {
         Form::Answer => (answer, Came::Taken),
-        Form::Stream if !opening::can_look(&answer) => (answer, Came::Otherwise),
-        Form::Stream => {
-            let (answer, said) = opening::look(answer).await;
+        Form::Stream(_) if !opening::can_look(&answer) => (answer, Came::Otherwise),
+        Form::Stream(beside) => {
+            let (answer, said) = opening::look(answer, beside).await;
             let came = match said {
                 Said::Answer => Came::Taken,
                 Said::TooLong(excess) => Came::TooLong(excess),

@@ -13,7 +13,7 @@ use http::request::Parts;
 use super::choose::{Choice, Settled};
 use super::ladder::{self, Form, Refused};
 use super::memory::{Asked, Memory};
-use super::opening::{self, Hears, Said};
+use super::opening::{self, Beside, Hears, Said};
 use super::{Proxy, ProxyBody};
 
 /// What became of a stream after its head, for the audit line.
@@ -63,7 +63,7 @@ impl Late {
 }
 
 impl Hears for Late {
-    async fn heard(self, said: Said) -> Option<ProxyBody> {
+    async fn heard(self, said: Said, beside: Beside) -> Option<ProxyBody> {
         let excess = match said {
             Said::Answer => {
                 self.accepted();
@@ -85,7 +85,7 @@ impl Hears for Late {
             &self.parts,
             asked,
             refused,
-            Form::Stream,
+            Form::Stream(&beside),
             &mut tell,
         );
         if let Some((_, answer)) = shorter.await {

@@ -9,10 +9,13 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::{Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::body::ProxyBody;
 use super::sse::{BlockEnds, EventReader};
@@ -129,11 +132,27 @@ fn may_be_error(begun: &[u8]) -> bool {
         return object.trim_ascii().is_empty();
     };
     let mut parts = key.splitn(2, |byte| *byte == b'"');
-    let (key, whole) = (parts.next().unwrap_or_default(), parts.next().is_some());
+    let (key, rest) = (parts.next().unwrap_or_default(), parts.next());
+    // With this one answers begin as well: what it says of itself tells them apart.
+    if let (b"object", Some(rest)) = (key, rest) {
+        return may_be_called_error(rest);
+    }
+    let whole = rest.is_some();
     ERROR_KEYS.iter().any(|known| {
         let known = known.as_bytes();
         known == key || !whole && known.starts_with(key)
     })
+}
+
+/// Whether what follows the key `object` may become the name of an error.
+fn may_be_called_error(rest: &[u8]) -> bool {
+    let value = rest.trim_ascii_start();
+    let Some(value) = value.strip_prefix(b":") else {
+        return value.is_empty();
+    };
+    let value = value.trim_ascii_start();
+    let error = b"\"error\"";
+    value.starts_with(error) || error.starts_with(value)
 }
 
 /// What the data of an event says. Never takes the words of an answer for those of an error.
@@ -170,10 +189,18 @@ fn says_something(chunk: &serde_json::Map<String, Value>) -> bool {
 
 type Frames = VecDeque<Result<Frame<Bytes>, BoxError>>;
 
+/// What passes to the client while it waits for a stream in the place of a refused one: the comments by which
+/// an upstream keeps a connection alive. As many as fit; who reads the upstream waits for the client.
+pub(super) type Beside = mpsc::Sender<Bytes>;
+
+/// Comments on their way.
+const BESIDE: usize = 8;
+
 /// Whoever wants to know what a stream begins with.
 pub(super) trait Hears: Send + 'static {
-    /// The stream that goes on in the place of the one that began with this, if there is one.
-    fn heard(self, said: Said) -> impl Future<Output = Option<ProxyBody>> + Send;
+    /// The stream that goes on in the place of the one that began with this, if there is one. What is put
+    /// into `beside` passes meanwhile.
+    fn heard(self, said: Said, beside: Beside) -> impl Future<Output = Option<ProxyBody>> + Send;
 }
 
 /// `body`, frame by frame as it comes, but for its first event, which waits until `hears` knows of it.
@@ -184,6 +211,7 @@ pub(super) fn listened<H: Hears>(body: ProxyBody, hears: H) -> ProxyBody {
         ready: Frames::new(),
         held: Frames::new(),
         open: Some((Opening::new(), hears)),
+        deciding: None,
     };
     StreamBody::new(futures_util::stream::unfold(listening, Listening::step)).boxed_unsync()
 }
@@ -195,7 +223,11 @@ struct Listening<H> {
     /// The beginning of what is not complete yet.
     held: Frames,
     open: Option<(Opening, H)>,
+    /// What is done about what it began with, and what passes meanwhile.
+    deciding: Option<Deciding>,
 }
+
+type Deciding = (BoxFuture<'static, Option<ProxyBody>>, mpsc::Receiver<Bytes>);
 
 impl<H: Hears> Listening<H> {
     async fn step(mut self) -> Option<(Result<Frame<Bytes>, BoxError>, Self)> {
@@ -203,18 +235,24 @@ impl<H: Hears> Listening<H> {
             if let Some(frame) = self.ready.pop_front() {
                 return Some((frame, self));
             }
+            if let Some((decided, passing)) = &mut self.deciding {
+                tokio::select! {
+                    biased;
+                    Some(comment) = passing.recv() => {
+                        self.ready.push_back(Ok(Frame::data(comment)));
+                    }
+                    other = decided => {
+                        self.deciding = None;
+                        self.go_on(other);
+                    }
+                }
+                continue;
+            }
             let frame = self.body.as_mut()?.frame().await;
             let Some((opening, _)) = &mut self.open else {
                 return frame.map(|frame| (frame, self));
             };
-            let verdict = match &frame {
-                Some(Ok(frame)) => match frame.data_ref() {
-                    Some(data) => opening.push(data),
-                    None => Verdict::Said(Said::Answer),
-                },
-                // Nobody knows what it would have said.
-                Some(Err(_)) | None => Verdict::Said(Said::Error),
-            };
+            let verdict = heard(opening, frame.as_ref());
             if frame.is_none() {
                 self.body = None;
             }
@@ -222,16 +260,19 @@ impl<H: Hears> Listening<H> {
             match verdict {
                 Verdict::Hold => {}
                 Verdict::Pass => self.ready.append(&mut self.held),
-                Verdict::Said(said) => self.tell(said).await,
+                Verdict::Said(said) => self.tell(said),
             }
         }
     }
 
-    async fn tell(&mut self, said: Said) {
-        let other = match self.open.take() {
-            Some((_, hears)) => hears.heard(said).await,
-            None => None,
-        };
+    fn tell(&mut self, said: Said) {
+        if let Some((_, hears)) = self.open.take() {
+            let (beside, passing) = mpsc::channel(BESIDE);
+            self.deciding = Some((hears.heard(said, beside).boxed(), passing));
+        }
+    }
+
+    fn go_on(&mut self, other: Option<ProxyBody>) {
         match other {
             Some(other) => {
                 self.held.clear();
@@ -242,23 +283,39 @@ impl<H: Hears> Listening<H> {
     }
 }
 
-/// What `answer` begins with, and it as it was.
-pub(super) async fn look(answer: Response<ProxyBody>) -> (Response<ProxyBody>, Said) {
+fn heard(opening: &mut Opening, frame: Option<&Result<Frame<Bytes>, BoxError>>) -> Verdict {
+    match frame {
+        Some(Ok(frame)) => match frame.data_ref() {
+            Some(data) => opening.push(data),
+            None => Verdict::Said(Said::Answer),
+        },
+        // Nobody knows what it would have said.
+        Some(Err(_)) | None => Verdict::Said(Said::Error),
+    }
+}
+
+/// What `answer` begins with, and it as it was, but for its comments before that: they have passed `beside`.
+pub(super) async fn look(
+    answer: Response<ProxyBody>,
+    beside: &Beside,
+) -> (Response<ProxyBody>, Said) {
     let (parts, mut body) = answer.into_parts();
     let mut opening = Opening::new();
     let mut read = Frames::new();
     let said = loop {
         let frame = body.frame().await;
-        let verdict = match &frame {
-            Some(Ok(frame)) => match frame.data_ref() {
-                Some(data) => opening.push(data),
-                None => Verdict::Said(Said::Answer),
-            },
-            Some(Err(_)) | None => Verdict::Said(Said::Error),
-        };
+        let verdict = heard(&mut opening, frame.as_ref());
         read.extend(frame);
-        if let Verdict::Said(said) = verdict {
-            break said;
+        match verdict {
+            Verdict::Hold => {}
+            Verdict::Pass => {
+                let comments = read.drain(..).flatten();
+                for data in comments.filter_map(|frame| frame.into_data().ok()) {
+                    // Nobody listens any more where the client has gone.
+                    let _ = beside.send(data).await;
+                }
+            }
+            Verdict::Said(said) => break said,
         }
     };
     let rest = http_body_util::BodyStream::new(body);

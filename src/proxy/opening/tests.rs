@@ -45,7 +45,7 @@ struct Ear(
 );
 
 impl Hears for Ear {
-    async fn heard(self, said: Said) -> Option<ProxyBody> {
+    async fn heard(self, said: Said, _: Beside) -> Option<ProxyBody> {
         self.0.send(said).expect("somebody listens");
         let other = self.1?;
         Some(super::super::body::full(Bytes::from_static(
@@ -104,6 +104,8 @@ async fn what_begins_as_an_answer_does_is_not_held() {
         "data:{ \"ch",
         "data: [D",
         "data: {\"errors\"",
+        "data: {\"object\": \"chat",
+        "data: {\"object\":null",
     ] {
         let (send, mut heard, mut body) = live(None);
         send.send(begun).unwrap();
@@ -117,6 +119,9 @@ async fn what_begins_as_an_answer_does_is_not_held() {
         "data: {\"",
         "data: {\"e",
         "data: {\"error\": {",
+        "data: {\"object\"",
+        "data: {\"object\" : \"er",
+        "data: {\"object\":\"error\",\"message\"",
     ] {
         assert!(may_be_error(begun.as_bytes()), "{begun}");
     }
@@ -183,9 +188,39 @@ async fn an_answer_that_is_only_looked_at_is_whole_afterwards() {
             .map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece))))
             .collect();
         let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
-        let (answer, said) = look(Response::new(body)).await;
+        let (beside, _passing) = mpsc::channel(BESIDE);
+        let (answer, said) = look(Response::new(body), &beside).await;
         assert_eq!(said == Said::Answer, first == WORDS);
         let whole = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(whole, text);
     }
+}
+
+/// Looks at a second stream as the ladder does.
+struct Again(ProxyBody);
+
+impl Hears for Again {
+    async fn heard(self, _: Said, beside: Beside) -> Option<ProxyBody> {
+        let (answer, _) = look(Response::new(self.0), &beside).await;
+        Some(answer.into_body())
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_a_second_stream_alive_passes_before_it_says_anything() {
+    let (send, mut pieces) = mpsc::unbounded_channel::<&'static str>();
+    let frames = stream::poll_fn(move |cx| pieces.poll_recv(cx))
+        .map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from_static(piece.as_bytes()))));
+    let again = Again(StreamBody::new(frames).boxed_unsync());
+    let refused = format!("data: {REFUSAL}\n\n");
+    let mut body = listened(super::super::body::full(refused.into()), again);
+    for _ in 0..3 {
+        assert!(futures_util::poll!(body.frame()).is_pending());
+        send.send(": still here\n\n").unwrap();
+        assert_eq!(next(&mut body).await, ": still here\n\n");
+    }
+    send.send("data: {\"id\"").unwrap();
+    assert_eq!(next(&mut body).await, "data: {\"id\"");
+    drop(send);
+    assert!(body.frame().await.is_none());
 }
