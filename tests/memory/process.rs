@@ -165,7 +165,7 @@ impl Program {
         assert!(status.unwrap().success());
     }
 
-    async fn send_as(&self, credential: &str, body: &Value) -> Answer {
+    pub async fn send_as(&self, credential: &str, body: &Value) -> Answer {
         let url = format!("http://{}/v1/chat/completions", self.running().data);
         let request = self.client.post(url).header("authorization", credential);
         let response = request.json(body).send().await.unwrap();

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::tools::{ACTIVE, Talk, eventually};
 
 const SECRET: &str = "a secret that only the tests know";
 
@@ -155,4 +155,61 @@ async fn a_token_that_is_renewed_keeps_its_memory() {
     assert_eq!(tenant(0), tenant(ACTIVE));
     let others: std::collections::HashSet<_> = (0..5).map(|at| tenant(ACTIVE + at)).collect();
     assert_eq!(others.len(), 5);
+}
+
+/// A rotated key is taken over by SIGHUP: what the old one signed is believed no more, and the memory stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_read_anew_without_a_restart() {
+    use crate::process::{CONFIG, Program};
+    const NEWER: &str = "another secret, the newer of the two";
+    let program = Program::start().await;
+    let configure = |secret: &str| {
+        let section = format!("[identity.token]\nsecret = \"{secret}\"\n");
+        program.configure(&format!("{CONFIG}{section}"));
+    };
+    let anew = async |times: usize| {
+        program.hang_up();
+        let said = "the configuration was read anew";
+        eventually("the reload", || {
+            program.log().matches(said).count() >= times
+        })
+        .await;
+    };
+    let recorded = std::sync::atomic::AtomicUsize::new(0);
+    let send = async |secret: &str, turn: usize| {
+        let bearer = format!("Bearer {}", token(secret, "ada", 3_600, 1));
+        let body = Talk::new("ada").body(turn);
+        let answer = program.send_as(&bearer, &body).await;
+        assert_eq!(answer.status, 200);
+        let before = recorded.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        program.settled(before + 1).await;
+        answer.memory().to_owned()
+    };
+    configure(SECRET);
+    anew(1).await;
+    for turn in 1..=ACTIVE {
+        send(SECRET, turn).await;
+    }
+    assert_eq!(send(SECRET, ACTIVE + 1).await, "active");
+    configure(NEWER);
+    assert_eq!(
+        send(SECRET, ACTIVE + 2).await,
+        "active",
+        "not before the signal"
+    );
+    anew(2).await;
+    assert_eq!(
+        send(NEWER, ACTIVE + 3).await,
+        "active",
+        "the subject is the same"
+    );
+    let old = send(SECRET, ACTIVE + 3).await;
+    assert_eq!(old, "watching", "a credential as any other");
+    // What cannot be read changes nothing.
+    program.configure(&format!(
+        "{CONFIG}[identity.token]\nkeys_file = \"/nowhere\"\n"
+    ));
+    program.hang_up();
+    eventually("the refusal", || program.log().contains("/nowhere")).await;
+    assert_eq!(send(NEWER, ACTIVE + 4).await, "active");
 }

@@ -103,6 +103,92 @@ fn issuer_and_audience_have_to_be_there_where_they_are_asked_for() {
     assert_eq!(named(&strict, &token(SECRET, &said)), Err(Flaw::Issuer));
 }
 
+#[test]
+fn what_is_for_somebody_else_is_not_believed() {
+    let strict = Verifier {
+        audience: Some("diarist".to_owned()),
+        ..verifier()
+    };
+    for (audience, expected) in [
+        (json!("diarist"), Ok("ada")),
+        (json!("other"), Err(Flaw::Audience)),
+        (json!(["other"]), Err(Flaw::Audience)),
+        (json!([]), Err(Flaw::Audience)),
+        (json!(7), Err(Flaw::Audience)),
+    ] {
+        let mut said = claims("ada", 300);
+        said["aud"] = audience.clone();
+        let named = named(&strict, &token(SECRET, &said));
+        assert_eq!(
+            named.as_deref().map_err(|flaw| *flaw),
+            expected,
+            "{audience}"
+        );
+    }
+}
+
+#[test]
+fn clocks_may_differ_by_so_much_and_no_more() {
+    let with = |name: &str, seconds: i64| {
+        let mut said = claims("ada", 300);
+        said[name] = json!(said["iat"].as_i64().expect("a time") + seconds);
+        named(&verifier(), &token(SECRET, &said)).err()
+    };
+    // The leeway is half a minute.
+    for (name, seconds, flaw) in [
+        ("exp", -10, None),
+        ("exp", -45, Some(Flaw::Time)),
+        ("nbf", 10, None),
+        ("nbf", 45, Some(Flaw::Time)),
+        ("nbf", -300, None),
+    ] {
+        assert_eq!(with(name, seconds), flaw, "{name} {seconds}");
+    }
+}
+
+#[test]
+fn an_algorithm_that_is_not_allowed_is_not_believed_though_the_key_is_right() {
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+    let header = jsonwebtoken::Header::new(Algorithm::HS512);
+    let other = jsonwebtoken::encode(&header, &claims("ada", 300), &key).expect("a token");
+    assert_eq!(named(&verifier(), &other), Err(Flaw::Algorithm));
+    let mut both = by_secret(SECRET);
+    both.algorithms.push(Algorithm::HS512);
+    assert_eq!(named(&of(vec![both]), &other).as_deref(), Ok("ada"));
+}
+
+#[test]
+fn what_is_longer_than_a_head_may_be_is_not_read() {
+    let mut said = claims("ada", 300);
+    said["roles"] = json!("r".repeat(LONGEST));
+    let long = token(SECRET, &said);
+    assert_eq!(named(&verifier(), &long), Err(Flaw::Malformed));
+}
+
+#[test]
+fn the_flaw_is_that_of_the_key_which_signed_it() {
+    let older = "an older secret of enough bytes";
+    let expired = token(SECRET, &claims("ada", -300));
+    for keys in [[SECRET, older], [older, SECRET]] {
+        let both = of(keys.map(by_secret).into());
+        assert_eq!(named(&both, &expired), Err(Flaw::Time));
+    }
+}
+
+#[test]
+fn a_name_has_something_in_it_and_is_no_measurement() {
+    for name in [json!("  "), json!(1.5), json!(null), json!(["ada"])] {
+        let mut said = claims("ada", 300);
+        said["id"] = name.clone();
+        let by_id = Verifier {
+            claim: "id".to_owned(),
+            ..verifier()
+        };
+        let named = named(&by_id, &token(SECRET, &said));
+        assert_eq!(named, Err(Flaw::Subject), "{name}");
+    }
+}
+
 /// The classic: a public key, which everybody knows, taken for a shared secret.
 #[test]
 fn a_public_key_signs_nothing() {
