@@ -6,8 +6,7 @@
 //! more, in another order, also to a process that knows nothing.
 //!
 //! A failure names its seed: `DIARIST_SEED=1234 cargo test --test simulation` plays that one alone.
-//! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`, with both those from
-//! `DIARIST_SEED` on.
+//! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`.
 
 #![expect(
     clippy::unwrap_used,
@@ -74,13 +73,15 @@ mod setup;
 mod shown;
 #[path = "properties/talk.rs"]
 mod talk;
+#[path = "simulation/users.rs"]
+mod users;
 #[path = "simulation/watched.rs"]
 mod watched;
 #[path = "simulation/ways.rs"]
 mod ways;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use counts::Counts;
 use laws::Law;
@@ -90,9 +91,6 @@ use run::run;
 
 /// Runs in a plain test: two to four minutes of a debug build on two busy cores.
 const SEEDS: u64 = 200;
-
-/// Beside them, seeds beyond that once broke a rule, each for a reason of its own.
-const BROKEN_ONCE: [u64; 5] = [271, 288, 315, 504, 927];
 
 #[expect(
     clippy::disallowed_methods,
@@ -104,24 +102,21 @@ fn asked(name: &str) -> Option<u64> {
 
 #[test]
 fn every_invariant_holds_after_every_step() {
-    let seeds: Vec<u64> = match (asked("DIARIST_SEED"), asked("DIARIST_SEEDS")) {
-        (None, None) => (0..SEEDS).chain(BROKEN_ONCE).collect(),
-        (seed, count) => {
-            let (first, count) = (seed.unwrap_or(0), count.unwrap_or(1));
-            (first..first + count).collect()
-        }
+    let (first, count) = match asked("DIARIST_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, asked("DIARIST_SEEDS").unwrap_or(SEEDS)),
     };
-    let next = AtomicUsize::new(0);
+    let next = AtomicU64::new(first);
     let (failed, done) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
-                    let at = next.fetch_add(1, Ordering::SeqCst);
-                    let Some(seed) = seeds.get(at).copied() else {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= first + count {
                         return;
-                    };
+                    }
                     let report = run(seed, None);
                     if let Some(breach) = report.breaches.first() {
                         let how = format!("seed {seed}: {:?}: {}", breach.rule, breach.how);
@@ -257,4 +252,43 @@ fn planted_bugs_are_noticed() {
         missed.is_empty(),
         "not noticed within {WITHIN} seeds: {missed:?}"
     );
+}
+
+/// Seeds of the users who are told of their other conversations.
+const USERS: u64 = 14;
+
+#[test]
+fn what_users_are_told_of_their_conversations_holds_after_every_request() {
+    let mut all = users::Done::default();
+    for seed in 0..USERS {
+        let (breaches, done) = users::run(seed, None);
+        assert!(breaches.is_empty(), "seed {seed}: {:?}", breaches[0]);
+        all.told += done.told;
+        all.bound += done.bound;
+        all.dropped += done.dropped;
+        all.forks += done.forks;
+    }
+    println!("{all:?}");
+    let seen = [all.told, all.bound, all.dropped, all.forks];
+    assert!(seen.iter().all(|count| *count > 3), "{all:?}");
+}
+
+/// ARCHITECTURE.md lists these as well.
+#[test]
+fn what_is_told_to_the_wrong_conversation_is_noticed() {
+    use users::{Planted, Telling};
+    for (bug, rule) in [
+        (Planted::TextOfAnotherUser, Telling::Owner),
+        (Planted::OpenerComesBack, Telling::Steady),
+        (Planted::BoundToNobody, Telling::Bound),
+    ] {
+        let noticed = (0..USERS).find(|seed| {
+            let (breaches, _) = users::run(*seed, Some(bug));
+            breaches.iter().any(|(broken, _)| *broken == rule)
+        });
+        println!("{bug:?}: noticed with seed {noticed:?}");
+        assert!(noticed.is_some(), "{bug:?}");
+        let row = format!("(`{bug:?}`) | {rule:?} |");
+        assert!(include_str!("../ARCHITECTURE.md").contains(&row), "{row}");
+    }
 }

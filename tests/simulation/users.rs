@@ -1,0 +1,415 @@
+//! Users whose conversations are told of each other: two of them, who talk about the same in conversations
+//! of the same names, over the real store, recorder, worker and choice. Beside the laws that hold for every
+//! request this population has its own, about the section that tells of other conversations. Some requests
+//! do not fit their model, some processes know nothing yet, some conversations fork under another name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use diarist::jobs::{ByHand, Clock, InForce, Jobs, Settings};
+use diarist::llm::{
+    BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply,
+};
+use diarist::proxy::identify::Owners;
+use diarist::proxy::identify::users::{Proof, Users};
+use diarist::proxy::manners::Manners;
+use diarist::proxy::{Memory, Rehearsal, Treatment};
+use diarist::store::Store;
+use diarist::store::recall::Recall;
+use diarist::wire::Placement;
+use diarist::{app, config};
+use serde_json::{Value, json};
+use sqlx::Connection as _;
+
+use super::dice::Dice;
+use super::exchange::Quarters;
+use super::process::open;
+
+const USERS: [&str; 2] = ["u1", "u2"];
+const NAMES: [&str; 3] = ["ada", "bob", "cyd"];
+
+/// A mistake, as a store would make it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// What one user's conversations begin with is told to the other's.
+    TextOfAnotherUser,
+    /// That a request went out raw is not asked for by those that continue it.
+    OpenerComesBack,
+    /// What was made for one conversation may be sent to whoever has its beginning.
+    BoundToNobody,
+}
+
+/// What is told, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// Nothing of another user.
+    Owner,
+    /// Nothing of the conversation itself, where it has no forks.
+    Itself,
+    /// Between two activations what stands there stays, or goes because it did not fit, and never comes.
+    Steady,
+    /// What is told one conversation of others is not told its forks under another name.
+    Bound,
+}
+
+/// A conversation as its client knows it.
+#[derive(Clone, Debug)]
+struct Talk {
+    user: &'static str,
+    name: String,
+    /// Whose words they are, message by message.
+    said: Vec<String>,
+    /// What its last request told: of itself, and of others.
+    last: Option<(String, String)>,
+}
+
+impl Talk {
+    fn mark(&self, turn: usize) -> String {
+        format!("mark_{}_{}_{turn}", self.user, self.name.replace('-', "x"))
+    }
+
+    /// One more turn; the body that asks it.
+    fn body(&mut self) -> Bytes {
+        let turn = self.said.len() / 2 + 1;
+        let filler = format!("what came in part {turn} was weighed and kept. ").repeat(20);
+        let mark = self.mark(turn);
+        self.said.push(format!("{mark} is what I want. {filler}"));
+        let mut messages = vec![json!({"role": "system", "content": "Be kind."})];
+        for (at, text) in self.said.iter().enumerate() {
+            let role = ["user", "assistant"][at % 2];
+            messages.push(json!({"role": role, "content": text}));
+        }
+        json!({"model": "m", "messages": messages})
+            .to_string()
+            .into()
+    }
+
+    fn answered(&mut self) {
+        let turn = self.said.len().div_ceil(2);
+        self.said.push(format!("Answer {turn} to {}.", self.name));
+    }
+}
+
+/// Marks of what is said in `text`: user and name.
+fn marks(text: &str) -> BTreeSet<(String, String)> {
+    let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    words
+        .filter_map(|word| word.strip_prefix("mark_"))
+        .filter_map(|mark| {
+            let mut parts = mark.split('_');
+            Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
+        })
+        .collect()
+}
+
+/// What a body tells of the conversation itself, and of others.
+fn told(body: &[u8]) -> (String, String) {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    let text = body["messages"][1]["content"].as_str().unwrap();
+    if !text.starts_with("<diarist-log") {
+        return Default::default();
+    }
+    let observed = |text: &str| {
+        let found = text.split_once("<observations>");
+        let rest = found.map_or("", |(_, rest)| rest);
+        let end = rest.find("<current-task>").unwrap_or(rest.len());
+        rest[..end].to_owned()
+    };
+    match text.split_once("<diarist-others>") {
+        None => (observed(text), String::new()),
+        Some((own, rest)) => {
+            let (section, _) = rest.split_once("</diarist-others>").unwrap();
+            (observed(own), section.to_owned())
+        }
+    }
+}
+
+/// Repeats the marks it is shown.
+#[derive(Debug)]
+struct Quoting;
+
+#[async_trait]
+impl Model for Quoting {
+    async fn call(
+        &self,
+        _: &Endpoint,
+        settings: &CallSettings,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        let words = prompt
+            .user
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        let shown: BTreeSet<&str> = words.filter(|word| word.starts_with("mark_")).collect();
+        let lines: Vec<String> = shown
+            .iter()
+            .map(|mark| format!("* 🔴 (10:00) User wants {mark}."))
+            .collect();
+        Ok(Reply {
+            text: format!(
+                "<observations>\nDate: Nov 20, 2026\n{}\n</observations>\n<current-task>\nGo on.\n</current-task>",
+                lines.join("\n")
+            ),
+            usage: diarist::wire::usage::Usage::default(),
+            finish: Finish::Stop,
+            model: settings.model.clone(),
+        })
+    }
+}
+
+fn settings() -> Settings {
+    let written = [
+        ("HOME", "/nonexistent"),
+        ("DIARIST__UPSTREAM__BASE_URL", "http://upstream.test/v1"),
+        ("DIARIST__MEMORY__SCOPE", "resource"),
+        ("DIARIST__MEMORY__OTHER_CONVERSATIONS", "900"),
+        ("DIARIST__IDENTITY__RESOURCE__HEADER", "x-user"),
+        ("DIARIST__IDENTITY__RESOURCE__SET_BY", "application"),
+        (
+            "DIARIST__MEMORY__OBSERVATION__BASE_URL",
+            "http://model.test/v1",
+        ),
+        ("DIARIST__MEMORY__OBSERVATION__API_KEY", "key"),
+        ("DIARIST__MEMORY__OBSERVATION__MODEL", "observer"),
+        ("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        (
+            "DIARIST__MEMORY__REFLECTION__BASE_URL",
+            "http://model.test/v1",
+        ),
+        ("DIARIST__MEMORY__REFLECTION__API_KEY", "key"),
+        ("DIARIST__MEMORY__REFLECTION__MODEL", "reflector"),
+        ("DIARIST__MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+    ];
+    let env: BTreeMap<String, String> = written
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let config = config::load(&config::Flags::default(), &env, None).unwrap();
+    app::memory_settings(&config)
+}
+
+/// One process.
+struct Served {
+    memory: Memory,
+    hand: ByHand,
+}
+
+impl Served {
+    async fn start(file: &Path, clock: &Clock) -> Self {
+        let store: Arc<dyn Store> = Arc::new(open(file).await);
+        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let hand = Jobs::by_hand(
+            store,
+            Arc::clone(&recall),
+            Arc::new(Quarters),
+            Arc::new(Quoting),
+            InForce::new(settings()),
+            clock.clone(),
+        );
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let mut memory = Memory::new(recall, hand.jobs(), manners);
+        memory.treats = InForce::new(Treatment {
+            owners: Owners {
+                users: Some(Users {
+                    header: http::HeaderName::from_static("x-user"),
+                    proof: Proof::Word,
+                }),
+                ..Owners::default()
+            },
+            ..Treatment::default()
+        });
+        Self { memory, hand }
+    }
+
+    /// What `body` goes out as, made shorter until it fits; `None` where nothing makes it fit. And whether
+    /// it had to be.
+    async fn send(
+        &mut self,
+        talk: &Talk,
+        body: &Bytes,
+        fits: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Option<(Vec<u8>, bool)> {
+        let parts = http::Request::post("/v1/chat/completions")
+            .header("authorization", "Bearer application")
+            .header("x-user", talk.user)
+            .header("x-diarist-thread", &talk.name)
+            .body(())
+            .unwrap()
+            .into_parts()
+            .0;
+        let first = Rehearsal::begin(&self.memory, &parts, body).await.unwrap();
+        let way = || None::<BorrowedRoute>;
+        let (mut last, mut shortened) = (first.clone(), false);
+        if !fits(&first.body()) {
+            let mut steps = first.shorten(&self.memory, &way);
+            loop {
+                shortened = true;
+                let Some(next) = steps.next(None).await else {
+                    steps.give_up();
+                    return None;
+                };
+                last = next;
+                if fits(&last.body()) {
+                    break;
+                }
+            }
+        }
+        let sent = last.body().to_vec();
+        let now = jiff::Timestamp::UNIX_EPOCH.as_millisecond();
+        self.hand.record(last.exchange(None, now)).await;
+        Some((sent, shortened))
+    }
+
+    async fn work(&mut self) {
+        while let Some(job) = self.hand.claim().await {
+            let written = self.hand.ask(&job).await;
+            let told = self.hand.settle(&job, written).await;
+            self.hand.hear(told).await;
+        }
+    }
+}
+
+async fn plant(file: &Path, bug: Planted) {
+    let statement = match bug {
+        Planted::TextOfAnotherUser => {
+            "UPDATE snapshots AS mine SET segments = (
+                 SELECT s.segments FROM snapshots AS s
+                 WHERE s.to_count = 0 AND s.resource <> mine.resource ORDER BY s.id DESC LIMIT 1)
+             WHERE mine.to_count = 0 AND EXISTS (
+                 SELECT 1 FROM snapshots AS s WHERE s.to_count = 0 AND s.resource <> mine.resource)"
+        }
+        Planted::OpenerComesBack => "DELETE FROM requests WHERE snapshot IS NULL",
+        Planted::BoundToNobody => {
+            "UPDATE snapshots SET others = json_remove(others, '$.bound')
+             WHERE to_count > 0 AND others IS NOT NULL"
+        }
+    };
+    let url = format!("sqlite://{}", file.display());
+    let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    sqlx::query(statement).execute(&mut database).await.unwrap();
+    database.close().await.unwrap();
+}
+
+/// What a run did, so that nobody takes an idle one for a good one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    pub told: usize,
+    pub bound: usize,
+    pub dropped: usize,
+    pub forks: usize,
+}
+
+async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done) {
+    let mut dice = Dice::new(seed);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("diarist.db");
+    let clock = Clock::by_hand(1_795_132_800_000);
+    let mut served = Served::start(&file, &clock).await;
+    let new = |user: &'static str, name: &str| Talk {
+        user,
+        name: name.to_owned(),
+        said: Vec::new(),
+        last: None,
+    };
+    let mut talks: Vec<Talk> = USERS
+        .iter()
+        .flat_map(|user| NAMES.map(|name| new(user, name)))
+        .collect();
+    let (mut breaches, mut done) = (Vec::new(), Done::default());
+    let mut forked = BTreeSet::new();
+    for step in 0..70 {
+        clock.pass(std::time::Duration::from_mins(1));
+        if bug.is_some() || dice.chance(25) {
+            drop(served);
+            if let Some(bug) = bug {
+                plant(&file, bug).await;
+            }
+            served = Served::start(&file, &clock).await;
+        }
+        let at = dice.below(talks.len());
+        let fork = talks[at].said.len() > 6 && dice.chance(10);
+        if fork {
+            let trunk = talks[at].clone();
+            let to = 2 * dice.between(2, trunk.said.len() / 2);
+            talks.push(Talk {
+                name: format!("fork-{step}"),
+                said: trunk.said[..to].to_vec(),
+                last: None,
+                ..trunk.clone()
+            });
+            done.forks += 1;
+            forked.insert((trunk.user, trunk.name));
+        }
+        let at = if fork { talks.len() - 1 } else { at };
+        let mut talk = talks[at].clone();
+        let body = talk.body();
+        let narrow = dice.chance(15);
+        let mut limit = usize::MAX;
+        let mut fits = |sent: &[u8]| {
+            if narrow && limit == usize::MAX {
+                // Too long by what it tells of others.
+                let (_, section) = told(sent);
+                limit = sent.len() - section.len() / 2;
+            }
+            sent.len() <= limit
+        };
+        let Some((sent, shortened)) = served.send(&talk, &body, &mut fits).await else {
+            continue;
+        };
+        talk.answered();
+        if dice.chance(80) {
+            served.work().await;
+        }
+        let (own, section) = told(&sent);
+        let named = |name: &str| name.replace('-', "x");
+        let mut breach = |rule, how: &str| {
+            let text = String::from_utf8_lossy(&sent).into_owned();
+            breaches.push((
+                rule,
+                format!("step {step}, {}/{}: {how}: {text}", talk.user, talk.name),
+            ));
+        };
+        if marks(&String::from_utf8_lossy(&sent))
+            .iter()
+            .any(|(user, _)| user != talk.user)
+        {
+            breach(Telling::Owner, "another user's words");
+        }
+        // A fork says as well what its trunk said before it left.
+        let alone = !forked.contains(&(talk.user, talk.name.clone()));
+        let own_name = |(_, name): &(String, String)| *name == named(&talk.name);
+        if alone && marks(&section).iter().any(own_name) {
+            breach(Telling::Itself, "it is told of itself");
+        }
+        match &talk.last {
+            Some((before, told)) if *before == own && *told != section => {
+                let left = section.is_empty() && shortened;
+                if !left {
+                    breach(Telling::Steady, "what is told of others changed");
+                }
+                done.dropped += 1;
+            }
+            // A fork has the trunk's beginning and goes under its own name.
+            None if fork && !own.is_empty() && !section.is_empty() => {
+                breach(Telling::Bound, "a fork is told what the trunk is");
+            }
+            _ => {}
+        }
+        done.told += usize::from(!section.is_empty());
+        done.bound += usize::from(!section.is_empty() && !own.is_empty());
+        talk.last = Some((own, section));
+        talks[at] = talk;
+    }
+    (breaches, done)
+}
+
+/// Plays the run of `seed`.
+pub fn run(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(play(seed, bug))
+}
