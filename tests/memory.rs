@@ -15,6 +15,8 @@ mod tools;
 mod bad_input;
 #[path = "memory/borrowed.rs"]
 mod borrowed;
+#[path = "memory/branches.rs"]
+mod branches;
 #[path = "memory/budget.rs"]
 mod budget;
 #[path = "memory/calls.rs"]

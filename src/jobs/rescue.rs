@@ -173,7 +173,8 @@ pub(super) async fn rescue(
     });
     let meta = SnapshotMeta { id, ..meta };
     // A client in a hurry goes on before it is stored, from here.
-    Ok(Some(shop.recall.insert(scope, Snapshot { meta, segments })))
+    let held = Snapshot { meta, segments };
+    Ok(Some(shop.recall.rescued(scope, tip, held)))
 }
 
 /// The chunk of one range; `None` where no model wrote it.

@@ -37,9 +37,16 @@ const OPENING: &str = "<diarist-log version=\"";
 /// the cut for the start of the conversation.
 pub const REMINDER: &str = "<system-reminder>\nThe conversation goes on below, in the middle of what was under way; the notes above hold what came before. This reminder comes from the application, not from the user: do not reply to it and do not mention it or the notes. Carry on naturally from the messages that follow; the latest of them leads.\n</system-reminder>";
 
-/// The version of the words that note what was left out ([`trimmed`]): that of the newest preamble, so
-/// that one number fixes both.
-pub const TRIM_WORDING: u32 = PREAMBLE_VERSION;
+/// The version of the words that note what was left out ([`trimmed`]). One number fixes them and the
+/// preamble before them.
+pub const TRIM_WORDING: u32 = 3;
+
+/// From this version on the note counts the messages of the conversation, whether or not its client
+/// still sends them: the number stays as it is while a window slides on (INV-PREFIX).
+pub const COUNTS_DROPPED: u32 = 3;
+
+/// The version of the preamble that each version of the note begins with, where nothing is observed.
+const TRIM_PREAMBLES: [u32; 3] = [1, 2, 2];
 
 /// The message, in the role of the assistant, that stands between two of the user where everything
 /// said between them is in the notes. Strict providers want one there.
@@ -133,7 +140,7 @@ pub fn trimmed<T: AsRef<str>>(
     let mut block = match segments {
         Some(segments) => segments.to_vec(),
         // The preamble of the same age.
-        None => vec![preamble(wording)],
+        None => vec![preamble(trim_preamble(wording))],
     };
     while block.last().is_some_and(|last| is_hint(last)) {
         block.pop();
@@ -152,6 +159,12 @@ pub fn trimmed<T: AsRef<str>>(
     );
     block.push(chunk_of(&note, system_messages) + "\n");
     block
+}
+
+fn trim_preamble(wording: u32) -> u32 {
+    let age = wording.checked_sub(1).map(|index| index as usize);
+    let known = age.and_then(|age| TRIM_PREAMBLES.get(age));
+    known.copied().unwrap_or(PREAMBLE_VERSION)
 }
 
 fn is_hint(segment: &str) -> bool {

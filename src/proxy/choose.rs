@@ -4,6 +4,7 @@
 //! this process knows, the client's own bytes.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -81,11 +82,29 @@ impl Block {
         }
     }
 
+    /// The places of the chain that are neither sent nor observed.
+    fn gap(&self, trim: &Trim) -> Range<usize> {
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        observed..trim.to_count
+    }
+
     /// How many messages of the client are neither sent nor observed.
     fn left_out(&self, asked: &Asked) -> Option<usize> {
-        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
-        let gone = observed..self.trim?.to_count;
+        let gone = self.gap(self.trim.as_ref()?);
         Some(gone.filter(|place| asked.sent(*place).is_some()).count())
+    }
+
+    /// How many the note speaks of: what stands nowhere in the request, be it as a pin or word for word
+    /// in the note itself.
+    fn noted(&self, asked: &Asked, trim: &Trim) -> usize {
+        let told = |place: &usize| {
+            let role = asked.history.turns()[*place].message.role;
+            match asked.sent(*place) {
+                Some(_) => trim.pin != Some(*place) && role != Role::System,
+                None => trim.wording >= render::COUNTS_DROPPED,
+            }
+        };
+        self.gap(trim).filter(told).count()
     }
 
     /// The text, in order.
@@ -94,8 +113,8 @@ impl Block {
         let Some(trim) = self.trim else {
             return observed.unwrap_or_default().into();
         };
-        let from = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
-        let spoken: Vec<(usize, Spoken)> = (from..trim.to_count)
+        let spoken: Vec<(usize, Spoken)> = self
+            .gap(&trim)
             .filter(|index| asked.history.turns()[*index].message.role == Role::System)
             .filter_map(|index| Some((index + 1, asked.parsed.spoken(asked.sent(index)?)?)))
             .collect();
@@ -109,10 +128,7 @@ impl Block {
                 spoken,
             })
             .collect();
-        let pinned = usize::from(trim.pin.is_some_and(|pin| pin >= from));
-        // What the client does not send itself is not left out here.
-        let gone = self.left_out(asked).unwrap_or_default();
-        let left_out = gone.saturating_sub(pinned + entries.len());
+        let left_out = self.noted(asked, &trim);
         let system = system_messages(&entries);
         render::trimmed(observed, trim.wording, left_out, &system).into()
     }

@@ -256,6 +256,9 @@ impl Recall {
             if let Some(ends) = known.ends.get(&key) {
                 candidates.extend(ends.iter().cloned());
             }
+            if let Some(rescued) = known.rescued.get(&key) {
+                candidates.extend(rescued.iter().cloned());
+            }
             trims.extend(known.pins.by_model(&key).filter_map(|(used, model)| {
                 let (trim, model) = (used.trimmed?, model.to_owned());
                 Some(Carried { trim, model })
@@ -286,17 +289,6 @@ impl Recall {
             lookup.carry(carried);
         }
         lookup
-    }
-
-    /// Fills in what of other conversations it may be sent with, as it `stands`.
-    fn open(&self, lookup: &mut Lookup, scope: &Scope, client: &History, stands: Stands) {
-        let known = self.known();
-        let begun = lookup.begun.as_ref().and_then(|begun| begun.snapshot);
-        lookup.opened = begun.and_then(|id| known.openers.get(&(scope.tenant, id)).cloned());
-        if stands.may_begin() {
-            lookup.opener = known.newest_opener(scope, client).cloned();
-        }
-        lookup.stands = stands;
     }
 
     /// A request was recorded: its `new` messages with their marks, and what else later ones find it
@@ -474,11 +466,19 @@ impl Recall {
         let size = snapshot.segments.iter().map(String::len).sum::<usize>();
         known.charge(size + ENTRY);
         known.learn(scope, &snapshot.meta);
-        let snapshot = Arc::new(snapshot);
-        known
-            .texts
-            .insert((scope.tenant, snapshot.meta.id), Arc::clone(&snapshot));
-        snapshot
+        known.keep_text(scope, snapshot)
+    }
+
+    /// Something was observed for the request that ends in `tip` and is not stored yet. It serves that
+    /// request and what goes on from it: any other branch would be told anew in other words what it
+    /// was told before (INV-PREFIX).
+    pub fn rescued(&self, scope: &Scope, tip: Link, snapshot: Snapshot) -> Arc<Snapshot> {
+        let mut known = self.known();
+        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
+        known.charge(size + 2 * ENTRY);
+        let rescued = known.rescued.entry((scope.tenant, tip)).or_default();
+        rescued.push(snapshot.meta.clone());
+        known.keep_text(scope, snapshot)
     }
 
     /// The recorder wrote `tip` for the first time, for `model` and as it was sent, and knows every

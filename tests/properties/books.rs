@@ -1,7 +1,7 @@
 //! The invariants that look at more than one request, and the books they are checked against: what
 //! each owner sent, what went upstream for it, what the Observer was shown of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use diarist::memory::{Policy, render};
@@ -42,6 +42,13 @@ struct Past {
     observations: usize,
 }
 
+impl Past {
+    /// The whole of its chain.
+    fn tip(&self) -> &Run {
+        self.prefixes.last().unwrap()
+    }
+}
+
 /// Everything about one owner.
 #[derive(Debug, Default)]
 struct Book {
@@ -53,6 +60,8 @@ struct Book {
     sent: Prompts,
     /// Every chain an accepted request carried.
     carried: Chains,
+    /// The last messages of requests that went out while memory had to do without its store.
+    doubtful: HashSet<Run>,
     shown: usize,
     /// Something did not fit its model: what was applied for it may be used by others.
     shortened: bool,
@@ -125,8 +134,10 @@ impl Laws {
         self.note(open);
         if exchange.accepted.is_some() && exchange.doubtful {
             let book = self.books.entry(request.owner.label()).or_default();
-            book.carried.carry(request, &request.prefixes(), self.views);
+            let prefixes = request.prefixes();
+            book.carried.carry(request, &prefixes, self.views);
             book.carried.carry_elsewhere(request, &seen);
+            book.doubtful.extend(seen.prefixes().last());
         } else if exchange.accepted.is_some() {
             self.accepted(request, exchange, with, seen);
         }
@@ -193,6 +204,8 @@ impl Laws {
             let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
             if changed
                 && past.prefixes.len() > before.prefixes.len()
+                // A repetition decides nothing: it goes out as it did, whatever that was (INV-SAME).
+                && !book.doubtful.contains(past.tip())
                 && !exchange.too_long
                 && !exchange.stepped_down
                 // What was made for one request goes with its process where that dies before it is stored.
@@ -214,12 +227,10 @@ impl Laws {
             book.received_with
                 .entry(*used)
                 .or_default()
-                .add(raw, number);
+                .add_sent(raw, prompt, number);
         }
         book.sent.add(prompt, number);
-        book.by_tip
-            .entry(*past.prefixes.last().unwrap())
-            .or_insert(number);
+        book.by_tip.entry(*past.tip()).or_insert(number);
         book.by_body.entry(request.body.clone()).or_insert(number);
         book.shortened |= exchange.too_long;
         book.carried.carry(request, &request.prefixes(), self.views);
@@ -540,7 +551,7 @@ fn inv_prefix(
         return Ok(());
     }
     let new = size(prompt) - book.sent.kept(prompt).bytes;
-    let changed = size(raw) - book.received_with[&used].kept(raw).bytes;
+    let changed = size(raw) - book.received_with[&used].kept_of_sent(raw).bytes;
     let slack = 4 * allowed(read, book, used, raw) as usize;
     if new <= changed + slack {
         return Ok(());

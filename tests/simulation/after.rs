@@ -127,17 +127,10 @@ impl World {
 
     /// A snapshot that a conversation has left is not come back to.
     pub fn changes_once(&mut self, request: &Request, exchange: &Exchange) {
-        if exchange.doubtful {
-            return;
-        }
         let Some((_, now)) = exchange.sent.last() else {
             return;
         };
         let now = now.map(|(id, _)| id);
-        if now.is_some_and(|id| id.0 >= UNSTORED) {
-            // What was made for one request is lost where the process dies before it is recorded.
-            return;
-        }
         let owner = request.owner.label();
         let prefixes = request.prefixes();
         let tip = (owner.clone(), *prefixes.last().unwrap());
@@ -150,8 +143,11 @@ impl World {
             .rev()
             .find_map(|run| self.used.get(&(owner.clone(), *run)));
         let mut path = before.cloned().unwrap_or_default();
-        // What a refusal made of a request is no choice, and nothing follows from it.
-        let forced = exchange.stepped_down || exchange.too_long;
+        // What a refusal made of a request is no choice, and nothing follows from it. Neither does anything
+        // from what memory sent without its store, nor from what was made for one request: that is lost
+        // where the process dies before it is recorded. Their repetitions are repetitions all the same.
+        let held = now.is_some_and(|id| id.0 >= UNSTORED);
+        let forced = exchange.stepped_down || exchange.too_long || exchange.doubtful || held;
         if !forced && path.last() != Some(&now) {
             if path.contains(&now) {
                 let how = format!("{now:?} came back after {:?}", path.last());

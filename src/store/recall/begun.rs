@@ -3,7 +3,7 @@
 //! it is decides `proxy`, with [`Lookup::own_beginning`].
 
 use super::known::{Key, Known};
-use super::{ENTRY, Lookup};
+use super::{ENTRY, Lookup, Recall};
 use crate::history::{History, Link, Scope};
 use crate::memory::others::CHANCE;
 use crate::memory::{SnapshotId, SnapshotMeta};
@@ -40,6 +40,25 @@ impl Lookup {
                 }
         };
         self.begun.as_ref().filter(own)
+    }
+}
+
+impl Recall {
+    /// Fills in what of other conversations it may be sent with, as it `stands`.
+    pub(super) fn open(
+        &self,
+        lookup: &mut Lookup,
+        scope: &Scope,
+        client: &History,
+        stands: Stands,
+    ) {
+        let known = self.known();
+        let begun = lookup.begun.as_ref().and_then(|begun| begun.snapshot);
+        lookup.opened = begun.and_then(|id| known.openers.get(&(scope.tenant, id)).cloned());
+        if stands.may_begin() {
+            lookup.opener = known.newest_opener(scope, client).cloned();
+        }
+        lookup.stands = stands;
     }
 }
 

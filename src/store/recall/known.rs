@@ -18,6 +18,8 @@ pub(super) type Key = ([u8; 32], Link);
 pub(super) struct Known {
     pub(super) seen: HashSet<Key>,
     pub(super) ends: HashMap<Key, Vec<SnapshotMeta>>,
+    /// Snapshots that are not stored yet, by the last link of the request that each was made for.
+    pub(super) rescued: HashMap<Key, Vec<SnapshotMeta>>,
     pub(super) pins: Pins,
     /// Ends of the ranges at which observing stands still.
     pub(super) paused: HashSet<Key>,
@@ -212,6 +214,14 @@ impl Known {
             ends.push(meta.clone());
             self.bytes += ENTRY;
         }
+    }
+
+    /// The text of a snapshot, from now on at hand.
+    pub(super) fn keep_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
+        let snapshot = Arc::new(snapshot);
+        let key = (scope.tenant, snapshot.meta.id);
+        self.texts.insert(key, Arc::clone(&snapshot));
+        snapshot
     }
 
     /// Books `bytes`; over the budget everything goes (see the head of the file).
