@@ -303,7 +303,7 @@ pub(super) fn write(
         parts: plan.parts,
         tokens: plan.tokens,
         cause: plan.cause,
-        segments: render::segments(&entries, hints),
+        segments: render::worth(&entries, hints, plan.saves),
         placement: settings.placed().to_owned(),
         others: None,
         made_with: made_with(&entries, occasion),

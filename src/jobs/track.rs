@@ -15,7 +15,7 @@ const NODES: usize = 400_000;
 
 /// Requests recorded while a job is under way and nobody says how it stands; then the store is asked.
 /// A worker of another process has nobody here to tell.
-const UNHEARD: usize = 2;
+const UNHEARD: usize = 1;
 
 /// One chain up to the tip of its last recorded request.
 #[derive(Debug)]
@@ -307,5 +307,35 @@ impl Tracks {
                 track
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Scope;
+
+    /// Where the worker of another process does the job, nobody here is told. INV-BOUND leaves three
+    /// requests: one that offers the range, one that waits for it, one that finds it done.
+    #[test]
+    fn work_that_nobody_tells_of_is_asked_for_after_one_request() {
+        let scope = Scope::of(b"key", None);
+        let root = Link::root(&scope);
+        let span = Span {
+            from: root,
+            from_count: 0,
+            to: root,
+            to_count: 2,
+        };
+        let mut track = Track::of(&scope, Known::default());
+        track.waits();
+        assert!(!track.forlorn(), "nothing is under way");
+        let fresh = Settled::Waiting(WorkState::Fresh);
+        track.settle(PartKind::Chunk, &span, &fresh);
+        assert!(!track.forlorn(), "it was just offered");
+        track.waits();
+        assert!(track.forlorn());
+        track.settle(PartKind::Chunk, &span, &fresh);
+        assert!(!track.forlorn(), "somebody told of it");
     }
 }

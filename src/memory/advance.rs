@@ -106,6 +106,9 @@ pub struct Plan {
     pub parts: Vec<PartId>,
     /// Tokens of their text.
     pub tokens: u32,
+    /// Tokens by which it makes the next request smaller. The hints are not counted in it: they are only
+    /// read when it is written, and go where they would cost as much.
+    pub saves: u32,
     /// Why.
     pub cause: Cause,
 }
@@ -461,6 +464,7 @@ fn plan_to(
         pin,
         parts: log.iter().map(|part| part.id).collect(),
         tokens: log_tokens,
+        saves: before - after,
         cause,
     })
 }

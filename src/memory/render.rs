@@ -84,6 +84,19 @@ pub fn segments(parts: &[Entry<'_>], hints: Option<Hints<'_>>) -> Vec<String> {
     segments
 }
 
+/// The same for a block that makes its request smaller by `saves` tokens, its hints not counted: where
+/// they would cost as much, they go (INV-WORTH).
+pub fn worth(parts: &[Entry<'_>], hints: Option<Hints<'_>>, saves: u32) -> Vec<String> {
+    let mut block = segments(parts, hints);
+    if let Some(last) = block.last()
+        && is_hint(last)
+        && estimate(last) >= saves
+    {
+        block.pop();
+    }
+    block
+}
+
 /// As version 1 had it: absolute dates, each named once.
 fn plain(parts: &[Entry<'_>], segments: &mut Vec<String>) {
     let mut day = None;

@@ -179,7 +179,7 @@ pub fn segments(
     bug: Option<Bug>,
     parts: &[Part],
     today: Rendering,
-    hints: Option<render::Hints<'_>>,
+    (hints, saves): (Option<render::Hints<'_>>, u32),
 ) -> Vec<String> {
     let mut texts: Vec<render::Entry<'_>> = parts
         .iter()
@@ -200,7 +200,7 @@ pub fn segments(
         }
         _ => {}
     }
-    let mut segments = render::segments(&texts, hints);
+    let mut segments = render::worth(&texts, hints, saves);
     if bug == Some(Bug::HintsInTheMiddle) && segments.len() > texts.len() + 1 {
         let hints = segments.pop().unwrap();
         segments.insert(1, hints);

@@ -203,7 +203,7 @@ impl Proxy {
             current_task: last.body.current_task.as_deref(),
             suggested_response: last.body.suggested_response.as_deref(),
         });
-        let segments = planted::segments(self.bug, &parts, rendering, hints);
+        let segments = planted::segments(self.bug, &parts, rendering, (hints, plan.saves));
         let new = NewSnapshot {
             meta: SnapshotMeta {
                 id: SnapshotId(-1),

@@ -45,6 +45,8 @@ pub(super) fn overdue(view: &View<'_>, policy: &Policy) -> Option<Step> {
         pin: current.pin,
         parts: sent.iter().map(|part| part.id).collect(),
         tokens,
+        // What is sent already costs nothing more.
+        saves: u32::MAX,
         cause: Cause::Reflection,
     };
     Some(within(view, policy, plan))

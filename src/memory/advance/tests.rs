@@ -316,6 +316,7 @@ fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
             pin: None,
             parts,
             tokens,
+            saves: 1,
             cause: Cause::Threshold,
         };
         chain.snapshot(&plan);

@@ -202,6 +202,22 @@ proptest! {
 }
 
 #[test]
+fn hints_that_cost_what_is_saved_are_left_out() {
+    let hints = Hints {
+        current_task: Some("Plan the trip to Oslo, with two nights in Bergen"),
+        suggested_response: None,
+    };
+    let observed = [second("* one")];
+    let whole = segments(&observed, Some(hints));
+    let cost = estimate(&whole[whole.len() - 1]);
+    assert_eq!(worth(&observed, Some(hints), cost + 1), whole);
+    let bare = segments(&observed, None);
+    assert_eq!(worth(&observed, Some(hints), cost), bare);
+    // What is no hint stays, however little is saved.
+    assert_eq!(worth(&observed, None, 1), bare);
+}
+
+#[test]
 fn what_is_left_out_is_noted_last_and_its_instructions_stay() {
     let hints = Hints {
         current_task: Some("a task"),

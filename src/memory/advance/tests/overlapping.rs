@@ -54,6 +54,7 @@ fn what_is_sent_is_continued_though_another_cut_reaches_further() {
         pin: None,
         parts: vec![PartId(1)],
         tokens: 500,
+        saves: 7_000,
         cause: Cause::Threshold,
     };
     chain.snapshot(&sent);
