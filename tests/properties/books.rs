@@ -9,13 +9,20 @@ use diarist::provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
 
 use super::carried::{Carried, Chains};
 use super::exchange::{Exchange, Shown, Used};
-use super::kept::{Prompts, size};
+use super::kept::Prompts;
 use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
 use super::measure::Seen;
 use super::reading::Reading;
 use super::scribe::{END, Mark, Script};
 use super::seen::Seen as Chain;
-use super::talk::{Digest, PICTURE_TOKENS, Request, Run};
+use super::talk::{Digest, Request, Run};
+
+#[path = "prefix.rs"]
+mod prefix;
+use prefix::{allowed, inv_prefix, inv_prefix_of_observations};
+
+/// Requests in a row that may be too large (INV-BOUND).
+const PATIENCE: usize = 3;
 
 /// An accepted request.
 #[derive(Debug)]
@@ -30,6 +37,8 @@ struct Past {
     used: Used,
     marks: Vec<Mark>,
     cut: usize,
+    /// How many messages its notes cover.
+    covered: usize,
     /// What stands raw in front of the block.
     front: Vec<Digest>,
     /// Only one process knew what it was sent with.
@@ -78,8 +87,6 @@ pub struct Laws {
     without: PromptCache,
     /// How often everybody fell idle.
     idle: usize,
-    /// Requests in a row that may be too large.
-    pub patience: usize,
     /// Whether memory looks for the conversation that a request belongs to.
     pub views: bool,
     pub broken: Vec<Broken>,
@@ -96,7 +103,6 @@ impl Laws {
             with: PromptCache::new(rough_count()),
             without: PromptCache::new(rough_count()),
             idle: 0,
-            patience: 3,
             views: false,
             broken: Vec::new(),
             seen: Seen::default(),
@@ -182,6 +188,7 @@ impl Laws {
             used: *used,
             marks: read.marks.clone(),
             cut: read.reach(),
+            covered: read.covered,
             held: exchange.held,
             idle: self.idle,
             front: read
@@ -193,7 +200,7 @@ impl Laws {
             observations: observations_end(prompt),
             prefixes,
         };
-        let mut checks = vec![inv_bound(over, self.patience)];
+        let mut checks = vec![inv_bound(over)];
         let raw = judge(&request.body, &Rules::default())
             .ok()
             .map(|raw| raw.prompt);
@@ -208,8 +215,9 @@ impl Laws {
                 && !book.doubtful.contains(past.tip())
                 && !exchange.too_long
                 && !exchange.stepped_down
-                // What was made for one request goes with its process where that dies before it is stored.
-                && (!before.held || exchange.adopted == before.used.map(|(id, _)| id))
+                // What was made for one request goes with its process where that dies before it is
+                // recorded: nobody knows any more what is to be gone on from.
+                && (!before.held || !exchange.lost.contains(before.tip()))
                 // Where a model takes the block nowhere, nobody decided that it is to be sent everything.
                 && !exchange.unplaced
             {
@@ -459,8 +467,8 @@ fn inv_same(book: &Book, request: &Request, sent: &[u8], when: &str) -> Check {
 }
 
 /// INV-BOUND: a long history is not long for longer than a few requests.
-fn inv_bound(over: usize, patience: usize) -> Check {
-    if over > patience {
+fn inv_bound(over: usize) -> Check {
+    if over > PATIENCE {
         return breaks(
             Law::Bound,
             format!("{over} requests in a row were too large"),
@@ -480,8 +488,8 @@ fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Ch
     };
     let dropped = (before.covered..now.covered).map(weight).sum::<usize>();
     let (small, large) = (now.tokens(), before.tokens() + dropped);
-    // The plan does not count the hints, which are no longer than this here; the rest is rounding.
-    let slack = 40;
+    // What code counts part by part and message by message is rounded here once for the whole block.
+    let slack = now.marks.len() + 2;
     if small <= large + slack {
         return Ok(());
     }
@@ -490,74 +498,4 @@ fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Ch
         now.covered, before.covered
     );
     breaks(Law::Worth, how)
-}
-
-/// INV-PREFIX, at an activation: everything up to the end of the old observations is as it was, and
-/// nothing but a reflection takes observations back.
-fn inv_prefix_of_observations(before: &Past, now: &Past, prompt: &[String], book: &Book) -> Check {
-    if before.used.map(|(_, placement)| placement) != now.used.map(|(_, placement)| placement) {
-        // The first block, or a placement that was given up.
-        return Ok(());
-    }
-    if now.cut < before.cut {
-        return breaks(Law::Prefix, "a longer request covers less");
-    }
-    if now.marks.starts_with(&before.marks) {
-        let kept = book.sent.kept(prompt).bytes;
-        // Behind a changed head, or another front, nothing could be kept.
-        let same = before.head == now.head && before.front == now.front;
-        if kept < before.observations && same {
-            return breaks(
-                Law::Prefix,
-                format!(
-                    "keeps {kept} bytes, the observations end at {}: {:?} after {:?}",
-                    before.observations, now.used, before.used
-                ),
-            );
-        }
-    } else if !now
-        .marks
-        .iter()
-        .any(|m| m.reflection && !before.marks.contains(m))
-    {
-        return breaks(Law::Prefix, "observations changed without a reflection");
-    }
-    Ok(())
-}
-
-/// Behind another head everything is new, and what stands in for the oldest messages is smaller by
-/// the policy's account only: that is in tokens, and a picture counts there as what it costs, while
-/// a prompt shows the few bytes of its digest. In tokens.
-fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String]) -> u32 {
-    if book.received_with[&used].kept(raw).segments >= read.request.leading {
-        return 0;
-    }
-    let told = read.told();
-    let covered = told.iter().map(|turn| &read.request.turns[*turn]);
-    let images = covered.filter(|turn| turn.has_image()).count();
-    cache::STEP_TOKENS + u32::try_from(PICTURE_TOKENS * images).unwrap()
-}
-
-/// INV-PREFIX, between activations: of what was sent before no more is lost than the client itself
-/// changed.
-fn inv_prefix(
-    book: &Book,
-    read: &Reading<'_>,
-    used: Used,
-    raw: &[String],
-    prompt: &[String],
-) -> Check {
-    if !book.steady(read, used, raw) {
-        return Ok(());
-    }
-    let new = size(prompt) - book.sent.kept(prompt).bytes;
-    let changed = size(raw) - book.received_with[&used].kept_of_sent(raw).bytes;
-    let slack = 4 * allowed(read, book, used, raw) as usize;
-    if new <= changed + slack {
-        return Ok(());
-    }
-    breaks(
-        Law::Prefix,
-        format!("{new} bytes of the prompt are new, the client changed {changed}"),
-    )
 }

@@ -31,6 +31,8 @@ pub struct Chains {
     said: HashMap<Digest, usize>,
     /// The same for the results of calls, by their ids: a placeholder is the same result.
     results: HashMap<String, usize>,
+    /// The first request that said two things, one after the other.
+    pairs: HashMap<(String, String), usize>,
     requests: usize,
 }
 
@@ -44,15 +46,19 @@ impl Chains {
     }
 
     /// `elsewhere`: what an earlier request said on another chain is said again here. Where memory looks
-    /// for the conversation that a request belongs to, it counts so.
+    /// for the conversation that a request belongs to, it counts so: up to the last two neighbours that
+    /// were neighbours before, since a run that proves has two messages at least, and never the newest.
+    /// Which of the earlier requests memory compares is not judged: that depends on which were recorded,
+    /// and the latest anchor that is known wins.
     pub fn carry(&mut self, request: &Request, prefixes: &[Run], elsewhere: bool) {
         let length = request.turns.len();
         self.requests += 1;
         let mut said: HashMap<Digest, usize> = HashMap::new();
-        for (turn, run) in request.turns.iter().zip(&prefixes[1..]) {
+        let proven = if elsewhere { self.proven(request) } else { 0 };
+        for (place, (turn, run)) in request.turns.iter().zip(&prefixes[1..]).enumerate() {
             let times = said.entry(turn.digest).or_default();
             *times += 1;
-            let again = elsewhere && self.said_before(turn);
+            let again = place < proven && self.said_before(turn);
             self.said.entry(turn.digest).or_insert(self.requests);
             if let Said::Result { id, .. } = &*turn.said {
                 self.results.entry(id.clone()).or_insert(self.requests);
@@ -66,6 +72,19 @@ impl Chains {
             carried.shortest = carried.shortest.min(length);
             carried.longest = carried.longest.max(length);
         }
+    }
+
+    /// How many messages of `request` may count as said again; its neighbours are noted.
+    fn proven(&mut self, request: &Request) -> usize {
+        let mut proven = 0;
+        for (place, pair) in request.turns.windows(2).enumerate() {
+            let pair = (name(&pair[0]), name(&pair[1]));
+            let first = *self.pairs.entry(pair).or_insert(self.requests);
+            if first < self.requests {
+                proven = place + 2;
+            }
+        }
+        proven.min(request.turns.len() - 1)
     }
 
     /// Whether an earlier request said it, or brought the same result.
@@ -85,6 +104,7 @@ impl Chains {
             return;
         }
         let length = seen.path.len();
+        let proven = self.proven(request);
         let mut run = Run::default();
         let mut said: HashMap<Digest, usize> = HashMap::new();
         for (digest, sent) in seen.path.iter().zip(&seen.sent) {
@@ -94,7 +114,7 @@ impl Chains {
             let Some(sent) = sent else { continue };
             let turn = &request.turns[*sent];
             let known = self.said.get(digest).is_some_and(|at| *at < self.requests);
-            let again = known || self.said_before(turn);
+            let again = *sent < proven && (known || self.said_before(turn));
             let carried = self.by_tip.entry(run).or_insert(Carried {
                 shortest: if again { 0 } else { length },
                 longest: length,
@@ -104,5 +124,13 @@ impl Chains {
             carried.shortest = carried.shortest.min(length);
             carried.longest = carried.longest.max(length);
         }
+    }
+}
+
+/// What a message is known by: the result of a call by its id.
+fn name(turn: &Msg) -> String {
+    match &*turn.said {
+        Said::Result { id, .. } => id.clone(),
+        _ => turn.digest.to_string(),
     }
 }

@@ -1,5 +1,7 @@
 //! What one request led to, whoever made it out: the harness of the property tests or the simulation.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use diarist::history::Role;
 use diarist::memory::{Snapshot, SnapshotId, render};
@@ -7,7 +9,7 @@ use diarist::provider::Accepted;
 use diarist::tokens::TokenCounter;
 use diarist::wire::{Insert, Placement};
 
-use super::talk::{Digest, Request};
+use super::talk::{Digest, Request, Run};
 
 /// What a request was sent with.
 pub type Used = Option<(SnapshotId, Placement)>;
@@ -49,8 +51,8 @@ pub struct Exchange {
     pub unplaced: bool,
     /// Whether what it was sent with was not stored before it was answered.
     pub held: bool,
-    /// The number that its snapshot had before it was stored.
-    pub adopted: Option<SnapshotId>,
+    /// The last messages of its owner's accepted requests that were never recorded.
+    pub lost: HashSet<Run>,
     /// Whether memory had to decide without its store, or by a view of it that was out of date: what
     /// it may send is bound by fewer laws then.
     pub doubtful: bool,

@@ -63,8 +63,6 @@ pub struct Ledger {
     pub accepted: HashSet<(String, Bytes)>,
     /// Ends of ranges that were offered with their words.
     offers: HashSet<(Scope, Link)>,
-    /// Snapshots that were sent before they were stored, with the number they had then.
-    pub adoptions: HashMap<SnapshotId, SnapshotId>,
     pub clockwork: Clockwork,
     /// Where memory has no endpoint of its own.
     pub ways: Option<Ways>,
@@ -214,12 +212,6 @@ impl Ledger {
         (adoption, adopted): (&Adoption, &Adopted),
     ) {
         self.counts.adopted += 1;
-        let held = record.used.snapshot.map(|id| (process, id));
-        let known = self.unstored.iter().position(|known| known.0 == held);
-        if let Some(at) = known {
-            let number = SnapshotId(UNSTORED + i64::try_from(at).unwrap());
-            self.adoptions.insert(adopted.snapshot.meta.id, number);
-        }
         let used = Used {
             snapshot: Some(adopted.snapshot.meta.id),
             ..record.used.clone()

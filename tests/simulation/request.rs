@@ -76,7 +76,7 @@ impl World {
         let (_, sent_with) = exchange.sent.last().unwrap();
         let id = sent_with.map(|(id, _)| id);
         exchange.held = id.is_some_and(|id| id.0 >= UNSTORED);
-        exchange.adopted = id.and_then(|id| self.ledger().adoptions.get(&id).copied());
+        exchange.lost = self.lost_of(&request.owner.label());
         // A model that takes the block nowhere is sent everything, whatever is prepared.
         exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
         // It goes out with nothing taken out, this once.

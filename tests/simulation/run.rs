@@ -135,10 +135,6 @@ impl World {
         };
         let mut laws = Laws::new(ground.settings.policy, script, setup.rules());
         laws.views = true;
-        if setup.processes > 1 {
-            // What another process did is asked for after two requests.
-            laws.patience += 2;
-        }
         let mut world = Self {
             runtime,
             ground,
@@ -203,6 +199,12 @@ impl World {
     pub fn lose(&mut self, request: &Request) {
         let tip = request.prefixes().pop().unwrap();
         self.lost.insert((request.owner.label(), tip));
+    }
+
+    /// The last messages of `owner`'s requests that were never recorded.
+    pub fn lost_of(&self, owner: &str) -> HashSet<Run> {
+        let own = self.lost.iter().filter(|(known, _)| known == owner);
+        own.map(|(_, tip)| *tip).collect()
     }
 
     /// Whether memory has to find out first what a request continues.
