@@ -30,6 +30,11 @@ impl Run {
     fn path_end(&self) -> usize {
         self.path + self.len
     }
+
+    /// Whether request and path begin alike with it.
+    fn begins(&self) -> bool {
+        self.client == 0 && self.path == 0
+    }
 }
 
 /// Where a request stands on a path.
@@ -53,6 +58,7 @@ pub fn align(path: &[Item], live: impl Fn(usize) -> bool, client: &[Item]) -> Op
         client: Side::of(client),
     };
     let mut runs = sides.runs();
+    runs.retain(|run| run.begins() || sides.evidence(&[*run], |_| true).counting > 0);
     while let Some(last) = runs.last() {
         if sides
             .evidence(std::slice::from_ref(last), |_| true)
@@ -253,19 +259,33 @@ impl Sides<'_> {
 
     /// Whether `runs` prove that the conversation is the same. What a first request brought along may
     /// be a template, so something has to be among it that the model said since. Where the client put
-    /// something else in the place of the path's whole beginning, as another user of the application
-    /// would, more: three messages that nobody said twice, a long answer among them and what it was
-    /// given to; or a round of tools.
+    /// something else in the place of what it left out, as another user of the application would, or
+    /// another branch, more has to stand behind that: three messages that nobody said twice, a long
+    /// answer among them and what it was given to; or a round of tools.
     fn same_conversation(&self, runs: &[Run], live: impl Fn(usize) -> bool) -> bool {
-        let said = self.evidence(runs, live);
-        let replaced = runs
-            .first()
-            .is_some_and(|first| first.path > 0 && first.client >= first.path);
-        if replaced {
-            said.ids >= 1 || (said.once >= 3 && said.strong >= 1 && said.counting > said.telling)
-        } else {
-            said.telling >= 1
+        match self.parted(runs) {
+            None => self.evidence(runs, live).telling >= 1,
+            Some(at) => {
+                let said = self.evidence(&runs[at..], live);
+                said.ids >= 1
+                    || (said.once >= 3 && said.strong >= 1 && said.counting > said.telling)
+            }
         }
+    }
+
+    /// The last of `runs` before which the client has something else than the path: in the place of its
+    /// beginning as much as that, or what the model said, of which a client drops much and makes up
+    /// nothing.
+    fn parted(&self, runs: &[Run]) -> Option<usize> {
+        let ends = runs.iter().map(|run| (run.client_end(), run.path_end()));
+        let before = std::iter::once((0, 0)).chain(ends);
+        let parts = |((client, path), run): ((usize, usize), &Run)| {
+            let put_in = &self.client.items[client..run.client];
+            let as_much = path == 0 && put_in.len() >= run.path;
+            run.path > path && (as_much || put_in.iter().any(Item::is_telling))
+        };
+        let parted: Vec<bool> = before.zip(runs).map(parts).collect();
+        parted.iter().rposition(|parted| *parted)
     }
 }
 

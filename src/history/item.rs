@@ -81,8 +81,9 @@ pub struct Item {
 /// Text shorter than this, in bytes, may be said in any conversation ("yes, please do that").
 pub(super) const TELLING: u32 = 24;
 
-/// An answer of this many bytes, a dozen words, is not given twice by chance.
-pub(super) const LONG: u32 = 64;
+/// An answer of this many bytes, some thirty words, is not given twice by chance. Shorter ones are: how a
+/// model says goodbye, and declines, has a dozen words, the same for everybody.
+pub(super) const LONG: u32 = 160;
 
 impl Item {
     /// `message` under the owner whose chains begin at `root`.

@@ -199,8 +199,10 @@ pub(super) async fn read(
 /// it is or behind a few lines of their own.
 const LINES: usize = 6;
 
-/// Texts longer than this, in bytes, are no summaries; and shorter ones may be said by chance.
-const SUMMARY: std::ops::Range<usize> = 64..256 * 1024;
+/// Texts longer than this, in bytes, are no summaries; and shorter ones a model may give to anybody, as it
+/// greets, refuses and says goodbye. It is all the evidence there is, so it takes more than a long answer in
+/// a run does.
+const SUMMARY: std::ops::Range<usize> = 256..256 * 1024;
 
 /// What an answer of the model would be known by, if one stands in the place of what it summarises.
 fn answers(parsed: &Parsed, history: &History) -> Vec<(Mark, usize)> {

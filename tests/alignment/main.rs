@@ -7,11 +7,15 @@
 #[expect(dead_code, reason = "shared with another test binary")]
 mod rig;
 
+mod book;
+mod compose;
 mod inflate;
 mod kept;
+mod manners;
 mod oracle;
 mod others;
 mod overflow;
+mod proven;
 mod random;
 mod recorded;
 mod replayed;

@@ -298,7 +298,7 @@ pub fn renumbered(messages: &[Value], how: &str) -> Vec<Value> {
         if let Some(id) = message["tool_call_id"].as_str() {
             message["tool_call_id"] = json!(format!("{how}{}", id.replace("call_", "")));
         }
-        if let Some(call) = message["tool_calls"].get_mut(0) {
+        for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
             let id = call["id"].as_str().unwrap().replace("call_", "");
             call["id"] = json!(format!("{how}{id}"));
         }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
+use diarist::provider::{Improvise, Part, Reply};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
@@ -37,6 +38,12 @@ fn filled(message: &Value, summary: &str) -> Value {
     serde_json::from_str(&text.replace(SUMMARY, &spelled[1..spelled.len() - 1])).unwrap()
 }
 
+/// As long as what a model makes of a conversation.
+fn summary_of(number: usize) -> String {
+    let each = "The user asked for something, and it was done as was asked. ".repeat(5);
+    format!("Summary number {number}. {}", each.trim())
+}
+
 /// Plays `asks`; with `restart`, a process ends in the middle and before the last request.
 async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, String> {
     let mut seen: Vec<Seen> = Vec::new();
@@ -65,8 +72,15 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
             }
             client.rig.quiet().await;
         }
+        if ask.summarises {
+            let told = summary_of(index);
+            let say = move |_: &diarist::provider::Ask<'_>| Reply::say(told.clone());
+            client.rig.provider.script(Part::Actor, say);
+        }
         let got = client.send(&sent).await;
         if ask.summarises {
+            let model = Improvise::default();
+            rig.provider.script(Part::Actor, model);
             summary.clone_from(&got.answer);
         }
         // INV-SAME: whatever was sent meanwhile, and by whatever process.

@@ -39,7 +39,8 @@ fn result(id: &str, text: &str) -> Item {
 
 fn long(number: usize) -> String {
     format!(
-        "The answer with the number {number} is one that nobody else would ever give to anybody, is it not."
+        "The answer with the number {number} is one that nobody else would ever give to anybody, is it not: \
+         it has some thirty words, which is more than a model has for those to whom it only says goodbye."
     )
 }
 
@@ -306,6 +307,36 @@ fn conversation(name: &str, kinds: &[u8]) -> Vec<Item> {
             _ => vec![call("call_0"), result("call_0", "fine")],
         })
         .collect()
+}
+
+/// Two branches of a conversation, and in both the same was asked and answered in the end.
+#[test]
+fn another_branch_is_not_the_same_conversation() {
+    let said = |number| user(&format!("Question {number} of the afternoon, please."));
+    let begin = [said(1), answer(&long(1))];
+    let end = [said(9), answer(&long(9))];
+    let branch = |middle: &[Item]| [&begin[..], middle, &end[..]].concat();
+    let path = branch(&[said(2), answer(&long(2))]);
+    let same = |client: &[Item]| super::align(&path, |_| true, client).unwrap().same;
+    assert!(same(&branch(&[])), "it was dropped");
+    assert!(same(&branch(&[said(3)])), "a notice stands for it");
+    assert!(!same(&branch(&[said(3), answer(&long(3))])));
+}
+
+/// A short word that both say stands for nothing by itself.
+#[test]
+fn a_short_word_is_no_run_of_its_own() {
+    let said = |number| user(&format!("Question {number} of the afternoon, please."));
+    let path = [user("go on"), said(1), answer(&long(1)), said(2)];
+    let client = [
+        said(7),
+        user("go on"),
+        answer(&long(7)),
+        said(1),
+        answer(&long(1)),
+        said(2),
+    ];
+    assert_eq!(align(&path, &client), Some(vec![run(3, 1, 3)]));
 }
 
 proptest! {

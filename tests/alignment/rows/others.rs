@@ -129,7 +129,7 @@ pub const ROWS: &[Row] = &[
                 let mut all = vec![user(&format!("{name}-document"), 0)];
                 // A document that is a chunk by itself.
                 all[0] = reworded(&all[0], |words| vec![words; 40].join(" "));
-                all.push(said("assistant", "I have read the whole document. What would you like to know about it, and in which form?"));
+                all.push(said("assistant", "I have read the whole document, from the first page to the last one, with all of its tables and notes. What would you like to know about it, and in which form shall I tell you?"));
                 all.push(said(
                     "user",
                     "Summarise it in five points for somebody who has no time.",

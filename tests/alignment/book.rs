@@ -1,0 +1,326 @@
+//! What a store would know of the requests that were recorded, and what it may truthfully claim: which
+//! saying each message of a path is, and which of them somebody was shown. No SQL, no process; the
+//! evidence is gathered by the rules that `store` documents, the decisions are made by others.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use diarist::history::{History, Item, Link, Mark, Scope, Stand, anchor};
+use diarist::memory::place::{Agreed, Evidence, OPENING, Sighting, Step, StoredView, agreed};
+use diarist::memory::{Node, record};
+use diarist::wire::chat::{self, Parsed};
+use serde_json::json;
+
+use crate::compose::{Ask, Origin};
+
+/// Messages that are observed together at least.
+const RANGE: usize = 5;
+
+/// A message of a path.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub step: Step,
+    pub node: Node,
+    /// What was said here, in whatever conversation that begins in the same words.
+    pub origins: HashSet<Origin>,
+    pub tenant: usize,
+    /// Somebody was shown what it said, or its words are kept.
+    pub shown: bool,
+}
+
+/// A request as memory reads it.
+#[derive(Clone, Debug)]
+pub struct Read {
+    pub parsed: Parsed,
+    pub client: std::sync::Arc<History>,
+}
+
+impl Read {
+    pub fn of(ask: &Ask) -> Self {
+        let mut messages = vec![json!({"role": "system", "content": ask.system})];
+        messages.extend(ask.messages());
+        let body = json!({"model": "gpt-test", "messages": messages}).to_string();
+        let parsed = chat::parse(&body.into()).unwrap();
+        let scope = Scope::of(format!("key {}", ask.tenant).as_bytes(), None);
+        let client = parsed.history(&scope).into();
+        Self { parsed, client }
+    }
+
+    fn item(&self, at: usize) -> Item {
+        Item::of(&self.client.root(), &self.client.turns()[at].message)
+    }
+
+    pub fn items(&self) -> Vec<Item> {
+        (0..self.client.len()).map(|at| self.item(at)).collect()
+    }
+
+    /// What an answer would be known by that stands in the place of what it summarises.
+    fn answers(&self) -> Vec<(Mark, usize)> {
+        let root = self.client.root();
+        let texts = self.parsed.opening(OPENING);
+        let lines = texts.iter().flat_map(|(place, text)| {
+            let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+            let from = std::iter::once(0).chain(breaks).take(6);
+            from.map(|from| (&text[from..], *place))
+        });
+        let whole = lines.filter(|(text, _)| (256..256 * 1024).contains(&text.len()));
+        whole
+            .map(|(text, place)| (Mark::of_text(&root, text), place))
+            .collect()
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Book {
+    pub nodes: HashMap<Link, Known>,
+    anchors: HashMap<Mark, Link>,
+    views: HashMap<Link, StoredView>,
+    answers: HashMap<Mark, Option<(Link, i64)>>,
+    parents: HashSet<Link>,
+    /// What programs put in, by conversation.
+    pub inserted: HashSet<(usize, String, Mark)>,
+    /// Whether words are kept.
+    keeps: bool,
+    lineages: i64,
+}
+
+impl Book {
+    pub fn new(keeps: bool) -> Self {
+        Self {
+            keeps,
+            ..Self::default()
+        }
+    }
+
+    /// The path up to `link`, from its first message on.
+    pub fn path(&self, link: Link) -> Vec<Step> {
+        let mut path = Vec::new();
+        let mut at = link;
+        while let Some(known) = self.nodes.get(&at) {
+            path.push(known.step);
+            at = known.step.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    pub fn evidence(&self, read: &Read) -> Evidence {
+        let turns = read.client.turns();
+        let mut evidence = Evidence::default();
+        for (at, turn) in turns.iter().enumerate() {
+            if let Some(known) = self.nodes.get(&turn.link) {
+                (evidence.depth, evidence.own) = (at + 1, Some(known.step.lineage));
+            }
+            if let Some(view) = self.views.get(&turn.link) {
+                evidence.view = Some((view.clone(), self.path(view.base)));
+            }
+        }
+        let root = read.client.root();
+        let viewed = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
+        let hit = (1..turns.len()).rev().take(96).find_map(|at| {
+            let mark = anchor(&root, &read.item(at - 1), &read.item(at))?;
+            Some((at, *self.anchors.get(&mark)?))
+        });
+        if let Some((at, link)) = hit
+            && at >= evidence.depth
+            && at >= viewed
+        {
+            evidence.path = self.path(link);
+        }
+        evidence.answered = read.answers().into_iter().find_map(|(mark, place)| {
+            let (tip, _) = (*self.answers.get(&mark)?)?;
+            (!self.parents.contains(&tip)).then(|| (place, self.path(tip)))
+        });
+        evidence
+    }
+
+    /// Writes an accepted request down, and has observed what may be.
+    pub fn record(&mut self, ask: &Ask, read: &Read, seen: Option<&Sighting>, evidence: &Evidence) {
+        let history = seen.map_or(&read.client, |seen| &seen.history);
+        let sent = |place: usize| match seen {
+            None => Some(place),
+            Some(seen) => seen.view.sent(place),
+        };
+        let known = history.turns().iter();
+        let known = known
+            .take_while(|turn| self.nodes.contains_key(&turn.link))
+            .count();
+        let again = match seen {
+            Some(seen) => Some((seen.agreed.clone(), seen.lineage)),
+            None if known == 0 => agreed(&read.client, &evidence.path).map(|(agreed, same)| {
+                (
+                    agreed,
+                    evidence.path.last().filter(|_| same).map(|s| s.lineage),
+                )
+            }),
+            None => None,
+        };
+        let (agreed, continued): (Agreed, Option<i64>) = again.unwrap_or_default();
+        let tokens = vec![10; history.len() - known];
+        let mut new = record::added(history, known, &tokens, 0, None);
+        for node in &mut new {
+            let before = sent(node.count - 1).and_then(|sent| agreed.said_live(sent));
+            node.live = before.unwrap_or(node.live || !agreed.runs.is_empty());
+            let more = agreed
+                .runs
+                .last()
+                .is_some_and(|run| run.client + run.len < read.client.len());
+            node.confirmed = more && before.is_some() && node.count < history.len();
+        }
+        let own = known
+            .checked_sub(1)
+            .map(|at| &self.nodes[&history.turns()[at].link]);
+        let lineage = own
+            .map(|own| own.step.lineage)
+            .or(continued)
+            .unwrap_or_else(|| {
+                self.lineages += 1;
+                self.lineages
+            });
+        for node in new {
+            let place = node.count - 1;
+            let Some(at) = sent(place) else { break };
+            let turn = &history.turns()[place];
+            let parent = place
+                .checked_sub(1)
+                .map_or(history.root(), |before| history.turns()[before].link);
+            let item = read.item(at);
+            let anchor = at
+                .checked_sub(1)
+                .and_then(|before| anchor(&read.client.root(), &read.item(before), &item));
+            if let Some(anchor) = anchor {
+                self.anchors.insert(anchor, turn.link);
+            }
+            self.parents.insert(parent);
+            let step = Step {
+                stand: Stand {
+                    link: turn.link,
+                    role: turn.message.role,
+                },
+                parent,
+                item: Some(item),
+                anchor,
+                taken: false,
+                live: node.live,
+                kept: false,
+                lineage,
+            };
+            self.nodes.insert(
+                turn.link,
+                Known {
+                    step,
+                    node,
+                    origins: HashSet::new(),
+                    tenant: ask.tenant,
+                    shown: false,
+                },
+            );
+        }
+        for (place, turn) in history.turns().iter().enumerate() {
+            let origin = sent(place).and_then(|at| ask.lines[at].origin);
+            if let (Some(known), true) = (self.nodes.get_mut(&turn.link), is_whole(history, place))
+            {
+                known.origins.extend(origin);
+            }
+        }
+        self.note(ask, read);
+        self.trace(ask, read, seen, lineage);
+        self.confirm(history);
+        self.observe(history, &sent);
+    }
+
+    fn note(&mut self, ask: &Ask, read: &Read) {
+        let inserted = ask
+            .lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.origin.is_none());
+        for (at, _) in inserted {
+            let content = read.item(at).content;
+            self.inserted
+                .insert((ask.tenant, ask.talk.clone(), content));
+        }
+    }
+
+    fn trace(&mut self, ask: &Ask, read: &Read, seen: Option<&Sighting>, lineage: i64) {
+        let history = seen.map_or(&read.client, |seen| &seen.history);
+        let (Some(client), Some(tip)) = (read.client.tip(), history.tip()) else {
+            return;
+        };
+        if let Some(seen) = seen {
+            let stored = StoredView {
+                count: read.client.len(),
+                base: tip,
+                view: seen.view.clone(),
+            };
+            self.views.entry(client).or_insert(stored);
+        }
+        let words = ask.reply["content"]
+            .as_str()
+            .filter(|words| words.len() >= 256);
+        if let Some(words) = words {
+            let mark = Mark::of_text(&read.client.root(), words);
+            // What two conversations were answered belongs to neither.
+            let answer = self.answers.entry(mark).or_insert(Some((tip, lineage)));
+            *answer = answer
+                .filter(|(_, known)| *known == lineage)
+                .map(|_| (tip, lineage));
+        }
+    }
+
+    fn confirm(&mut self, history: &History) {
+        for turn in history.turns() {
+            if let Some(known) = self.nodes.get_mut(&turn.link) {
+                known.node.confirmed |= known.node.born < history.len();
+            }
+        }
+    }
+
+    /// Ranges end where no call is open and everything is confirmed; all their words are at hand.
+    fn observe(&mut self, history: &History, sent: &dyn Fn(usize) -> Option<usize>) {
+        let turns = history.turns();
+        let link = |place: usize| turns[place].link;
+        let whole = |place: usize| sent(place).is_some() && is_whole(history, place);
+        if self.keeps {
+            for place in (0..turns.len()).filter(|place| whole(*place)) {
+                let known = self.nodes.get_mut(&link(place)).unwrap();
+                (known.step.kept, known.shown) =
+                    (known.node.confirmed, known.shown || known.node.confirmed);
+            }
+        }
+        let mut from = (0..turns.len())
+            .rev()
+            .find(|place| self.nodes[&link(*place)].step.taken)
+            .map_or(0, |at| at + 1);
+        while let Some(to) =
+            (from + RANGE..turns.len()).find(|to| self.nodes[&link(to - 1)].node.closed)
+        {
+            let ready = |place: usize| {
+                let known = &self.nodes[&link(place)];
+                known.node.confirmed && (whole(place) || known.step.kept)
+            };
+            if !(from..to).all(ready) {
+                return;
+            }
+            for place in from..to {
+                self.nodes.get_mut(&link(place)).unwrap().shown = true;
+            }
+            self.nodes.get_mut(&link(to - 1)).unwrap().step.taken = true;
+            from = to;
+        }
+    }
+}
+
+/// Whether the message at `place` is sent as it first was.
+pub fn is_whole(history: &History, place: usize) -> bool {
+    let turns = history.turns();
+    let before = place
+        .checked_sub(1)
+        .map_or(history.root(), |before| turns[before].link);
+    turns[place].link == before.next(&turns[place].message.fingerprint)
+}
+
+/// How many of each kind, for people.
+pub fn told(counts: &BTreeMap<&'static str, usize>) -> String {
+    let each = counts.iter().map(|(what, count)| format!("{count} {what}"));
+    each.collect::<Vec<_>>().join(", ")
+}

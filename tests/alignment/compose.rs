@@ -1,0 +1,575 @@
+//! Clients that do everything at once, as data: what they send, in which order, and what each message
+//! is. They append, repeat, edit, branch and come back, prune, slide, renumber, respell, compact and
+//! begin anew, over conversations whose short messages repeat and whose openings are alike; others say
+//! the same under another key; processes end in between. A seed decides.
+//!
+//! Played by `random` through the whole proxy and by `proven` against the decisions alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::manners::{Manners, summary_head};
+use crate::script::said;
+use crate::stage::{marks, text, user};
+
+/// Rolls what a seed decides.
+#[derive(Clone, Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(end.max(1)).unwrap()).unwrap()
+    }
+
+    /// Once in so many times.
+    pub fn one_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+}
+
+/// Which saying a message is, whatever became of its words since: the same words behind the same saying
+/// are the same one, the same words elsewhere are another.
+pub type Origin = u64;
+
+/// A message as it is sent.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub value: Value,
+    /// `None` for what a program puts in.
+    pub origin: Option<Origin>,
+}
+
+impl Line {
+    /// What no person and no model said.
+    pub fn inserted(value: Value) -> Self {
+        Self {
+            value,
+            origin: None,
+        }
+    }
+
+    fn behind(before: Option<&Self>, value: Value) -> Self {
+        let before = before.and_then(|line| line.origin).unwrap_or_default();
+        let hash = blake3::hash(format!("{before} {value}").as_bytes());
+        let origin = u64::from_be_bytes(hash.as_bytes()[..8].try_into().unwrap());
+        Self {
+            value,
+            origin: Some(origin),
+        }
+    }
+
+    pub fn role(&self) -> &str {
+        self.value["role"].as_str().unwrap()
+    }
+
+    /// A person's own words, which they may edit.
+    fn is_question(&self) -> bool {
+        self.role() == "user"
+    }
+}
+
+/// One request, and what the model says to it.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Which key it comes with, and which conversation it is of.
+    pub tenant: usize,
+    pub talk: String,
+    pub lines: Vec<Line>,
+    pub system: String,
+    pub fields: Value,
+    pub reply: Value,
+    /// How often it is sent at one moment.
+    pub times: usize,
+    /// What was said on this branch of this conversation, what was edited away with it.
+    pub may: BTreeSet<Origin>,
+    /// The same by the marks of the texts.
+    pub may_tell: BTreeSet<String>,
+}
+
+impl Ask {
+    pub fn messages(&self) -> Vec<Value> {
+        self.lines.iter().map(|line| line.value.clone()).collect()
+    }
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Another process goes on.
+    Restart,
+    Ask(Box<Ask>),
+    /// One that was sent before comes again: its number.
+    Again(usize),
+}
+
+/// A conversation as its user sees it.
+#[derive(Clone, Debug)]
+struct Talk {
+    name: String,
+    said: Vec<Line>,
+    /// What was answered last; the client may go on from it.
+    pending: Value,
+    /// What was edited away: where it stood.
+    replaced: Vec<(usize, Line)>,
+    /// From where on the messages are sent behind a summary.
+    summary: Option<(usize, Vec<Value>, Option<String>)>,
+}
+
+impl Talk {
+    fn push(&mut self, value: Value) {
+        let line = Line::behind(self.said.last(), value);
+        self.said.push(line);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Line> {
+        let replaced = self.replaced.iter().map(|(_, line)| line);
+        self.said.iter().chain(replaced)
+    }
+
+    fn sent(&self) -> Vec<Line> {
+        match &self.summary {
+            None => self.said.clone(),
+            Some((from, head, _)) => {
+                let head = head.iter().map(|head| {
+                    let kept = Some(&self.said[0]).filter(|first| first.value == *head);
+                    kept.cloned()
+                        .unwrap_or_else(|| Line::inserted(head.clone()))
+                });
+                head.chain(self.said[*from..].iter().cloned()).collect()
+            }
+        }
+    }
+
+    fn begins(&self) -> usize {
+        self.summary.as_ref().map_or(0, |(from, ..)| *from)
+    }
+
+    /// Questions behind what was summarised, but for the first and the newest message.
+    fn questions(&self) -> Vec<usize> {
+        let end = self.said.len().saturating_sub(1);
+        let questions = (self.begins() + 1..end).filter(|at| self.said[*at].is_question());
+        questions.collect()
+    }
+
+    /// Goes back to before `at`.
+    fn back_to(&mut self, at: usize) {
+        self.said.truncate(at);
+        self.replaced.retain(|(place, _)| *place < at);
+    }
+
+    fn replace(&mut self, at: usize, value: Value) {
+        let before = at.checked_sub(1).map(|before| &self.said[before]);
+        let line = Line::behind(before, value);
+        let old = std::mem::replace(&mut self.said[at], line);
+        self.replaced.push((at, old));
+    }
+}
+
+/// What a seed makes of two conversations.
+#[derive(Clone, Debug)]
+pub struct Composer {
+    dice: Dice,
+    /// No two texts of a case bear the same number, but for what is said again.
+    number: usize,
+    talks: [Talk; 2],
+    /// A branch of each that was left.
+    left: [Option<Talk>; 2],
+    /// What somebody else said of each under another key.
+    others: [(BTreeSet<Origin>, BTreeSet<String>); 2],
+    manners: Manners,
+    /// Servers that number their calls begin anew with each conversation.
+    numbered: bool,
+    template: bool,
+    asked: usize,
+    /// What was said of each kind.
+    pub kinds: BTreeMap<&'static str, usize>,
+}
+
+impl Composer {
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let empty = |name: &str| Talk {
+            name: name.to_owned(),
+            said: Vec::new(),
+            pending: Value::Null,
+            replaced: Vec::new(),
+            summary: None,
+        };
+        let (numbered, template) = (dice.one_in(4), dice.one_in(2));
+        let mut composer = Self {
+            dice,
+            number: 0,
+            talks: [empty("one"), empty("two")],
+            left: [None, None],
+            others: Default::default(),
+            manners: Manners::default(),
+            numbered,
+            template,
+            asked: 0,
+            kinds: BTreeMap::new(),
+        };
+        for which in 0..2 {
+            composer.begin(which);
+        }
+        composer
+    }
+
+    fn count(&mut self) -> usize {
+        self.number += 1;
+        self.number
+    }
+
+    fn kind(&mut self, kind: &'static str) {
+        *self.kinds.entry(kind).or_default() += 1;
+    }
+
+    /// A conversation from its first message on, now and then one that was long before.
+    fn begin(&mut self, which: usize) {
+        let talk = &mut self.talks[which];
+        (talk.said, talk.replaced, talk.summary) = (Vec::new(), Vec::new(), None);
+        if self.template {
+            for message in crate::stage::talk("template", 6) {
+                talk.push(message);
+            }
+        }
+        (self.left[which], self.others[which]) = (None, Default::default());
+        let turns = match self.dice.below(6) {
+            0 => 30,
+            1 => 0,
+            _ => self.dice.below(10),
+        };
+        self.ask(which);
+        for _ in 0..turns {
+            self.reply(which);
+            self.goes_on(which);
+        }
+        self.reply(which);
+    }
+
+    /// The user says something.
+    fn ask(&mut self, which: usize) {
+        let number = self.count();
+        let kind = self.dice.below(12);
+        let talk = &mut self.talks[which];
+        talk.push(match kind {
+            0 | 1 => said("user", "go on"),
+            2 => said("user", "yes"),
+            // The same long question as ever in this conversation.
+            3 => user(&again(&talk.name), 1),
+            4 => json!({"role": "user", "content": [
+                {"type": "text", "text": text(&talk.name, number)},
+                {"type": "image_url", "image_url": {"url": format!("https://pictures.example/{number}.png")}}]}),
+            _ => user(&talk.name, number),
+        });
+    }
+
+    /// The model says something; it is not said before the client brings it back.
+    fn reply(&mut self, which: usize) {
+        let number = self.count();
+        let kind = self.dice.below(14);
+        let width = 1 + self.dice.below(3);
+        let drawn = self.dice.next();
+        let talk = &mut self.talks[which];
+        let again = again(&talk.name);
+        let asked_again = talk.said.last().map(|line| &line.value) == Some(&user(&again, 1));
+        talk.pending = match kind {
+            _ if asked_again => said("assistant", text(&again, 2)),
+            0 => said("assistant", "Ok."),
+            1 => said("assistant", format!("No, {number}.")),
+            2 => said("assistant", GOODBYE),
+            3 => said("assistant", "Got it. Shall I go on with the next of them?"),
+            4..=7 => {
+                let calls = (0..width).map(|at| {
+                    let id = if self.numbered {
+                        let before = talk.said.iter().filter(|line| line.role() == "tool");
+                        format!("call_{}", before.count() + at)
+                    } else {
+                        format!("call_{drawn:016x}{at}")
+                    };
+                    let path = format!("{{\"path\":\"{number}/{at}\"}}");
+                    json!({"id": id, "type": "function",
+                           "function": {"name": "read", "arguments": path}})
+                });
+                let calls: Vec<Value> = calls.collect();
+                json!({"role": "assistant", "content": null, "tool_calls": calls})
+            }
+            _ => said("assistant", text(&talk.name, number)),
+        };
+    }
+
+    /// The client brings the answer back: with the results it asked for, or with the next question.
+    fn goes_on(&mut self, which: usize) {
+        let pending = self.talks[which].pending.clone();
+        self.talks[which].push(pending.clone());
+        match pending["tool_calls"].as_array() {
+            None => self.ask(which),
+            Some(calls) => {
+                for call in calls {
+                    let number = self.count();
+                    let talk = &mut self.talks[which];
+                    let result = text(&talk.name, number);
+                    talk.push(
+                        json!({"role": "tool", "tool_call_id": call["id"], "content": result}),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Until the user may speak.
+    fn finish(&mut self, which: usize, ops: &mut Vec<Op>) {
+        if !self.talks[which].pending["tool_calls"].is_array() {
+            return;
+        }
+        self.goes_on(which);
+        let (number, talk) = (self.count(), &mut self.talks[which]);
+        talk.pending = said("assistant", text(&talk.name, number));
+        ops.push(self.request(which));
+    }
+
+    /// The request as it goes out now.
+    fn request(&mut self, which: usize) -> Op {
+        let talk = &self.talks[which];
+        let lines = self.manners.shape(&talk.sent());
+        let system = match &talk.summary {
+            Some((_, _, Some(system))) => system.clone(),
+            _ if self.manners.system => format!("You are patient. It is {} past.", lines.len()),
+            _ => "You are a patient assistant.".to_owned(),
+        };
+        let may_tell = talk.all().flat_map(|line| marks(&line.value.to_string()));
+        let ask = Ask {
+            tenant: 0,
+            talk: talk.name.clone(),
+            fields: self.manners.fields(lines.len()),
+            lines,
+            system,
+            reply: talk.pending.clone(),
+            times: 1,
+            may: talk.all().filter_map(|line| line.origin).collect(),
+            may_tell: may_tell.collect(),
+        };
+        self.asked += 1;
+        Op::Ask(Box::new(ask))
+    }
+
+    fn asks(&mut self, which: usize) -> Op {
+        self.reply(which);
+        self.request(which)
+    }
+
+    /// One step: what happens, in order.
+    pub fn step(&mut self) -> Vec<Op> {
+        let which = usize::from(self.dice.one_in(4));
+        let mut ops = Vec::new();
+        match self.dice.below(32) {
+            0 | 1 => {
+                self.kind("restart");
+                ops.push(Op::Restart);
+            }
+            2 | 3 => self.manners = Manners::of(&mut self.dice),
+            4 => self.manners = Manners::default(),
+            5 => self.edit(which),
+            6 => self.branch(which),
+            7 => self.swap(which),
+            8 | 9 => return self.summarise(which),
+            10..=13 => {
+                self.kind("again, out of order");
+                for _ in 0..=self.dice.below(3) {
+                    let at = self.dice.below(self.asked);
+                    ops.extend((self.asked > 0).then_some(Op::Again(at)));
+                }
+                return ops;
+            }
+            14 => self.edit_newest(which),
+            15 => self.regenerate(which),
+            16 => {
+                self.kind("at once");
+                self.goes_on(which);
+                let mut asks = self.asks(which);
+                if let Op::Ask(ask) = &mut asks {
+                    ask.times = 3;
+                }
+                return vec![asks];
+            }
+            17 => {
+                self.kind("begins anew");
+                let number = self.count();
+                self.talks[which].name = format!("new{number}x");
+                self.begin(which);
+            }
+            18 => return vec![self.as_another(which)],
+            _ => {
+                self.kind("goes on");
+                self.goes_on(which);
+            }
+        }
+        ops.push(self.asks(which));
+        ops
+    }
+
+    fn edit(&mut self, which: usize) {
+        let questions = self.talks[which].questions();
+        if questions.is_empty() {
+            return self.goes_on(which);
+        }
+        self.kind("edits early");
+        let (at, number) = (self.dice.below(questions.len()), self.count());
+        let talk = &mut self.talks[which];
+        let words = user(&talk.name, number);
+        talk.replace(questions[at], words);
+    }
+
+    /// Goes back to a question and asks something else.
+    fn branch(&mut self, which: usize) {
+        let questions = self.talks[which].questions();
+        if questions.is_empty() {
+            return self.goes_on(which);
+        }
+        self.kind("branches");
+        let (at, number) = (self.dice.below(questions.len()), self.count());
+        self.left[which] = Some(self.talks[which].clone());
+        let talk = &mut self.talks[which];
+        talk.back_to(questions[at]);
+        let words = user(&talk.name, number);
+        talk.push(words);
+    }
+
+    fn swap(&mut self, which: usize) {
+        if let Some(left) = self.left[which].take() {
+            self.kind("comes back");
+            self.left[which] = Some(std::mem::replace(&mut self.talks[which], left));
+        }
+        self.goes_on(which);
+    }
+
+    fn edit_newest(&mut self, which: usize) {
+        let number = self.count();
+        let talk = &mut self.talks[which];
+        let last = talk.said.len() - 1;
+        if talk.said[last].is_question() {
+            let words = user(&talk.name, number);
+            talk.back_to(last);
+            talk.push(words);
+            self.kind("edits the newest");
+        } else {
+            self.goes_on(which);
+        }
+    }
+
+    /// The last answer, given again.
+    fn regenerate(&mut self, which: usize) {
+        let talk = &mut self.talks[which];
+        let end = talk.said.len().saturating_sub(2);
+        let answer = end > talk.begins() + 1
+            && talk.said[end].role() == "assistant"
+            && talk.said[end + 1].is_question();
+        if answer {
+            talk.back_to(end);
+            self.kind("regenerates");
+            self.reply(which);
+        }
+        self.goes_on(which);
+    }
+
+    /// Somebody else says the same, word for word, and has nothing to do with it.
+    fn as_another(&mut self, which: usize) -> Op {
+        self.kind("another key");
+        let asked = self.request(which);
+        let Op::Ask(mut ask) = asked else {
+            return asked;
+        };
+        let (origins, told) = &mut self.others[which];
+        origins.extend(ask.lines.iter().filter_map(|line| line.origin));
+        told.extend(
+            ask.lines
+                .iter()
+                .flat_map(|line| marks(&line.value.to_string())),
+        );
+        (ask.may, ask.may_tell) = (origins.clone(), told.clone());
+        ask.tenant = 1;
+        Op::Ask(ask)
+    }
+
+    /// Asks for a summary, and goes on behind it in one of the ways of real clients.
+    fn summarise(&mut self, which: usize) -> Vec<Op> {
+        self.kind("compacts");
+        let mut ops = Vec::new();
+        self.finish(which, &mut ops);
+        let how = self.dice.below(7);
+        // opencode compacts on an answer that stood in no request.
+        let on_a_call = how == 5;
+        if on_a_call {
+            self.goes_on(which);
+            let drawn = self.dice.next();
+            let call = json!({"id": format!("call_{drawn:016x}"), "type": "function",
+                              "function": {"name": "read", "arguments": "{\"path\":\"it\"}"}});
+            self.talks[which].pending =
+                json!({"role": "assistant", "content": null, "tool_calls": [call]});
+            ops.push(self.request(which));
+        }
+        let kept = self.talks[which].said.len();
+        if on_a_call {
+            self.goes_on(which);
+        } else {
+            let pending = self.talks[which].pending.clone();
+            self.talks[which].push(pending);
+        }
+        let number = self.count();
+        let mut asked = self.manners.shape(&self.talks[which].sent());
+        let words = format!("Summarise the conversation so far, number {number}.");
+        asked.push(Line::inserted(said("user", words)));
+        let flat = on_a_call || how == 6;
+        if flat {
+            let words: Vec<String> = asked.iter().map(|line| line.value.to_string()).collect();
+            let words = format!("Summarise this:\n{}", words.join("\n"));
+            asked = vec![Line::inserted(said("user", words))];
+        }
+        let each = "The user asked for something, and it was done as was asked. ".repeat(5);
+        let summary = format!("Summary {number}. {}", each.trim());
+        let Op::Ask(mut side) = self.request(which) else {
+            return ops;
+        };
+        side.lines = asked;
+        side.reply = said("assistant", summary.clone());
+        ops.push(Op::Ask(side));
+        let tail = self.dice.below(8);
+        let talk = &mut self.talks[which];
+        let (head, system) = summary_head(how, &summary, &talk.said[0].value);
+        // From a question on, or nothing is kept.
+        let least = talk.said.len().saturating_sub(tail).max(1);
+        let from = (least..talk.said.len()).find(|at| talk.said[*at].is_question());
+        let from = if on_a_call {
+            kept
+        } else {
+            from.unwrap_or(talk.said.len())
+        };
+        // The summary tells of all that, wherever its user goes back to.
+        let summarised: Vec<(usize, Line)> =
+            talk.said.iter().map(|line| (0, line.clone())).collect();
+        talk.replaced.extend(summarised);
+        talk.summary = Some((from, head, system));
+        let number = self.count();
+        let talk = &mut self.talks[which];
+        let words = user(&talk.name, number);
+        talk.push(words);
+        ops.push(self.asks(which));
+        ops
+    }
+}
+
+/// What the model says to everybody in the end.
+const GOODBYE: &str =
+    "You are welcome! Should there be any more questions, just come back to me at any time.";
+
+fn again(name: &str) -> String {
+    format!("{name}-again")
+}

@@ -1,0 +1,575 @@
+//! Every composition of `compose` against the decisions alone, thousands of requests of it: a request is
+//! proven to be a view of its own conversation and stands where it says, or it is sent raw; no covered
+//! range is ever wrong. And mistakes are planted, each of which has to be noticed by a law.
+//!
+//! What a message is, the composer knows ([`Line::origin`]); what may be claimed of it, the [`Book`]. A
+//! failure names its seed: `DIARIST_SEED=7` plays that one alone, `DIARIST_CASES=5000` many.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use diarist::history::{History, Item, Mark, Role, Stand, View};
+use diarist::memory::place::{Evidence, How, Sighting, decide};
+
+use crate::book::{Book, Known, Read, is_whole, told};
+use crate::compose::{Ask, Composer, Dice, Op};
+use crate::random::seeds;
+
+/// Compositions in a plain run.
+const CASES: u64 = 160;
+
+/// Steps of each.
+const STEPS: usize = 40;
+
+/// From so many requests on their shares are judged.
+const MANY: usize = 3_000;
+
+/// What has to hold of a request that is taken for a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Law {
+    /// Each message stands where it was said.
+    Place,
+    /// What is not sent as it first was has been shown to the Observer, or its words are kept.
+    Shown,
+    /// What is not sent was said on this branch of this conversation.
+    Own,
+    /// A run of it cannot be chance.
+    Proof,
+    /// It is the same view when it comes again.
+    Same,
+}
+
+/// A mistake of whoever decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    /// Two messages prove, however short.
+    TwoProve,
+    /// An acknowledgement that a program writes counts as said by the model.
+    FixedProves,
+    /// Of what the path says twice the later one is taken.
+    TwiceIsOnce,
+    /// The request is placed one message too far.
+    OneTooFar,
+    /// What was never observed counts as observed.
+    UnseenCovered,
+    /// What a first request brought along proves the same conversation.
+    TemplateProves,
+    /// The chain of another conversation is taken.
+    AnotherConversation,
+    /// That of another key.
+    AnotherKey,
+    /// A repetition is decided anew, by what is known since.
+    DecidedAnew,
+}
+
+const NOTICED: &[(Bug, Law)] = &[
+    (Bug::TwoProve, Law::Proof),
+    (Bug::FixedProves, Law::Proof),
+    (Bug::TwiceIsOnce, Law::Own),
+    (Bug::OneTooFar, Law::Place),
+    (Bug::UnseenCovered, Law::Shown),
+    (Bug::TemplateProves, Law::Own),
+    (Bug::AnotherConversation, Law::Own),
+    (Bug::AnotherKey, Law::Own),
+    (Bug::DecidedAnew, Law::Same),
+];
+
+/// What is told to whoever decides.
+fn spoil(bug: Option<Bug>, evidence: &mut Evidence) {
+    let path = &mut evidence.path;
+    let items = path.iter_mut().filter_map(|step| step.item.as_mut());
+    match bug {
+        Some(Bug::TwoProve) => {
+            for item in items.filter(|item| item.weight > 0 && item.ids.is_none()) {
+                item.weight = item.weight.max(200);
+            }
+        }
+        Some(Bug::FixedProves) => {
+            for item in items.filter(|item| item.role == Role::Assistant && item.weight == 0) {
+                item.weight = 200;
+            }
+        }
+        Some(Bug::TwiceIsOnce) => {
+            let contents: Vec<Option<Mark>> =
+                path.iter().map(|step| Some(step.item?.content)).collect();
+            for at in 0..path.len() {
+                let item = path[at].item.as_mut().unwrap();
+                if contents[at + 1..].contains(&Some(item.content)) {
+                    item.content = flipped(item.content);
+                }
+            }
+        }
+        Some(Bug::UnseenCovered) => {
+            if let Some(step) = path.last_mut() {
+                step.taken = true;
+            }
+        }
+        Some(Bug::TemplateProves) => {
+            for step in path {
+                step.live = true;
+            }
+        }
+        _ => {}
+    }
+}
+
+fn flipped(mark: Mark) -> Mark {
+    let bytes = mark.as_bytes().map(|byte| !byte);
+    Mark::from_slice(&bytes).unwrap()
+}
+
+/// What was decided, or what a mistake makes of it.
+fn misplaced(bug: Option<Bug>, seen: Sighting, ask: &Ask, book: &Book) -> Sighting {
+    let turns = seen.history.turns().iter();
+    let path: Vec<Stand> = turns
+        .map(|turn| Stand {
+            link: turn.link,
+            role: turn.message.role,
+        })
+        .collect();
+    let (open, at) = seen.view.open();
+    let other = |of: &dyn Fn(&Known) -> bool| {
+        let tip = book
+            .nodes
+            .values()
+            .find(|known| of(known) && known.node.count >= at.max(1))?;
+        let path = book.path(tip.step.stand.link);
+        Some(path.iter().map(|step| step.stand).collect::<Vec<_>>())
+    };
+    let (view, path) = match bug {
+        Some(Bug::OneTooFar) => {
+            let runs = seen.view.runs().to_vec();
+            (View::from_parts(runs, open, at + 1), Some(path))
+        }
+        Some(Bug::AnotherConversation) => {
+            let may = ask.may.iter().copied().collect();
+            let strange = |known: &Known| {
+                let said = !known.origins.is_empty();
+                known.tenant == ask.tenant && said && known.origins.is_disjoint(&may)
+            };
+            (Some(seen.view.clone()), other(&strange))
+        }
+        Some(Bug::AnotherKey) => {
+            let strange = |known: &Known| known.tenant != ask.tenant;
+            (Some(seen.view.clone()), other(&strange))
+        }
+        _ => return seen,
+    };
+    let wrong = view.zip(path).and_then(|(view, path)| {
+        let history = Arc::new(History::seen_through(&view, &path, &seen.client)?);
+        Some(Sighting {
+            history,
+            view,
+            ..seen.clone()
+        })
+    });
+    wrong.unwrap_or(seen)
+}
+
+/// What the request says at each of its places, and what is known of the place it stands at.
+struct Judge<'a> {
+    ask: &'a Ask,
+    items: &'a [Item],
+    seen: &'a Sighting,
+    book: &'a Book,
+    evidence: &'a Evidence,
+}
+
+impl Judge<'_> {
+    fn broken(&self) -> Vec<(Law, String)> {
+        let (mut broken, right) = (Vec::new(), self.right());
+        for (place, right) in right.into_iter().enumerate() {
+            let how = |what: &str| format!("{what} at {place}, {:?}", self.seen.how);
+            let sent = self.seen.view.sent(place);
+            let Some(known) = self.known(place) else {
+                if sent.is_none() {
+                    broken.push((Law::Shown, how("never said")));
+                }
+                continue;
+            };
+            if known.tenant != self.ask.tenant {
+                broken.push((Law::Own, how("another key's")));
+            }
+            if sent.is_none() && !self.is_own(known) {
+                broken.push((Law::Own, how("said elsewhere")));
+            }
+            if sent.is_some() && !right {
+                broken.push((Law::Place, how("another message")));
+            }
+            let whole = sent.is_some() && is_whole(&self.seen.history, place);
+            if !whole && !known.shown {
+                broken.push((Law::Shown, how("gone, and nobody was shown it")));
+            }
+        }
+        if self.seen.how == How::Aligned && !self.is_proven() {
+            broken.push((Law::Proof, "nothing proves it".to_owned()));
+        }
+        broken
+    }
+
+    fn known(&self, place: usize) -> Option<&Known> {
+        let link = &self.seen.history.turns()[place].link;
+        self.book.nodes.get(link)
+    }
+
+    fn is_own(&self, known: &Known) -> bool {
+        let content = known.step.item.unwrap().content;
+        let put_in = (self.ask.tenant, self.ask.talk.clone(), content);
+        let mut origins = known.origins.iter();
+        origins.any(|origin| self.ask.may.contains(origin)) || self.book.inserted.contains(&put_in)
+    }
+
+    /// Places at which the request says what was said there, or the same words next to such a message.
+    fn right(&self) -> Vec<bool> {
+        let places = self.seen.history.len();
+        let same_words = |place: usize| {
+            let item = self.known(place).map(|known| known.step.item.unwrap());
+            let sent = self.seen.view.sent(place);
+            item.zip(sent)
+                .is_some_and(|(item, sent)| item.content == self.items[sent].content)
+        };
+        let said_there = |place: usize| {
+            let sent = self.seen.view.sent(place);
+            let origin = sent.and_then(|sent| self.ask.lines[sent].origin);
+            match (origin, self.known(place)) {
+                (Some(origin), Some(known)) if known.origins.contains(&origin) => true,
+                (Some(_), Some(_)) => {
+                    let goes_on = place >= self.seen.view.open().1;
+                    same_words(place) && (goes_on || self.could_be_no_other(place))
+                }
+                _ => same_words(place),
+            }
+        };
+        let mut right: Vec<bool> = (0..places).map(said_there).collect();
+        let neighbours = |one: usize, other: usize| {
+            let sent = |place| self.seen.view.sent(place);
+            sent(one).map(|sent| sent + 1) == sent(other)
+        };
+        // Where the two begin alike, whoever said it first.
+        for place in 0..places {
+            let begins = place == 0 && self.seen.view.sent(0) == Some(0);
+            let behind = place > 0 && right[place - 1] && neighbours(place - 1, place);
+            right[place] |= same_words(place) && (begins || behind);
+        }
+        for place in (0..places.saturating_sub(1)).rev() {
+            let before = right[place + 1] && neighbours(place, place + 1);
+            right[place] |= same_words(place) && before;
+        }
+        right
+    }
+
+    /// Whether nobody could tell the message at `place` from the one that was said there: both sides say
+    /// it once, and it is no short word.
+    fn could_be_no_other(&self, place: usize) -> bool {
+        let item = self.known(place).and_then(|known| known.step.item);
+        item.is_some_and(|item| {
+            let path = self.evidence.path.iter();
+            let said = path.filter(|step| step.item.unwrap().content == item.content);
+            let sent = self
+                .items
+                .iter()
+                .filter(|sent| sent.content == item.content);
+            item.weight >= 24 && said.count() == 1 && sent.count() == 1
+        })
+    }
+
+    /// Three messages in a row, the model's among them, or two with a long answer or the id of a call
+    /// among them. Short words, and what programs write in the model's name, do not count.
+    fn is_proven(&self) -> bool {
+        let path = &self.evidence.path;
+        let agrees = |sent: usize, place: usize| {
+            let known = path.get(place).and_then(|step| step.item);
+            known.is_some_and(|known| {
+                let sent = &self.items[sent];
+                known.content == sent.content || known.ids.is_some() && known.ids == sent.ids
+            })
+        };
+        let mut runs = self.seen.agreed.runs.iter();
+        runs.any(|run| {
+            let pairs = (0..run.len).map(|at| (run.client + at, run.path + at));
+            let (sent, places): (Vec<usize>, Vec<usize>) = pairs.unzip();
+            let agree = sent
+                .iter()
+                .zip(places)
+                .all(|(sent, place)| agrees(*sent, place));
+            agree && self.proves(&sent)
+        })
+    }
+
+    fn proves(&self, run: &[usize]) -> bool {
+        let mut heard = Vec::new();
+        let (mut counting, mut telling, mut strong) = (0, 0, 0);
+        for sent in run {
+            let line = &self.ask.lines[*sent];
+            let id = line.value["tool_call_id"].as_str();
+            let id = id.or_else(|| line.value["tool_calls"][0]["id"].as_str());
+            if let Some(id) = id {
+                let drawn = usize::from(id.len() >= 12);
+                (counting, telling, strong) = (counting + drawn, telling + drawn, strong + drawn);
+                continue;
+            }
+            let content = self.items[*sent].content;
+            let length = words(&line.value).len();
+            if length < 24 || heard.contains(&content) {
+                continue;
+            }
+            let model = line.role() == "assistant";
+            let fixed = ["Ok", "Got it"].map(|fixed| words(&line.value).starts_with(fixed));
+            if model && fixed.contains(&true) {
+                continue;
+            }
+            heard.push(content);
+            counting += 1;
+            telling += usize::from(model);
+            strong += usize::from(model && length >= 160);
+        }
+        counting >= 3 && telling >= 1 || counting >= 2 && strong >= 1
+    }
+}
+
+fn words(message: &serde_json::Value) -> String {
+    diarist::provider::script::text(message)
+}
+
+/// What a seed came to.
+#[derive(Debug, Default)]
+struct Report {
+    broken: Vec<(Law, String)>,
+    requests: usize,
+    counts: BTreeMap<&'static str, usize>,
+    kinds: BTreeMap<&'static str, usize>,
+}
+
+impl Report {
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+}
+
+/// A request, the view it was taken for, and whether it was recorded.
+struct Past {
+    ask: Ask,
+    tip: Option<diarist::history::Link>,
+    recorded: bool,
+}
+
+struct Case {
+    book: Book,
+    dice: Dice,
+    bug: Option<Bug>,
+    past: Vec<Past>,
+    report: Report,
+}
+
+impl Case {
+    fn ask(&mut self, ask: &Ask) -> Past {
+        let read = Read::of(ask);
+        let items = read.items();
+        let evidence = self.book.evidence(&read);
+        let mut told = evidence.clone();
+        spoil(self.bug, &mut told);
+        let seen =
+            decide(&read.client, &told).map(|seen| misplaced(self.bug, seen, ask, &self.book));
+        self.report.requests += 1;
+        if let Some(seen) = &seen {
+            let judge = Judge {
+                ask,
+                items: &items,
+                seen,
+                book: &self.book,
+                evidence: &evidence,
+            };
+            self.report.broken.extend(judge.broken());
+        }
+        self.report.count(match &seen {
+            Some(seen) => match seen.how {
+                How::Aligned => "aligned",
+                How::Continued => "continued",
+                How::Compacted => "compacted",
+            },
+            None if evidence.depth + 4 >= items.len() && evidence.depth > 0 => "exact",
+            None => "raw",
+        });
+        let hides = seen.as_ref().is_some_and(|seen| seen.view.open().1 > 0);
+        if hides && self.bug.is_none() {
+            self.report.count("views that stand behind something");
+        }
+        // Now and then the client hangs up, and nothing is written down.
+        let recorded = !self.dice.one_in(16);
+        let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
+        let tip = history.tip();
+        if recorded && self.report.broken.is_empty() {
+            self.book.record(ask, &read, seen.as_ref(), &evidence);
+        }
+        Past {
+            ask: ask.clone(),
+            tip,
+            recorded,
+        }
+    }
+
+    fn again(&mut self, at: usize) {
+        let Some(past) = self.past.get(at).filter(|past| past.recorded) else {
+            return;
+        };
+        let read = Read::of(&past.ask);
+        let mut evidence = self.book.evidence(&read);
+        if self.bug == Some(Bug::DecidedAnew) {
+            (evidence.view, evidence.depth) = (None, 0);
+        }
+        let seen = decide(&read.client, &evidence);
+        let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
+        if history.tip() != past.tip {
+            let how = format!("request {at} is another view when it comes again");
+            self.report.broken.push((Law::Same, how));
+        }
+    }
+}
+
+fn play(seed: u64, bug: Option<Bug>) -> Report {
+    let mut composer = Composer::new(seed);
+    let mut case = Case {
+        book: Book::new(seed.is_multiple_of(3)),
+        dice: Dice(seed ^ 0x5eed),
+        bug,
+        past: Vec::new(),
+        report: Report::default(),
+    };
+    for step in 0..STEPS {
+        for op in composer.step() {
+            match op {
+                Op::Restart => {}
+                Op::Again(at) => case.again(at),
+                Op::Ask(ask) => {
+                    let past = case.ask(&ask);
+                    case.past.push(past);
+                }
+            }
+        }
+        if !case.report.broken.is_empty() {
+            for (_, how) in &mut case.report.broken {
+                *how += &format!(", step {step}");
+            }
+            break;
+        }
+    }
+    case.report.kinds = composer.kinds;
+    case.report
+}
+
+/// Plays `seeds` on all processors.
+fn all(seeds: std::ops::Range<u64>, bug: Option<Bug>) -> Vec<(u64, Report)> {
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    let done = std::sync::Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let report = play(seed, bug);
+                    done.lock().unwrap().push((seed, report));
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap()
+}
+
+#[test]
+fn a_view_is_proven_and_right_or_the_request_is_raw() {
+    let played = all(seeds(CASES), None);
+    let (mut counts, mut kinds, mut requests) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let mut broken = Vec::new();
+    for (seed, report) in &played {
+        requests += report.requests;
+        broken.extend(
+            report
+                .broken
+                .iter()
+                .map(|(law, how)| format!("DIARIST_SEED={seed}: {law:?}: {how}")),
+        );
+        for (what, count) in &report.counts {
+            *counts.entry(*what).or_insert(0) += count;
+        }
+        for (what, count) in &report.kinds {
+            *kinds.entry(*what).or_insert(0) += count;
+        }
+    }
+    println!(
+        "{} cases, {requests} requests: {}",
+        played.len(),
+        told(&counts)
+    );
+    println!("{}", told(&kinds));
+    assert!(broken.is_empty(), "{broken:#?}");
+    if requests < MANY {
+        println!("too few to judge the shares, which takes {MANY} requests");
+        return;
+    }
+    let shares = [
+        ("aligned", 15),
+        ("continued", 5),
+        ("compacted", 1),
+        ("exact", 25),
+        ("raw", 3),
+    ];
+    for (what, least) in shares {
+        let share = 100 * counts.get(what).copied().unwrap_or_default() / requests;
+        assert!(
+            share >= least,
+            "{share} % are {what}, at least {least} were to be"
+        );
+    }
+    assert_eq!(kinds.len(), 12, "{kinds:?}");
+}
+
+/// Compositions within which a mistake has to be noticed.
+const WITHIN: u64 = 300;
+
+#[test]
+fn planted_bugs_are_noticed() {
+    let mut missed = Vec::new();
+    for (bug, law) in NOTICED {
+        let noticed = (0..WITHIN).find(|seed| {
+            let report = play(*seed, Some(*bug));
+            report.broken.iter().any(|(broken, _)| broken == law)
+        });
+        match noticed {
+            Some(seed) => println!("{bug:?}: noticed by {law:?} with seed {seed}"),
+            None => missed.push((bug, law)),
+        }
+    }
+    assert!(
+        missed.is_empty(),
+        "not noticed within {WITHIN} seeds: {missed:?}"
+    );
+}
+
+/// ARCHITECTURE.md lists the planted bugs, each with the law that notices it, and no others.
+#[test]
+fn the_table_of_planted_bugs_is_whole() {
+    let table = include_str!("../../ARCHITECTURE.md");
+    let (_, table) = table
+        .split_once("NOTICED in tests/alignment/proven.rs")
+        .unwrap();
+    let rows = table.lines().skip_while(|line| !line.starts_with('|'));
+    let rows: Vec<(&str, &str)> = rows
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .filter_map(|row| {
+            let (_, rest) = row.split_once("(`")?;
+            let (bug, law) = rest.split_once("`) | ")?;
+            Some((bug, law.trim_end_matches([' ', '|'])))
+        })
+        .collect();
+    let wanted: Vec<(String, String)> = NOTICED
+        .iter()
+        .map(|(bug, law)| (format!("{bug:?}"), format!("{law:?}")))
+        .collect();
+    let wanted: Vec<(&str, &str)> = wanted.iter().map(|(bug, law)| (&**bug, &**law)).collect();
+    assert_eq!(rows, wanted);
+}
