@@ -6,6 +6,8 @@
 //! one; a rewording is no loss. Works line by line and in linear time, and decides nothing: the jobs
 //! that observe and reflect ask again, mend, or write the numbers down.
 
+mod beginning;
+mod cut;
 mod dates;
 mod items;
 mod measure;
@@ -129,8 +131,13 @@ impl Retention {
             })
     }
 
-    /// As stored: kind -> [kept, total], kinds that did not occur left out.
+    /// As stored, see [`Retention::to_map`].
     pub fn to_json(&self) -> String {
+        Value::Object(self.to_map()).to_string()
+    }
+
+    /// Kind -> [kept, total], kinds that did not occur left out.
+    pub fn to_map(&self) -> Map<String, Value> {
         let mut map = Map::new();
         let mut put = |name: &str, share: Share| {
             if share.total > 0 {
@@ -141,7 +148,7 @@ impl Retention {
             put(kind.name(), self.of(kind));
         }
         put(HIGH, self.high);
-        Value::Object(map).to_string()
+        map
     }
 
     /// The inverse of [`Retention::to_json`]; kinds of a later version are passed over.

@@ -157,8 +157,8 @@ async fn lossy(reflector: fn(&Ask<'_>) -> Reply, turns: usize, by: &str) {
     };
     let kept: Vec<usize> = (1..=newest).filter(|turn| whole(*turn)).collect();
     println!("of {newest} turns {kept:?} are whole; {lossy} lossy reflections {by}");
-    // A line that is put back stands at the end of its day, which is one day here: what is older by its
-    // place is not always older.
+    // A line without a time that is put back stands at the end of its day, which is one day here: what is
+    // older by its place is not always older.
     let last: Vec<usize> = (newest - 2..=newest).collect();
     assert!(kept.ends_with(&last), "{kept:?}: {text}");
     let of_last_ten = kept.iter().filter(|turn| **turn + 10 > newest);

@@ -1,10 +1,12 @@
 //! Reads the items of a line. One pass over its characters, and one over its words.
 
 use super::Kind;
+use super::beginning::strip;
+use super::cut::{link, split};
 use super::dates::{self, Day};
 use super::names::{Capitals, Word};
 use super::numbers;
-use super::spelling::{fold, is_break, is_common, is_sign, stem, words};
+use super::spelling::{fold, is_common, is_sign, stem, words};
 
 /// Characters of a quote that is an item; whoever condenses may paraphrase a longer one.
 const QUOTE_CHARS: usize = 160;
@@ -45,13 +47,6 @@ impl Feature {
 #[derive(Debug, Default)]
 pub struct Reader {
     capitals: Capitals,
-}
-
-/// What stands at the beginning of a line and is no part of what it says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks {
-    pub(super) high: bool,
-    pub(super) done: bool,
 }
 
 impl Reader {
@@ -106,40 +101,6 @@ impl Reader {
     }
 }
 
-/// The marks of a line, and what it says.
-pub(super) fn strip(line: &str) -> (Marks, &str) {
-    let mut marks = Marks::default();
-    let mut rest = line.trim_start();
-    if let Some(date) = rest.strip_prefix("Date:") {
-        return (marks, date);
-    }
-    for bullet in ["* ", "- ", "+ ", "• ", "-> ", "→ "] {
-        rest = rest.strip_prefix(bullet).unwrap_or(rest).trim_start();
-    }
-    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    if digits > 0 && digits < 3 {
-        rest = [". ", ") "]
-            .iter()
-            .find_map(|end| rest[digits..].strip_prefix(end))
-            .unwrap_or(rest);
-    }
-    loop {
-        let found = ['🔴', '🟡', '🟢', '✅']
-            .into_iter()
-            .find_map(|mark| Some((mark, rest.strip_prefix(mark)?)));
-        let Some((mark, after)) = found else { break };
-        marks.high |= mark == '🔴';
-        marks.done |= mark == '✅';
-        rest = after.trim_start_matches([' ', '\u{fe0f}']);
-    }
-    if let Some((time, after)) = rest.strip_prefix('(').and_then(|r| r.split_once(')'))
-        && dates::minute(time).is_some()
-    {
-        rest = after.trim_start();
-    }
-    (marks, rest)
-}
-
 /// A line cut into words; links and quotes, which are more than words, are read already.
 struct Cut<'a> {
     words: Vec<Word<'a>>,
@@ -161,98 +122,6 @@ fn cut(line: &str) -> Cut<'_> {
     }
     split(line, at..line.len(), &mut words);
     Cut { words, items }
-}
-
-/// Where the first link of `text` begins and ends.
-fn link(text: &str) -> Option<(usize, usize)> {
-    let sign = memchr::memmem::find(text.as_bytes(), b"://")?;
-    let scheme = text[..sign]
-        .bytes()
-        .rev()
-        .take_while(u8::is_ascii_alphabetic)
-        .count();
-    let start = sign - scheme;
-    let ends = |c: char| {
-        c.is_whitespace()
-            || is_sign(c)
-            || (is_break(c) && !matches!(c, '=' | '?' | ';' | '*' | '!'))
-    };
-    let end = text[sign..].find(ends).map_or(text.len(), |at| sign + at);
-    Some((start, end))
-}
-
-/// Signs behind which a sentence begins, or what is written like one.
-const STARTS: [char; 12] = [
-    '!', '?', '"', '“', '„', '(', '。', '！', '？', '：', '—', '|',
-];
-
-/// The words in a stretch of a line that holds no link. Runs of signs are words of their own.
-fn split<'a>(line: &'a str, stretch: std::ops::Range<usize>, words: &mut Vec<Word<'a>>) {
-    // The first word of a line begins a sentence.
-    let (mut starts, mut apart) = (words.is_empty(), true);
-    let (mut at, end) = (stretch.start, stretch.end);
-    while at < end {
-        let rest = &line[at..end];
-        let begin = rest.find(|c: char| !is_break(c)).unwrap_or(rest.len());
-        let between = &rest[..begin];
-        starts |= between.contains(STARTS);
-        apart |= !between.chars().all(char::is_whitespace);
-        let rest = &rest[begin..];
-        let Some(first) = rest.chars().next() else {
-            break;
-        };
-        let signs = is_sign(first);
-        let length = rest
-            .find(|c: char| is_break(c) || is_sign(c) != signs)
-            .unwrap_or(rest.len());
-        let chunk = at + begin;
-        at = chunk + length;
-        // "a,b" is two words, "1,000" is one.
-        for (offset, piece) in pieces(&rest[..length]) {
-            let text = piece.trim_start_matches(['\'', '‘', '’', ',', ':']);
-            let before = piece.len() - text.len();
-            let text = text.trim_end_matches(['.', ',', ':', '\'', '’']);
-            if !text.is_empty() {
-                words.push(Word {
-                    text,
-                    at: chunk + offset + before,
-                    apart: apart || offset > 0 || before > 0,
-                    starts,
-                    taken: false,
-                });
-            }
-            starts = piece.ends_with(['.', ':']) && !abbreviated(piece);
-            apart = piece.len() > before + text.len() && !abbreviated(piece);
-        }
-    }
-}
-
-/// A run without blanks at its commas, each piece with where it begins.
-fn pieces(chunk: &str) -> Vec<(usize, &str)> {
-    let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
-    let mut pieces = Vec::new();
-    let mut start = 0;
-    let mut before = None;
-    for (at, c) in chunk.char_indices() {
-        let end = at + c.len_utf8();
-        if c == ',' && !(digit(before) && digit(chunk[end..].chars().next())) {
-            pieces.push((start, &chunk[start..end]));
-            start = end;
-        }
-        before = Some(c);
-    }
-    pieces.push((start, &chunk[start..]));
-    pieces
-}
-
-/// Whether the dot at the end of a word is its own: "Dr.", "z.B.", "4."
-fn abbreviated(word: &str) -> bool {
-    let stem = word.trim_end_matches('.');
-    stem.contains('.')
-        || stem.chars().count() < 2
-        || stem.bytes().all(|b| b.is_ascii_digit())
-        || ["dr", "mr", "mrs", "ms", "prof", "st", "no", "nr", "jr"]
-            .contains(&stem.to_lowercase().as_str())
 }
 
 /// Quoted strings of more than one word; of a single word only where nothing else is known of it.

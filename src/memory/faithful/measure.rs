@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::items::{Item, Reader, strip};
+use super::beginning::strip;
+use super::items::{Item, Reader};
 use super::namesakes::{Known, Namesakes};
 use super::spelling::{is_common, pair, stem, words};
 use super::{Kind, Retention};

@@ -2,12 +2,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::beginning::minute;
+
 /// A day of a log: its header as written (empty before the first one) and its lines.
 #[derive(Debug, Default)]
 struct Day<'a> {
     header: &'a str,
     lines: Vec<&'a str>,
 }
+
+/// A line to be put back, with the minute of the day of the observation it belongs to.
+type Lost<'a> = (&'a str, Option<u16>);
 
 fn days(log: &str) -> Vec<Day<'_>> {
     let mut days = vec![Day::default()];
@@ -24,12 +29,13 @@ fn days(log: &str) -> Vec<Day<'_>> {
     days
 }
 
-/// `condensed` with the lines of `log` at these places (from 0) put back, each at the end of its day.
-/// A day that is gone comes back where it was.
+/// `condensed` with the lines of `log` at these places (from 0) put back under their days: those of an
+/// observation with a time before the first that is later, the others at the end. A day that is gone
+/// comes back where it was.
 pub fn mend(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
     let mut order: HashMap<&str, usize> = HashMap::from([("", 0)]);
-    let mut back: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
-    let mut at = 0;
+    let mut back: Vec<(&str, Vec<Lost<'_>>)> = vec![("", Vec::new())];
+    let (mut at, mut time) = (0, None);
     for (index, line) in log.lines().enumerate() {
         if line.starts_with("Date:") {
             let header = line.trim_end();
@@ -37,8 +43,14 @@ pub fn mend(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
                 back.push((header, Vec::new()));
                 back.len() - 1
             });
-        } else if lost.contains(&index) {
-            back[at].1.push(line);
+            time = None;
+            continue;
+        }
+        if !is_detail(line) {
+            time = minute(line);
+        }
+        if lost.contains(&index) {
+            back[at].1.push((line, time));
         }
     }
     let mut out = days(condensed);
@@ -56,13 +68,16 @@ pub fn mend(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
             continue;
         }
         if let Some(index) = at.get(header) {
-            out[*index].lines.extend(lines);
+            for lost in lines {
+                out[*index].put(lost);
+            }
             continue;
         }
         let earlier = |day: &Day<'_>| order.get(day.header).is_none_or(|other| *other < rank);
         while out.get(next).is_some_and(earlier) {
             next += 1;
         }
+        let lines = lines.into_iter().map(|(line, _)| line).collect();
         gone.push((next, Day { header, lines }));
     }
     let mut text = Vec::new();
@@ -78,7 +93,18 @@ pub fn mend(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
     text.join("\n")
 }
 
+/// Whether a line belongs to the observation above it.
+fn is_detail(line: &str) -> bool {
+    line.starts_with([' ', '\t'])
+}
+
 impl<'a> Day<'a> {
+    fn put(&mut self, (line, time): Lost<'a>) {
+        let later = |other: &&str| !is_detail(other) && minute(other) > time;
+        let at = time.and_then(|_| self.lines.iter().position(later));
+        self.lines.insert(at.unwrap_or(self.lines.len()), line);
+    }
+
     fn write(&self, text: &mut Vec<&'a str>) {
         if !self.header.is_empty() {
             text.push(self.header);
@@ -143,6 +169,31 @@ mod tests {
         assert_eq!(mended("* all", &[6]), "* all\nDate: Mar 5, 2026\n* ✅ four");
         assert_eq!(mended("* all", &[]), "* all");
         assert_eq!(mended("", &[4]), "Date: Mar 4, 2026\n* 🔴 three");
+    }
+
+    #[test]
+    fn what_has_a_time_comes_back_where_that_puts_it() {
+        let log = "Date: Mar 3, 2026\n* 🔴 (08:30) one\n  * -> with a detail\n* 🔴 (9:05) two\n* 🔴 no time\n\
+                   * 🔴 (14:00) three\n* 🔴 (14:00) four";
+        let all: BTreeSet<usize> = (1..=6).collect();
+        assert_eq!(
+            mend(
+                log,
+                "Date: Mar 3, 2026\n* 🟡 (09:05) x\n  * -> 23:00\n* 🟡 y\n* 🟡 (10:00) z",
+                &all
+            ),
+            "Date: Mar 3, 2026\n* 🔴 (08:30) one\n  * -> with a detail\n* 🟡 (09:05) x\n  * -> 23:00\n* 🟡 y\n\
+             * 🔴 (9:05) two\n* 🟡 (10:00) z\n* 🔴 no time\n* 🔴 (14:00) three\n* 🔴 (14:00) four"
+        );
+        // The detail alone stands behind what it belongs to.
+        assert_eq!(
+            mend(
+                log,
+                "Date: Mar 3, 2026\n* (08:30) one\n* (9:05) two",
+                &BTreeSet::from([2])
+            ),
+            "Date: Mar 3, 2026\n* (08:30) one\n  * -> with a detail\n* (9:05) two"
+        );
     }
 
     #[test]
