@@ -98,6 +98,7 @@ impl App {
             tokenizer(&tasks),
             llm,
             settings.clone(),
+            audit.clone(),
             &tasks,
         );
         let owners = owners::of(config, config.server.listen, Aliases::default());

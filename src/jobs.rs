@@ -51,6 +51,7 @@ pub use reflector::Wish;
 pub use routes::Routes;
 pub use settings::{InForce, Keep, Override, Phase, Settings};
 
+use crate::audit::Audit;
 use crate::llm::{Breaker, Model};
 use crate::memory::Policy;
 use crate::store::Store;
@@ -80,6 +81,8 @@ pub(crate) struct Shop {
     pub(crate) owed: Arc<books::Owed>,
     pub(crate) attempts: Arc<bundle::Attempts>,
     pub(crate) events: events::Events,
+    /// Where a line is left of each part that is stored, if anywhere.
+    pub(crate) audit: Option<Audit>,
     /// What is sent to whom another model is asked.
     pub(crate) standby: Arc<standby::Standby>,
 }
@@ -110,6 +113,7 @@ impl Shop {
             owed: Arc::default(),
             attempts: Arc::default(),
             events: events::Events::default(),
+            audit: None,
             standby: Arc::default(),
         }
     }
@@ -142,10 +146,12 @@ impl Jobs {
         counter: Arc<dyn TokenCounter>,
         llm: Arc<dyn Model>,
         settings: InForce,
+        audit: Option<Audit>,
         tasks: &Tasks,
     ) -> Self {
         let clock = Clock::default();
         let mut shop = Shop::new(store, recall, counter, llm, settings, clock);
+        shop.audit = audit;
         shop.events = events::Events::start(Arc::clone(&shop.store), tasks);
         let (intake, exchanges) = intake::queue();
         let wake = Arc::new(tokio::sync::Notify::new());

@@ -37,6 +37,8 @@ mod identity;
 mod idle;
 #[path = "memory/important.rs"]
 mod important;
+#[path = "memory/kept.rs"]
+mod kept;
 #[path = "memory/ladder.rs"]
 mod ladder;
 #[path = "memory/late.rs"]

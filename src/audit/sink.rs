@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::AuditRecord;
+use super::{AuditRecord, PartRecord};
 use crate::tasks::Tasks;
 
 /// Records that may wait for the writer: seconds of a very busy proxy, about 2 MB.
@@ -41,6 +42,7 @@ pub struct Audit {
 #[derive(Debug)]
 enum Message {
     Record(Box<AuditRecord>),
+    Part(Box<PartRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
 }
@@ -64,8 +66,16 @@ impl Audit {
 
     /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
     pub fn record(&self, record: AuditRecord) {
-        let taken = self.queue.try_send(Message::Record(Box::new(record)));
-        if taken.is_err() {
+        self.take(Message::Record(Box::new(record)));
+    }
+
+    /// The same for a record of an observation or a reflection.
+    pub fn part(&self, record: PartRecord) {
+        self.take(Message::Part(Box::new(record)));
+    }
+
+    fn take(&self, message: Message) {
+        if self.queue.try_send(message).is_err() {
             count(&self.dropped, "full");
         }
     }
@@ -166,15 +176,8 @@ impl fmt::Debug for Writer {
 impl Writer {
     fn take(&mut self, message: Message) {
         match message {
-            Message::Record(record) => match self.write(&record) {
-                Ok(()) => self.failing = false,
-                Err(error) => {
-                    count(&self.dropped, "write");
-                    if !std::mem::replace(&mut self.failing, true) {
-                        tracing::error!(%error, "audit lines cannot be written and are lost");
-                    }
-                }
-            },
+            Message::Record(record) => self.put(&*record),
+            Message::Part(record) => self.put(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // Whoever asked may have stopped waiting.
@@ -183,8 +186,20 @@ impl Writer {
         }
     }
 
+    fn put(&mut self, record: &impl Serialize) {
+        match self.write(record) {
+            Ok(()) => self.failing = false,
+            Err(error) => {
+                count(&self.dropped, "write");
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::error!(%error, "audit lines cannot be written and are lost");
+                }
+            }
+        }
+    }
+
     /// One write per line, so that the lines of several processes never mix.
-    fn write(&mut self, record: &AuditRecord) -> io::Result<()> {
+    fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, record)?;
         self.line.push(b'\n');

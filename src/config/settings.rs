@@ -159,7 +159,7 @@ settings! {
         url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
     }
 
-    /// The audit: one JSON line per memory request.
+    /// The audit: one JSON line per memory request, observation and reflection.
     ["audit"] audit: RawAudit {
         /// The file lines are appended to; "-" is standard output (logs go to standard error), "off"
         /// writes none.

@@ -15,11 +15,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::idle::zone_name;
+use super::evidence::{self, Kept};
 use super::intake::{Exchange, Waiting};
 use super::minutes;
 use super::names;
 use super::others;
-use super::prepare::{Draft, Occasion, Prepared, draft, load, prepare};
+use super::prepare::{Draft, Occasion, Prepared, draft, load, load_chain, prepare};
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
@@ -43,6 +44,8 @@ pub(super) struct Outcome {
     pub(super) kind: PartKind,
     pub(super) span: Span,
     pub(super) settled: Settled,
+    /// What is told of the part, where one was written.
+    pub(super) kept: Option<Kept>,
 }
 
 /// Runs until `stop`, then records what is still waiting.
@@ -128,14 +131,35 @@ impl Recorder {
         }
     }
 
-    pub(super) async fn outcome(&mut self, outcome: Outcome) {
-        for mut track in self.tracks.take_holding(&outcome.scope, &outcome.span) {
+    pub(super) async fn outcome(&mut self, mut outcome: Outcome) {
+        let tracks = self.tracks.take_holding(&outcome.scope, &outcome.span);
+        self.audit(&mut outcome, tracks.first()).await;
+        for mut track in tracks {
             track.settle(outcome.kind, &outcome.span, &outcome.settled);
             let mut track = self.perform(track, None).await;
             self.tell(&mut track).await;
             self.stand_by(&track).await;
             self.tracks.put(track);
         }
+    }
+
+    /// Tells what a part kept that was written; `track` is a chain that holds it.
+    async fn audit(&self, outcome: &mut Outcome, track: Option<&Track>) {
+        let (Settled::Written(part), Some(kept)) = (&outcome.settled, outcome.kept.take()) else {
+            return;
+        };
+        let read = match track {
+            None if self.shop.audit.is_some() => self.read(&outcome.scope, part.span.to).await,
+            _ => None,
+        };
+        let track = track.or(read.as_ref());
+        evidence::tell(&self.shop, &outcome.scope, track, part, kept);
+    }
+
+    /// The chain that ends in `tip`, where nobody follows it here.
+    async fn read(&self, scope: &Scope, tip: Link) -> Option<Track> {
+        let chain = self.shop.store.chain(scope, tip).await.ok()?;
+        load_chain(&self.shop, scope, &chain).await.ok()
     }
 
     /// Writes the exchange down: its new messages, which of the old ones it confirms, and what it
@@ -206,7 +230,8 @@ impl Recorder {
         track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
         track.shared = exchange.shared && !exchange.child;
-        let (recorded, used) = match self.shop.rescues.of(exchange.used.snapshot) {
+        let adoption = self.shop.rescues.of(exchange.used.snapshot);
+        let (recorded, used) = match &adoption {
             None => {
                 // One that was given up before it could be stored is none.
                 if record.used.snapshot.is_some_and(|id| id.0 < 1) {
@@ -215,7 +240,7 @@ impl Recorder {
                 let recorded = self.shop.store.record(scope, &record).await?;
                 (recorded, record.used.clone())
             }
-            Some(adoption) => self.adopt(&mut track, &record, &adoption).await?,
+            Some(adoption) => self.adopt(&mut track, &record, adoption).await?,
         };
         track.joined(recorded, record.thread_key);
         track.waits();
@@ -236,6 +261,14 @@ impl Recorder {
         } else {
             track.nodes.extend(record.new_nodes);
             recall.complete(scope, tip, asks, used, &track.snapshots);
+        }
+        if let Some(adoption) = adoption {
+            for part in &adoption.parts {
+                let stored = |meta: &&PartMeta| (meta.kind, meta.span) == (part.kind, part.span);
+                if let Some(meta) = track.parts.iter().find(stored) {
+                    evidence::tell(&self.shop, scope, Some(&track), meta, Kept::of(part));
+                }
+            }
         }
         Ok(track)
     }

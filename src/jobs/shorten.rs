@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Shop, evidence};
+use super::Shop;
+use super::evidence::{self, Kept};
 use crate::history::Scope;
 use crate::memory::advance::Plan;
 use crate::memory::reflect::{self, Source};
@@ -20,7 +21,7 @@ pub(super) async fn shorten(
     plan: &Plan,
     span: Span,
     (message_tokens, limit): (u32, u32),
-) -> Result<Option<PartMeta>, StoreError> {
+) -> Result<Option<(PartMeta, Kept)>, StoreError> {
     let parts = shop.store.parts(scope, &plan.parts).await?;
     if parts.len() != plan.parts.len() {
         return Ok(None);
@@ -47,18 +48,18 @@ pub(super) async fn shorten(
         retention = %part.evidence.retention.to_json(),
         "no model condensed the observations in time: the oldest of the least weight were left out"
     );
-    evidence::count(&part);
     if part.evidence.retention.high.loss() > shop.settings.now().max_loss {
         metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     }
-    Ok(Some(PartMeta {
+    let meta = PartMeta {
         id,
         kind: part.kind,
         span,
         tokens: part.tokens,
         message_tokens,
         asked: false,
-    }))
+    };
+    Ok(Some((meta, Kept::of(&part))))
 }
 
 /// The shorter log; `None` where it would not be one.

@@ -103,6 +103,20 @@ impl Track {
         carried.copied().or_else(|| self.settled())
     }
 
+    /// As the audit calls it: by that name, else by its first message.
+    pub(super) fn name(&self) -> Option<String> {
+        let first = || self.nodes.first().map(|node| node.link.label());
+        self.key().map(str::to_owned).or_else(first)
+    }
+
+    /// Tokens of these parts together; `None` where one is not of this chain.
+    pub(super) fn tokens_of(&self, parts: &[PartId]) -> Option<u32> {
+        let tokens = |id: &PartId| self.parts.iter().find(|part| part.id == *id);
+        parts.iter().try_fold(0_u32, |sum, id| {
+            Some(sum.saturating_add(tokens(id)?.tokens))
+        })
+    }
+
     pub(super) fn path(&self) -> Path<'_> {
         Path {
             root: Link::root(&self.scope),

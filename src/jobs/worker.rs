@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::events::Cycle;
+use super::evidence::Kept;
 use super::failure::Failure;
 use super::recorder::Outcome;
 use super::track::Settled;
@@ -256,6 +257,10 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     let now_ms = shop.clock.now_ms();
     let trouble = answered.how.trouble();
     let verdict = answered.how.verdict();
+    let kept = match &answered.how {
+        How::Wrote(part) => Some(Kept::of(part)),
+        _ => None,
+    };
     let settled = match answered.how {
         How::Wrote(part) => commit(shop, job, *part).await,
         How::NoWay => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
@@ -301,7 +306,7 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     };
     bundle::ended(shop, job, verdict.as_deref()).await;
     match (&settled, trouble) {
-        (Settled::Written(part), _) => answered.cycle.ended(shop, job, part),
+        (Settled::Written(part), _) => answered.cycle.ended(shop, job, part, kept.as_ref()),
         (_, Some(trouble)) => answered.cycle.failed(shop, job, &trouble),
         (_, None) => {}
     }
@@ -310,6 +315,7 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
         kind: job.work.kind,
         span: job.work.span,
         settled,
+        kept,
     }
 }
 
@@ -363,7 +369,6 @@ async fn commit(shop: &Shop, job: &Job, part: NewPart) -> Settled {
                 retention = %part.evidence.retention.to_json(),
                 "wrote a part of the log"
             );
-            evidence::count(&part);
             Settled::Written(PartMeta {
                 id,
                 kind: part.kind,

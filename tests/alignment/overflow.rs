@@ -90,7 +90,13 @@ impl Stage {
             raw: sent.iter().filter(|m| asked.contains(m)).count(),
             missing: missing.filter(|mark| !held.contains(mark)).collect(),
             body,
-            line: serde_json::from_str(lines.lines().last().unwrap()).unwrap(),
+            line: serde_json::from_str(
+                lines
+                    .lines()
+                    .rfind(|line| line.contains("request_id"))
+                    .unwrap(),
+            )
+            .unwrap(),
         }
     }
 }

@@ -320,6 +320,12 @@ fn confirmed(bodies: &[Value]) -> BTreeSet<String> {
 
 fn reason(rig: &Rig) -> String {
     let lines = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
-    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    let last: Value = serde_json::from_str(
+        lines
+            .lines()
+            .rfind(|line| line.contains("request_id"))
+            .unwrap(),
+    )
+    .unwrap();
     last["reason"].as_str().unwrap_or_default().to_owned()
 }

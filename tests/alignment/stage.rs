@@ -211,7 +211,13 @@ impl<'a> Client<'a> {
 
     fn reason(&self) -> String {
         let lines = std::fs::read_to_string(self.rig.folder.path().join("audit.jsonl")).unwrap();
-        let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+        let last: Value = serde_json::from_str(
+            lines
+                .lines()
+                .rfind(|line| line.contains("request_id"))
+                .unwrap(),
+        )
+        .unwrap();
         last["reason"].as_str().unwrap_or_default().to_owned()
     }
 }

@@ -123,19 +123,23 @@ impl Rig {
             .unwrap()
     }
 
-    /// Waits until so many audit lines are written, and gives them.
-    pub async fn audited(&self, lines: usize) -> Vec<Value> {
-        let path = self.folder.path().join("audit.jsonl");
-        let read = || -> Vec<Value> {
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-            whole
-                .lines()
-                .map(|line| serde_json::from_str(line).unwrap())
-                .collect()
-        };
-        eventually("the audit lines", || read().len() >= lines).await;
+    /// Waits until the audit lines of so many requests are written, and gives them.
+    pub async fn audited(&self, requests: usize) -> Vec<Value> {
+        let read = || self.audit("request_id");
+        eventually("the audit lines", || read().len() >= requests).await;
         read()
+    }
+
+    /// The audit lines with this field, as far as they are written.
+    pub fn audit(&self, field: &str) -> Vec<Value> {
+        let path = self.folder.path().join("audit.jsonl");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .filter(|line: &Value| !line[field].is_null())
+            .collect()
     }
 
     /// A counter of the metrics page. One process has one set of metrics, and tests run beside each

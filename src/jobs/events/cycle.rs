@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use serde_json::{Map, Value, json};
 
 use super::{MAX_ERROR, config, operation, time};
+use crate::jobs::evidence::Kept;
 use crate::jobs::{Settings, Shop};
 use crate::memory::PartMeta;
 use crate::store::Job;
@@ -54,7 +55,13 @@ impl Cycle {
     }
 
     /// It wrote a part.
-    pub(in crate::jobs) fn ended(&self, shop: &Shop, job: &Job, part: &PartMeta) {
+    pub(in crate::jobs) fn ended(
+        &self,
+        shop: &Shop,
+        job: &Job,
+        part: &PartMeta,
+        kept: Option<&Kept>,
+    ) {
         let now = shop.clock.now_ms();
         let (taken, written) = match family(job) {
             "buffering" => ("tokensBuffered", "bufferedTokens"),
@@ -65,6 +72,8 @@ impl Cycle {
         body.insert("durationMs".to_owned(), json!(self.lasted(now)));
         body.insert(taken.to_owned(), json!(part.message_tokens));
         body.insert(written.to_owned(), json!(part.tokens));
+        // Ours, beside what is published.
+        body.extend(kept.map(|kept| ("retention".to_owned(), kept.retention.to_map().into())));
         tell(shop, job, "end", now, body);
     }
 

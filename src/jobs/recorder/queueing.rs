@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Recorder, failed};
+use crate::jobs::evidence;
 use crate::jobs::intake::Exchange;
 use crate::jobs::minutes;
 use crate::jobs::payload;
@@ -112,7 +113,8 @@ impl Recorder {
         sizes: (u32, u32),
     ) -> bool {
         match shorten(&self.shop, &track.scope, plan, span, sizes).await {
-            Ok(Some(part)) => {
+            Ok(Some((part, kept))) => {
+                evidence::tell(&self.shop, &track.scope, Some(track), &part, kept);
                 track.settle(PartKind::Reflection, &span, &Settled::Written(part));
                 true
             }
