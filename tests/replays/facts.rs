@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use diarist::provider::{Conversation, Options, Part, Style};
+use diarist::provider::{Conversation, Options, Part, Rules, Style, judge};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
 use super::rig::Rig;
-use super::{all, conversations};
+use super::{MODES, Mode, all, conversations, sign};
 use crate::planted::{Kind, Planted, notes, plant, strings};
 use crate::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
 
@@ -73,16 +73,52 @@ async fn rig(observations: &str, settings: &[(&str, &str)]) -> Rig {
     Rig::with(Options::default(), &[&all, settings].concat()).await
 }
 
+/// The modes of providers that a conversation is played before in turn. (What one that is asked for JSON
+/// demands is not in the facts.)
+const TURNS: [&str; 5] = [
+    "alternate",
+    "single_system",
+    "system_first",
+    "signature",
+    "plain",
+];
+
+/// The mode that `conversation` is played in: the next one in turn that takes its own requests.
+fn mode(at: usize, conversation: &Conversation) -> Mode {
+    let mode = |name: &&str| *MODES.iter().find(|(known, _)| known == name).unwrap();
+    let takes = |(name, demand): &Mode| {
+        let mut rules = Rules::default();
+        demand(&mut rules);
+        conversation.requests().all(|sent| {
+            let body = body(conversation, sent, name).to_string();
+            judge(body.as_bytes(), &rules).is_ok()
+        })
+    };
+    let turns = TURNS.iter().cycle().skip(at % TURNS.len());
+    let mut modes = turns.take(TURNS.len()).map(mode);
+    modes.find(takes).unwrap()
+}
+
+fn body(conversation: &Conversation, sent: usize, mode: &str) -> Value {
+    let mut body = conversation.request(sent, "gpt-test", false);
+    if mode == "signature" {
+        sign(&mut body);
+    }
+    body
+}
+
 /// Plays `conversation`, and looks after each turn for every fact that was sent. How many requests did
 /// without some message, and which facts were missing where.
 async fn missing(
     rig: &Rig,
     conversation: &Conversation,
     facts: &[Planted],
+    (name, demand): Mode,
 ) -> (usize, Vec<(usize, String)>) {
     let (mut shortened, mut missing) = (0, Vec::new());
+    rig.provider.rules(demand);
     for sent in conversation.requests() {
-        let body = conversation.request(sent, "gpt-test", false);
+        let body = body(conversation, sent, name);
         let answer = rig.send(&body).await;
         let said = String::from_utf8_lossy(&answer.body).into_owned();
         assert_eq!(answer.status, 200, "{} at {sent}: {said}", conversation.id);
@@ -104,14 +140,18 @@ async fn missing(
 async fn no_planted_fact_is_ever_missing() {
     let (mut requests, mut shortened, mut sought, mut reflections) = (0, 0, 0, 0);
     let played = planted();
-    for (conversation, facts) in &played {
+    let mut modes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, (conversation, facts)) in played.iter().enumerate() {
+        let mode = mode(at, conversation);
+        *modes.entry(mode.0).or_default() += 1;
         let mut rig = rig(&room(conversation, facts, 20), &[]).await;
         rig.provider.script(Part::Observer, Extracting);
         rig.provider.script(Part::Reflector, Condensing);
-        let (short, missing) = missing(&rig, conversation, facts).await;
+        let (short, missing) = missing(&rig, conversation, facts, mode).await;
         let few = &missing[..missing.len().min(5)];
         let count = missing.len();
-        assert_eq!(missing, [], "{}: {count}, {few:?}", conversation.id);
+        let id = &conversation.id;
+        assert_eq!(missing, [], "{id}, {}: {count}, {few:?}", mode.0);
         for sent in conversation.requests() {
             requests += 1;
             sought += facts.iter().filter(|fact| fact.at < sent).count();
@@ -123,13 +163,18 @@ async fn no_planted_fact_is_ever_missing() {
     }
     tell(&format!(
         "{} conversations, {} facts: {requests} requests, {shortened} of them with observations, \
-         {reflections} reflections; looked for a fact {sought} times, missed none",
+         {reflections} reflections; looked for a fact {sought} times, missed none; modes: {modes:?}",
         played.len(),
         played.iter().map(|(_, facts)| facts.len()).sum::<usize>(),
     ));
     assert!(
         shortened * 3 > requests && reflections > 3,
         "memory was at work"
+    );
+    let strict = TURNS.iter().filter(|name| **name != "plain");
+    assert!(
+        strict.clone().all(|name| modes.contains_key(name)),
+        "{modes:?}"
     );
 }
 
