@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "llm/refused.rs"]
+mod refused;
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -273,107 +276,6 @@ async fn a_borrowed_route_is_taken_whole() {
     }
 }
 
-fn refuse(code: &str, param: &str) -> Response<String> {
-    let message = format!("Unsupported: '{param}' is not supported with this model.");
-    answer(
-        400,
-        &json!({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}),
-    )
-}
-
-/// Which optional parameters each request carried.
-fn parameters(model: &Model) -> Vec<Vec<&'static str>> {
-    let names = ["temperature", "max_tokens", "max_completion_tokens"];
-    let carried = |seen: &Seen| {
-        let carried = names
-            .into_iter()
-            .filter(|name| seen.body.get(name).is_some());
-        carried.collect()
-    };
-    model.seen().iter().map(carried).collect()
-}
-
-#[tokio::test]
-async fn refused_parameters_are_left_out_and_remembered() {
-    let model = Model::start(|body: &Value| {
-        if body.get("max_tokens").is_some() {
-            refuse("unsupported_parameter", "max_tokens")
-        } else if body.get("temperature").is_some() {
-            refuse("unsupported_value", "temperature")
-        } else {
-            answer(200, &said("x"))
-        }
-    })
-    .await;
-    let llm = Llm::new().unwrap();
-    for _ in 0..2 {
-        llm.call(&model.endpoint(), &settings(), &prompt())
-            .await
-            .unwrap();
-    }
-    assert_eq!(
-        parameters(&model),
-        [
-            vec!["temperature", "max_tokens"],
-            vec!["temperature", "max_completion_tokens"],
-            vec!["max_completion_tokens"],
-            // The second call pays nothing.
-            vec!["max_completion_tokens"],
-        ]
-    );
-    // Another model of the same endpoint has its own memory.
-    let other = CallSettings {
-        model: "other".to_owned(),
-        ..settings()
-    };
-    llm.call(&model.endpoint(), &other, &prompt())
-        .await
-        .unwrap();
-    assert_eq!(parameters(&model)[4], ["temperature", "max_tokens"]);
-}
-
-#[tokio::test]
-async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
-    let model = Model::start(|body: &Value| {
-        let words = if body.get("max_tokens").is_some() {
-            "Unrecognized request argument supplied: max_tokens"
-        } else if body.get("max_completion_tokens").is_some() {
-            "Extra inputs are not permitted, field: 'max_completion_tokens'"
-        } else if body.get("temperature").is_some() {
-            "invalid temperature: only 1 is allowed for this model"
-        } else {
-            return answer(200, &said("x"));
-        };
-        answer(422, &json!({"error": {"message": words}}))
-    })
-    .await;
-    let llm = Llm::new().unwrap();
-    llm.call(&model.endpoint(), &settings(), &prompt())
-        .await
-        .unwrap();
-    assert_eq!(model.seen().len(), 4);
-    assert!(parameters(&model)[3].is_empty());
-}
-
-#[tokio::test]
-async fn a_guess_that_did_not_help_is_not_remembered() {
-    let model = Model::start(|_| {
-        answer(400, &json!({"error": {"message": "bad model; by the way, temperature and max_tokens and max_completion_tokens exist"}}))
-    })
-    .await;
-    let llm = Llm::new().unwrap();
-    for _ in 0..2 {
-        let error = llm
-            .call(&model.endpoint(), &settings(), &prompt())
-            .await
-            .unwrap_err();
-        assert!(matches!(error, CallError::Rejected { .. }), "{error}");
-    }
-    let seen = parameters(&model);
-    assert_eq!(seen.len(), 8, "every call ends");
-    assert_eq!(seen[4], ["temperature", "max_tokens"]);
-}
-
 #[tokio::test]
 async fn answers_that_are_failures() {
     let filtered =
@@ -534,40 +436,6 @@ async fn settings_and_options_of_the_operator_stand_in_the_body() {
         }),
         "an option replaces what has its name, and the limit under either name"
     );
-}
-
-#[tokio::test]
-async fn settings_a_model_refuses_are_left_out_and_remembered() {
-    let model = Model::start(|body: &Value| {
-        for name in ["top_p", "thinking"] {
-            if body.get(name).is_some() {
-                return refuse("unsupported_parameter", name);
-            }
-        }
-        answer(200, &said("x"))
-    })
-    .await;
-    let asked = CallSettings {
-        parameters: Map::from_iter([("top_p".to_owned(), json!(0.9))]),
-        options: Map::from_iter([
-            ("thinking".to_owned(), json!({"budget": 1})),
-            ("seed".to_owned(), json!(1)),
-        ]),
-        ..settings()
-    };
-    let llm = Llm::new().unwrap();
-    for _ in 0..2 {
-        llm.call(&model.endpoint(), &asked, &prompt())
-            .await
-            .unwrap();
-    }
-    let seen = model.seen();
-    assert_eq!(seen.len(), 4, "the second call pays nothing");
-    for body in [&seen[2].body, &seen[3].body] {
-        assert_eq!(body["seed"], 1, "what it takes stays");
-        assert_eq!(body["temperature"], 0.3);
-        assert!(body.get("top_p").is_none() && body.get("thinking").is_none());
-    }
 }
 
 #[test]

@@ -75,5 +75,7 @@ mod shown;
 mod streams;
 #[path = "memory/told.rs"]
 mod told;
+#[path = "memory/trimmed.rs"]
+mod trimmed;
 #[path = "memory/users.rs"]
 mod users;
