@@ -207,12 +207,15 @@ impl Laws {
         if !exchange.elsewhere {
             checks.push(inv_same(&book, request, &read.sent, "when it came again"));
         }
+        let in_doubt = |run: &Run| book.doubtful.contains(run);
+        let doubt = past.prefixes.iter().rposition(in_doubt).unwrap_or(0);
         if let Some(before) = before.map(|at| &book.past[at]) {
             let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
             if changed
                 && past.prefixes.len() > before.prefixes.len()
-                // A repetition decides nothing: it goes out as it did, whatever that was (INV-SAME).
-                && !book.doubtful.contains(past.tip())
+                // What was sent in doubt since is what it goes on from. If it is that very request, it decides
+                // nothing: it goes out as it did, whatever that was (INV-SAME).
+                && doubt < before.prefixes.len()
                 && !exchange.too_long
                 && !exchange.stepped_down
                 // What was made for one request goes with its process where that dies before it is
