@@ -30,6 +30,8 @@ const LONGEST: usize = 6000;
 pub struct Inflate {
     conversation: String,
     replies: Vec<String>,
+    /// Ids of the calls the model made.
+    calls: Vec<String>,
     /// Length of the text that bears a mark.
     pub lengths: BTreeMap<String, usize>,
 }
@@ -72,7 +74,7 @@ impl Inflate {
         let role = |at: usize| messages.get(at).map(|m| m["role"].as_str().unwrap());
         let said = |at: usize| script::text(&messages[at]).trim().to_owned();
         match role(at) {
-            Some("assistant") => self.reply_in(&said(at)).is_none(),
+            Some("assistant") => !self.is_by_model(&said(at)),
             Some("user") => {
                 role(at + 1) == Some("assistant")
                     && !said(at + 1).is_empty()
@@ -84,6 +86,12 @@ impl Inflate {
             }
             _ => false,
         }
+    }
+
+    /// Some clients send what the model called as a text of their own.
+    fn is_by_model(&self, said: &str) -> bool {
+        let mut calls = self.calls.iter();
+        self.reply_in(said).is_some() || calls.any(|id| said.contains(id))
     }
 
     /// Text parts are one text, wherever a client cuts it.
@@ -163,6 +171,8 @@ impl Inflate {
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let calls = message["tool_calls"].as_array();
+        let ids = calls.into_iter().flatten().map(|call| text(&call["id"]));
+        self.calls.extend(ids.filter(|id| !id.is_empty()));
         Reply {
             content: content.map(|content| self.text("", content)),
             calls: calls

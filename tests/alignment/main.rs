@@ -9,6 +9,7 @@ mod rig;
 
 mod book;
 mod compose;
+mod corpus;
 mod inflate;
 mod kept;
 mod manners;

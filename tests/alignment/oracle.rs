@@ -51,6 +51,8 @@ pub struct Oracle {
     said: BTreeMap<String, BTreeSet<String>>,
     /// In what shapes a mark was sent: a message that lost its calls is another message.
     shapes: BTreeMap<String, BTreeSet<String>>,
+    /// Behind which messages a mark was said: some clients say the same again.
+    behind: BTreeMap<String, BTreeSet<Vec<String>>>,
 }
 
 fn shape(message: &Value) -> String {
@@ -77,6 +79,18 @@ impl Oracle {
                 self.results.entry(id.to_owned()).or_insert(mark);
             }
         }
+        // What is new is the last message, and the answer before it.
+        let said: Vec<String> = messages.iter().filter_map(mark).collect();
+        for at in said.len().saturating_sub(2)..said.len() {
+            let behind = self.behind.entry(said[at].clone()).or_default();
+            behind.insert(said[..at].to_vec());
+        }
+    }
+
+    /// How often a mark was said: so often it may be told.
+    fn times(&self, mark: Option<&String>) -> usize {
+        let behind = mark.and_then(|mark| self.behind.get(mark));
+        behind.map_or(1, BTreeSet::len)
     }
 
     /// The marks one of which has to be told where `message` is not sent.
@@ -106,6 +120,7 @@ impl Oracle {
         for (at, message) in ours.iter().enumerate() {
             let by = &known[at];
             let told = by.iter().map(times).max().unwrap_or_default();
+            let may = self.times(by.first());
             let alone = known
                 .iter()
                 .filter(|other| other.first() == by.first())
@@ -113,7 +128,7 @@ impl Oracle {
                 == 1
                 && by.first().is_some_and(|mark| self.shapes[mark].len() == 1);
             if kept[at] {
-                if told > 0 && alone {
+                if told + 1 > may && told > 0 && alone {
                     pinned += usize::from(message["role"] == "user");
                     if message["role"] != "user" || pinned > 1 {
                         judged.twice.push(format!("{by:?} is sent and told"));
@@ -140,7 +155,7 @@ impl Oracle {
             if !is_told {
                 judged.lost.push(format!("{by:?} at {at}"));
             }
-            if told > 1 && alone {
+            if told > may && alone {
                 judged.twice.push(format!("{by:?} is told {told} times"));
             }
         }

@@ -39,6 +39,14 @@ impl Line {
         if body["tools"].is_null() {
             body.as_object_mut().unwrap().remove("tools");
         }
+        Self {
+            body,
+            ..Self::of(line)
+        }
+    }
+
+    /// One that holds all it says.
+    pub fn of(line: &Value) -> Self {
         let headers = line["headers"].as_object().unwrap();
         Self {
             run: line["run"].as_str().unwrap().to_owned(),
@@ -46,7 +54,7 @@ impl Line {
                 .iter()
                 .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
                 .collect(),
-            body,
+            body: line["body"].clone(),
             reply: line["server_replied"].clone(),
         }
     }
@@ -150,10 +158,15 @@ pub struct Row {
 
 impl Row {
     /// Requests with memory for this reason.
-    fn by(&self, reason: &str) -> usize {
+    pub fn by(&self, reason: &str) -> usize {
         let seen = self.seen.iter();
         seen.filter(|seen| seen.active && seen.reason == reason)
             .count()
+    }
+
+    /// Messages that observations stood for, all requests together.
+    pub fn left_out(&self) -> usize {
+        self.seen.iter().map(|seen| seen.left_out).sum()
     }
 
     pub fn active(&self) -> usize {
@@ -187,7 +200,7 @@ impl Row {
             compacted,
             self.seen.len() - self.active(),
             self.side,
-            self.seen.iter().map(|seen| seen.left_out).sum::<usize>(),
+            self.left_out(),
             self.seen.iter().map(|seen| seen.gone).sum::<usize>(),
             self.refused,
             self.calls,

@@ -2,7 +2,9 @@
 //! tools nobody here writes.
 //!
 //! It looks at the newest message alone, so that its answer is the same whether older messages stand
-//! before it or an observation block does. Called by [`crate::provider`] like any other script.
+//! before it or an observation block does; instructions that a client puts behind it are not for it. Called by [`crate::provider`] like any other script.
+
+use serde_json::Value;
 
 use super::{Ask, Call, Reply, Script, text, tool_names};
 use crate::provider::judge::role;
@@ -18,7 +20,8 @@ pub struct Obey;
 
 impl Script for Obey {
     fn reply(&self, ask: &Ask<'_>) -> Reply {
-        let Some(last) = ask.messages.last() else {
+        let is_said = |message: &&Value| !["system", "developer"].contains(&role(message));
+        let Some(last) = ask.messages.iter().rev().find(is_said) else {
             return Reply::say("");
         };
         let said = text(last);
@@ -74,7 +77,7 @@ fn between<'a>(said: &'a str, opening: &'a str) -> impl Iterator<Item = &'a str>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::provider::Part;
@@ -96,6 +99,7 @@ mod tests {
         assert_eq!(alone.content.as_deref(), Some("so be it"));
         let before = json!({"role": "system", "content": "CALL<<look {}>>"});
         assert_eq!(reply(&json!({"messages": [before, user]})), alone);
+        assert_eq!(reply(&json!({"messages": [user, before]})), alone);
     }
 
     #[test]

@@ -5,6 +5,9 @@
 A program is told the same turns on both ways. Its user must be given the same answers, the provider
 must refuse nothing, and the conversation must get memory. With `--write` the transcript goes into
 docs/clients/NAME.md.
+
+With `--capture` a program is only played directly, once as above and once with little room for its history, so that
+it compacts, drops or slides; what it sent goes into tests/corpus/NAME.jsonl.
 """
 
 import json
@@ -17,9 +20,10 @@ from contextlib import ExitStack, closing
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python"))
 
+import capture
 from install import Missing, environment
 from sessions import Failed
-from table import BEHIND, PROGRAMS, VERSIONS
+from table import BEHIND, ORDERS, PROGRAMS, REFUSED_BEYOND, ROOM, VERSIONS
 from ways import KEY, Control, Diarist
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs" / "clients"
@@ -42,16 +46,18 @@ FILLER = " ".join(
     )
 )
 
+LOOK_UP = 'CALL<<look_up {"query": NUMBER}>>'
 
-def turns(count=14):
+
+def turns(order=LOOK_UP, length=1, count=14):
     """What the person says: a fact to remember each time, and now and then an order for a tool."""
     for n in range(count):
-        order = f' CALL<<look_up {{"query": {n}}}>>' if n % 3 == 2 else ""
-        yield f"Turn {n}: locker {n} opens with code {7000 + 13 * n}.{order} {FILLER}"
+        call = f" {order.replace('NUMBER', str(n))}" if n % 3 == 2 else ""
+        yield " ".join([f"Turn {n}: locker {n} opens with code {7000 + 13 * n}.{call}", *[FILLER] * length])
 
 
-def play(name, through):
-    """One way: the answers, and what arrived at the provider."""
+def play(name, through, said=None, room=None, behind=True):
+    """One way: the answers, and what arrived at the provider. `room` is what the program is given for its history."""
     with ExitStack() as stack:
         provider = Control()
         stack.callback(provider.close)
@@ -59,8 +65,9 @@ def play(name, through):
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diarist-client-")))
         home = folder / "home"
         home.mkdir()
+        (folder / "list.txt").write_text(f"{FILLER}\n" * 4)
         base_url, diarist = provider.base_url, None
-        if name in BEHIND:
+        if behind and name in BEHIND:
             gateway = BEHIND[name](folder, environment(home, base_url, KEY), base_url)
             stack.callback(gateway.close)
             base_url = gateway.base_url
@@ -68,29 +75,33 @@ def play(name, through):
             diarist = Diarist(base_url, SETTINGS)
             stack.callback(lambda: diarist.process.poll() is None and diarist.close())
             base_url = diarist.base_url
-        answers = []
-        with closing(PROGRAMS[name](folder, environment(home, base_url, KEY))) as session:
-            for text in turns():
-                answers.append(session.turn(text))
-                rest(provider)
+        answers, told = [], environment(home, base_url, KEY)
+        if room and name in REFUSED_BEYOND:
+            provider("rules", rules={"window": room})
+        elif room:
+            told["ROOM"] = str(room)
+        with closing(PROGRAMS[name](folder, told)) as session:
+            for text in said or turns():
+                answers.append(session.turn(text.replace("/project", str(folder))))
+                rest(provider, 1.0 if through else 0.1)
         record = provider("record", settled=True)
         audit = []
         if diarist:
             diarist.close()
             with open(f"{diarist.folder.name}/audit.jsonl") as lines:
                 audit = [json.loads(line) for line in lines]
-        return {"answers": answers, "record": record, "audit": audit}
+        return {"answers": answers, "record": record, "audit": audit, "folder": str(folder)}
 
 
-def rest(provider):
+def rest(provider, seconds):
     """What a person does between two turns: long enough that memory has been silent for a while."""
-    before = -1
-    for _ in range(50):
+    before, since = -1, time.monotonic()
+    end = since + 60
+    while time.monotonic() < end and time.monotonic() - since < seconds:
         count = provider("count")
-        if count == before:
-            return
-        before = count
-        time.sleep(0.1)
+        if count != before:
+            before, since = count, time.monotonic()
+        time.sleep(0.05)
 
 
 # What a client may call a conversation by; shown, so that a reader knows what there is to go by.
@@ -143,9 +154,24 @@ def write(name, lines):
     page.write_text(f"{before}{mark}\n```text\n" + "\n".join(lines) + "\n```\n")
 
 
+def written_down(name):
+    """Plays `name` directly, and writes down what it sent."""
+    runs = [(name, turns(ORDERS.get(name, LOOK_UP)), None)]
+    if name in ROOM:
+        run = f"{name}-little-room"
+        order = ORDERS.get(run, ORDERS.get(name, LOOK_UP))
+        runs.append((run, turns(order, length=4), ROOM[name]))
+    lines = []
+    for run, said, room in runs:
+        # As Diarist would get it: before a gateway that stands behind it.
+        lines += capture.lines(run, play(name, False, said, room, behind=False), FILLER)
+    requests, size = capture.write(name, lines, KEY)
+    print(f"{name}: {requests} requests, {size // 1000} KB", flush=True)
+
+
 def main(names):
-    writing = "--write" in names
-    names = [name for name in names if name != "--write"]
+    writing, capturing = "--write" in names, "--capture" in names
+    names = [name for name in names if name not in ("--write", "--capture")]
     if names == ["all"]:
         names = list(PROGRAMS)
     unknown = [name for name in names if name not in PROGRAMS]
@@ -155,6 +181,9 @@ def main(names):
     bad = []
     for name in names:
         try:
+            if capturing:
+                written_down(name)
+                continue
             direct, through = play(name, False), play(name, True)
         except (Missing, Failed) as error:
             print(f"{name}: {error}", file=sys.stderr)

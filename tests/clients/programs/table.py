@@ -58,7 +58,8 @@ def aider(folder, environment):
 
 def opencode(folder, environment):
     bin = install.node("opencode", VERSIONS["opencode"])
-    model = {"name": "scripted", "limit": {"context": 200_000, "output": 8_000}}
+    room = int(environment.get("ROOM", 200_000))
+    model = {"name": "scripted", "limit": {"context": room, "output": 8_000}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": environment["OPENAI_BASE_URL"], "apiKey": environment["OPENAI_API_KEY"]},
@@ -68,7 +69,8 @@ def opencode(folder, environment):
     (folder / "opencode.json").write_text(json.dumps(settings))
 
     def command(text, turn):
-        return [bin / "opencode", "run", *(["--continue"] if turn else []), text]
+        # What has a blank in it is put between quotes, and its own are escaped.
+        return [bin / "opencode", "run", *(["--continue"] if turn else []), *text.split(" ")]
 
     return Commands(command, folder, environment)
 
@@ -83,6 +85,8 @@ def continue_(folder, environment):
         "apiKey": environment["OPENAI_API_KEY"],
         "roles": ["chat"],
     }
+    if "ROOM" in environment:
+        model["defaultCompletionOptions"] = {"contextLength": int(environment["ROOM"]), "maxTokens": 1_000}
     config = folder / "config.yaml"
     config.write_text(json.dumps({"name": "test", "version": "1.0.0", "schema": "v1", "models": [model]}))
 
@@ -124,8 +128,9 @@ def codex(folder, environment):
     program = install.node("codex", VERSIONS["codex"][:1]) / "codex"
     home = folder / "codex"
     home.mkdir()
+    room = f"model_auto_compact_token_limit = {environment['ROOM']}\n" if "ROOM" in environment else ""
     (home / "config.toml").write_text(
-        'model = "gpt-4o"\nmodel_provider = "litellm"\n[model_providers.litellm]\nname = "LiteLLM"\n'
+        room + 'model = "gpt-4o"\nmodel_provider = "litellm"\n[model_providers.litellm]\nname = "LiteLLM"\n'
         f'base_url = "{gateway.base_url}"\nenv_key = "OPENAI_API_KEY"\nwire_api = "responses"\n'
     )
     told = folder / "answer.txt"
@@ -162,6 +167,7 @@ def shell_gpt(folder, environment):
         "PRETTIFY_MARKDOWN": "false",
         "OPENAI_USE_FUNCTIONS": "false",
         "CHAT_CACHE_PATH": folder / "chat",
+        "CHAT_CACHE_LENGTH": environment.get("ROOM", "100"),
     }
     config = folder / "home" / ".config" / "shell_gpt"
     config.mkdir(parents=True)
@@ -175,6 +181,11 @@ def shell_gpt(folder, environment):
 
 def qwen_code(folder, environment):
     bin = install.node("qwen-code", VERSIONS["qwen-code"])
+    if "ROOM" in environment:
+        config = folder / "home" / ".qwen"
+        config.mkdir()
+        model = {"generationConfig": {"contextWindowSize": int(environment["ROOM"])}}
+        (config / "settings.json").write_text(json.dumps({"model": model}))
 
     def command(text, turn):
         more = ["--continue"] if turn else []
@@ -228,6 +239,38 @@ VERSIONS = {
     # It imports click and does not ask for it.
     "shell-gpt": ["shell-gpt==1.5.1", "click==8.5.1"],
     "qwen-code": ["@qwen-code/qwen-code@0.15.10"],
+}
+
+# name -> how much of a history the program is given room for, in its own unit (tokens, or messages where the
+# number is small): what it does when that is used up is what the corpus is to hold.
+ROOM = {
+    "langchain": 6_000,
+    "openai-agents": 9,
+    "ai-sdk": 4,
+    "opencode": 22_000,
+    "continue": 14_000,
+    "cline": 20_000,
+    "aider": 4_000,
+    "codex": 22_000,
+    "autogen": 8,
+    "llama-index": 6_000,
+    "shell-gpt": 8,
+    "qwen-code": 40_000,
+}
+
+# Programs that know no size and compact when they are refused.
+REFUSED_BEYOND = {"cline"}
+
+# name -> what the person of a captured run has the model do in every third turn, where the program has tools of
+# its own; `/project` is where it runs.
+ORDERS = {
+    "aider": "SAY<<I write it down.\n\nnotes.txt\n```\nlocker NUMBER\n```\n>>",
+    # In a history that is to be summarised it would stand once more, and be obeyed.
+    "aider-little-room": "",
+    "opencode": 'CALL<<read {"filePath":"/project/list.txt"}>>',
+    "continue": 'CALL<<Read {"filepath": "/project/list.txt"}>>',
+    "codex": 'CALL<<exec_command {"cmd": "cat list.txt"}>>',
+    "qwen-code": 'CALL<<read_file {"file_path": "/project/list.txt"}>>',
 }
 
 PROGRAMS = {

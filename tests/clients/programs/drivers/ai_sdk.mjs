@@ -3,7 +3,7 @@
 
 import { createInterface } from "node:readline";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import { generateText, jsonSchema, pruneMessages, stepCountIs, streamText, tool } from "ai";
 
 const provider = createOpenAICompatible({
   name: "scripted",
@@ -18,6 +18,9 @@ const tools = {
     execute: async ({ query }) => `entry ${query}: nothing unusual, checked twice`,
   }),
 };
+// Old calls and their results are left out, as the package's own helper does it.
+const pruned = (messages) =>
+  process.env.ROOM ? pruneMessages({ messages, toolCalls: `before-last-${process.env.ROOM}-messages` }) : messages;
 const history = [];
 let turns = 0;
 
@@ -26,7 +29,7 @@ async function turn(text) {
   const asked = {
     model: provider("gpt-4o"),
     system: "Be brief.",
-    messages: history,
+    messages: pruned(history),
     tools,
     stopWhen: stepCountIs(5),
     maxRetries: 0,
@@ -34,7 +37,8 @@ async function turn(text) {
   turns += 1;
   const told = turns % 2 ? await generateText(asked) : streamText(asked);
   const answer = await told.text;
-  history.push(...(await told.response).messages);
+  // The response itself keeps the last step alone; where there is something to prune, all of them are kept.
+  history.push(...(process.env.ROOM ? await told.responseMessages : (await told.response).messages));
   return answer;
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from autogen_agentchat.agents import AssistantAgent
+from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from protocol import drive
@@ -15,8 +16,14 @@ async def look_up(query: int) -> str:
 
 
 model = OpenAIChatCompletionClient(model="gpt-4o", base_url=os.environ["OPENAI_BASE_URL"])
+room = os.environ.get("ROOM")
 agent = AssistantAgent(
-    "assistant", model, tools=[look_up], system_message="Be brief.", reflect_on_tool_use=True
+    "assistant",
+    model,
+    tools=[look_up],
+    system_message="Be brief.",
+    reflect_on_tool_use=True,
+    model_context=BufferedChatCompletionContext(int(room)) if room else None,
 )
 loop = asyncio.new_event_loop()
 

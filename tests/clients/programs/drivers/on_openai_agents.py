@@ -5,6 +5,7 @@ import os
 
 from agents import Agent, OpenAIChatCompletionsModel, Runner, SQLiteSession, function_tool
 from agents import set_tracing_disabled
+from agents.memory import SessionSettings
 from openai import AsyncOpenAI
 
 from protocol import drive
@@ -21,7 +22,8 @@ def look_up(query: int) -> str:
 client = AsyncOpenAI(base_url=os.environ["OPENAI_BASE_URL"], max_retries=0)
 model = OpenAIChatCompletionsModel(model="gpt-4o", openai_client=client)
 agent = Agent(name="Assistant", instructions="Be brief.", model=model, tools=[look_up])
-session = SQLiteSession("one")
+room = os.environ.get("ROOM")
+session = SQLiteSession("one", session_settings=SessionSettings(limit=int(room)) if room else None)
 loop = asyncio.new_event_loop()
 
 
