@@ -47,7 +47,7 @@ pub enum Planted {
 pub enum Telling {
     /// Nothing of another user.
     Owner,
-    /// Nothing of the conversation itself, where it has no forks.
+    /// Nothing of the conversation itself, nor of it as its forks know it.
     Itself,
     /// Between two activations what stands there stays, or goes because it did not fit, and never comes.
     Steady,
@@ -318,7 +318,6 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
         .flat_map(|user| NAMES.map(|name| new(user, name)))
         .collect();
     let (mut breaches, mut done) = (Vec::new(), Done::default());
-    let mut forked = BTreeSet::new();
     for step in 0..70 {
         clock.pass(std::time::Duration::from_mins(1));
         if bug.is_some() || dice.chance(25) {
@@ -340,7 +339,6 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
                 ..trunk.clone()
             });
             done.forks += 1;
-            forked.insert((trunk.user, trunk.name));
         }
         let at = if fork { talks.len() - 1 } else { at };
         let mut talk = talks[at].clone();
@@ -377,10 +375,8 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
         {
             breach(Telling::Owner, "another user's words");
         }
-        // A fork says as well what its trunk said before it left.
-        let alone = !forked.contains(&(talk.user, talk.name.clone()));
         let own_name = |(_, name): &(String, String)| *name == named(&talk.name);
-        if alone && marks(&section).iter().any(own_name) {
+        if marks(&section).iter().any(own_name) {
             breach(Telling::Itself, "it is told of itself");
         }
         match &talk.last {

@@ -9,7 +9,9 @@ ON CONFLICT (tenant, resource, lineage)
 DO UPDATE SET at_ms = excluded.at_ms, text = excluded.text";
 
 /// What may be told of the latest conversations (`$5` of them), without some lineages (`$3`) and those
-/// under a name (`$4`). An index in order under a LIMIT: as much is read of thousands as of a few.
+/// under a name (`$4`), nor any branch of their families: it knows as well what stood before it left. What
+/// left after `$6` messages at most may share a greeting and nothing else. An index in order under a LIMIT:
+/// as much is read of thousands as of a few.
 pub(in crate::store) const TOLD: &str = "
 SELECT d.lineage, l.thread_key, l.title, d.at_ms, d.text
 FROM digests AS d CROSS JOIN lineages AS l
@@ -17,6 +19,11 @@ WHERE d.tenant = $1 AND d.resource = $2
   AND d.lineage NOT IN (SELECT p.value FROM json_each($3) AS p)
   AND l.tenant = $1 AND l.resource = $2 AND l.id = d.lineage
   AND ($4 IS NULL OR l.thread_key IS NOT $4)
+  AND NOT (
+      EXISTS (SELECT 1 FROM json_each($3) AS p CROSS JOIN lineages AS f
+              WHERE f.tenant = $1 AND f.resource = $2 AND f.id = p.value AND f.family = l.family)
+      AND $6 < (SELECT min(n.count) - 1 FROM nodes AS n
+                WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = d.lineage))
 ORDER BY d.at_ms DESC LIMIT $5";
 
 /// How many of some lineages (`$3`) are still this owner's.

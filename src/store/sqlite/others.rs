@@ -5,7 +5,7 @@ use sqlx::{query, query_scalar};
 
 use super::Answer;
 use crate::history::{Link, Scope};
-use crate::memory::others::{Digest, TOLD};
+use crate::memory::others::{CHANCE, Digest, TOLD};
 use crate::memory::{Snapshot, SnapshotId};
 use crate::store::rows::{self, get};
 use crate::store::{NewSnapshot, StoreError, sql};
@@ -42,6 +42,7 @@ pub(super) async fn told(
         .bind(rows::number_list(&but))
         .bind(key)
         .bind(TOLD)
+        .bind(CHANCE as i64)
         .fetch_all(conn)
         .await?;
     rows.iter()
