@@ -6,6 +6,7 @@
 
 pub mod abort;
 pub mod body;
+mod choice;
 mod choose;
 pub mod decode;
 mod error;

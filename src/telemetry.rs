@@ -31,7 +31,7 @@ pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
-/// Memory requests. Label: `rung` (see `proxy::choose::Rung`).
+/// Memory requests. Label: `rung` (see `proxy::choice::Rung`).
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
 /// Accepted requests written down.
 pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";

@@ -1,16 +1,19 @@
-//! Configuration from outside: layers and their order, every problem at once, the reference file.
+//! Configuration from outside: layers and their order, every problem at once.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+#[path = "config/asking.rs"]
+mod asking;
 #[path = "config/identity.rs"]
 mod identity;
+#[path = "config/observer.rs"]
+mod observer;
+#[path = "config/reference.rs"]
+mod reference;
 #[path = "config/requests.rs"]
 mod requests;
 #[path = "config/thresholds.rs"]
 mod thresholds;
-
-#[path = "config/asking.rs"]
-mod asking;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -386,84 +389,6 @@ fn secrets_are_not_in_debug_output() {
     assert!(!text.contains("hunter2"), "{text}");
 }
 
-/// Renew it with `cargo run -- config > config/example.toml`.
-#[test]
-fn the_example_file_is_the_reference() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/example.toml");
-    let text = std::fs::read_to_string(file).unwrap();
-    assert!(
-        text == config::reference(),
-        "config/example.toml differs from `diarist config`"
-    );
-}
-
-/// The lines of the reference that hold a key, without their `#`.
-fn commented_keys() -> impl Iterator<Item = String> {
-    let lines = config::reference();
-    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
-    lines.into_iter().filter_map(|line| {
-        let bare = line.strip_prefix('#')?;
-        (!bare.is_empty() && !bare.starts_with(' ')).then(|| bare.to_owned())
-    })
-}
-
-#[test]
-fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
-    let defaults = format!("{:?}", Given::default().valid());
-    let reference = config::reference();
-    assert_eq!(format!("{:?}", Given::file(&reference).valid()), defaults);
-
-    let uncommented: Vec<&str> = reference
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(bare) if bare.starts_with(' ') || bare.is_empty() => line,
-            Some(bare) if bare.ends_with("unset by default") => "",
-            Some(bare) => bare,
-            None => line,
-        })
-        .collect();
-    let given = Given::file(&uncommented.join("\n"));
-    assert_eq!(format!("{:?}", given.valid()), defaults);
-    // Every default really was written, not merely left alone.
-    assert_eq!(
-        commented_keys()
-            .filter(|line| !line.ends_with("unset by default"))
-            .count(),
-        uncommented
-            .iter()
-            .filter(|line| line.contains(" = ") && !line.starts_with('#'))
-            .count(),
-    );
-}
-
-#[test]
-fn every_example_is_valid_where_it_stands() {
-    // memory.model excludes the models of the phases, a secret the file of keys; all else may stand
-    // together.
-    let mut section = String::new();
-    let lines = config::reference();
-    let mut text = String::new();
-    for line in lines.lines() {
-        if line.starts_with('[') {
-            line.clone_into(&mut section);
-        }
-        match line.strip_prefix('#') {
-            Some(bare) if bare.is_empty() || bare.starts_with(' ') => {}
-            Some(bare) if section == "[memory]" && bare.starts_with("model ") => {}
-            Some(bare) if bare.starts_with("keys_file ") => {}
-            Some(bare) => text.push_str(&format!("{bare}\n")),
-            None => text.push_str(&format!("{line}\n")),
-        }
-    }
-    let config = Given::file(&text).valid();
-    assert_eq!(
-        config.memory.observation.phase.max_output_tokens,
-        Some(16_000)
-    );
-    assert!(config.memory.observation.instruction.is_some());
-    assert!(config.memory.reflection.phase.endpoint.is_some());
-}
-
 #[test]
 fn hints_speak_of_what_costs_and_what_is_open() {
     let hints = |text: &str| Given::file(text).valid().hints().join("\n");
@@ -472,108 +397,4 @@ fn hints_speak_of_what_costs_and_what_is_open() {
     assert!(hints("memory.enabled = false").contains("plain proxy"));
     let open = hints("[server]\nlisten = \"0.0.0.0:1\"\nadmin = \"0.0.0.0:2\"");
     assert!(open.contains("without a credential") && open.contains("no password"));
-}
-
-#[test]
-fn what_the_observer_is_shown_is_read_from_file_and_environment() {
-    use diarist::config::{Attachments, Hints, Secret};
-    let config = Given::file(
-        "[memory.observation]\nprevious_observer_tokens = false\nobserve_attachments = [\"Image/*\", \"text/csv\"]\n\
-         continuation_hints = [\"current_task\"]\nmax_input_tokens = 8000\n\
-         [memory.reflection]\ncontinuation_hints = false\ninstruction = \"Keep tickets.\"\n\
-         [memory.redact]\nkinds = [\"api_key\"]\npatterns = ['\\bQX-\\d+']\n",
-    )
-    .valid();
-    let observation = &config.memory.observation;
-    assert_eq!(observation.previous_observer_tokens, None);
-    assert_eq!(observation.max_input_tokens, 8_000);
-    let only = |types: &[&str]| Attachments::Only(types.iter().map(|t| (*t).to_owned()).collect());
-    assert_eq!(
-        observation.observe_attachments,
-        only(&["image/*", "text/csv"])
-    );
-    let task = Hints {
-        current_task: true,
-        suggested_response: false,
-    };
-    assert_eq!(observation.continuation_hints, task);
-    assert!(!config.memory.reflection.continuation_hints.current_task);
-    assert_eq!(
-        config.memory.reflection.instruction.as_deref(),
-        Some("Keep tickets.")
-    );
-    assert_eq!(config.memory.redact.kinds, [Secret::ApiKey]);
-    assert!(config.memory.redact.patterns[0].is_match("see QX-17"));
-
-    // The published defaults.
-    let default = Given::default().valid().memory;
-    assert_eq!(default.observation.previous_observer_tokens, Some(2_000));
-    assert_eq!(default.observation.observe_attachments, Attachments::Auto);
-    assert!(default.observation.continuation_hints.suggested_response);
-    assert!(!default.observation.thread_title && !default.observation.observe_system);
-    assert_eq!(
-        (default.redact.kinds.len(), default.redact.patterns.len()),
-        (5, 0)
-    );
-
-    for (key, value, want) in [
-        ("OBSERVE_ATTACHMENTS", "true", Attachments::All),
-        ("OBSERVE_ATTACHMENTS", "false", only(&[])),
-        ("OBSERVE_ATTACHMENTS", "[]", only(&[])),
-        ("OBSERVE_ATTACHMENTS", "auto", Attachments::Auto),
-        (
-            "OBSERVE_ATTACHMENTS",
-            "image/png, audio/*",
-            only(&["image/png", "audio/*"]),
-        ),
-    ] {
-        let name = format!("DIARIST__MEMORY__OBSERVATION__{key}");
-        let config = Given::default().env(&name, value).valid();
-        assert_eq!(
-            config.memory.observation.observe_attachments, want,
-            "{value}"
-        );
-    }
-    let given = Given::default().env(
-        "DIARIST__MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS",
-        "0",
-    );
-    assert_eq!(
-        given.valid().memory.observation.previous_observer_tokens,
-        Some(0)
-    );
-    // Commas belong to a pattern where the list is spelled as one.
-    let given = Given::default().env("DIARIST__MEMORY__REDACT__PATTERNS", r#"["\\d{2,3}-x"]"#);
-    assert!(given.valid().memory.redact.patterns[0].is_match("12-x"));
-}
-
-#[test]
-fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
-    let given = Given::file(
-        "[memory.observation]\nprevious_observer_tokens = true\nobserve_attachments = [\"pictures\"]\n\
-         continuation_hints = [\"title\"]\nmax_input_tokens = 10\n\
-         [memory.reflection]\ncontinuation_hints = \"maybe\"\ninstruction = \" \"\n\
-         [memory.redact]\nkinds = [\"pin\"]\npatterns = [\"(\"]\n",
-    );
-    assert_problems(
-        &given,
-        &[
-            "memory.observation.previous_observer_tokens: ",
-            "memory.observation.max_input_tokens: 10 tokens are no useful part of a history",
-            "memory.observation.continuation_hints: there is no hint \"title\" | write true, false,",
-            "memory.observation.observe_attachments: \"pictures\" is no media type | write \"auto\"",
-            "memory.reflection.instruction: it is empty",
-            "memory.reflection.continuation_hints: there is no hint \"maybe\"",
-            "memory.redact.kinds: there is no kind \"pin\" | choose from \"api_key\"",
-            "memory.redact.patterns: \"(\" is no regular expression: error: unclosed group | correct it",
-        ],
-    );
-    for (pattern, what) in [
-        ("x*", "matches the empty text"),
-        (r"(\\w{1,999}){1,999}", "is no regular expression"),
-    ] {
-        let given = Given::file(&format!("[memory.redact]\npatterns = [\"{pattern}\"]\n"));
-        let problems = given.problems();
-        assert!(problems[0].contains(what), "{problems:?}");
-    }
 }

@@ -12,7 +12,7 @@ use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 
 use super::body::OutBody;
-use super::choose::{Choice, Declined, Rung};
+use super::choice::{Choice, Declined, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::Response;
 use http::request::Parts;
 
-use super::choose::{Choice, Settled};
+use super::choice::Choice;
+use super::choose::Settled;
 use super::ladder::{self, Form, Refused};
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Hears, Said};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::choose::{Choice, Rung};
+use super::choice::{Choice, Rung};
 use super::identify::{Identity, Off};
 use super::mode::{Decided, Mode};
 use super::tee::{self, Observed};

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::choose::{Block, Choice, Declined, Rung, place};
+use super::choice::{Block, Choice, Declined, Rung};
+use super::choose::place;
 use super::ladder::Refused;
 use super::manners;
 use super::memory::{Asked, Memory, Overflow};

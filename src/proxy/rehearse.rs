@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 
-use super::choose::{Choice, Settled, choose};
+use super::choice::Choice;
+use super::choose::{Settled, choose};
 use super::ladder::{self, Shortening};
 use super::line::Line;
 use super::memory::{Asked, Memory};

@@ -14,7 +14,8 @@ use hyper::body::Incoming;
 
 use super::abort::Abort;
 use super::body::{self, Idle, ProxyBody};
-use super::choose::{Choice, Settled, choose};
+use super::choice::Choice;
+use super::choose::{Settled, choose};
 use super::decode::Encoding;
 use super::identify::{Off, identify, thread};
 use super::ladder;

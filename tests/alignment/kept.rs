@@ -175,7 +175,7 @@ async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
     }
 }
 
-/// Deletes every conversation, as `threads forget` does.
+/// Deletes every conversation, as an operator may ask the store to.
 async fn forget_all(rig: &Rig) {
     use diarist::history::Scope;
     use diarist::store::{SqliteStore, Store as _};

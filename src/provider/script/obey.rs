@@ -2,7 +2,8 @@
 //! tools nobody here writes.
 //!
 //! It looks at the newest message alone, so that its answer is the same whether older messages stand
-//! before it or an observation block does; instructions that a client puts behind it are not for it. Called by [`crate::provider`] like any other script.
+//! before it or an observation block does; instructions that a client puts behind it are not for it.
+//! Called by [`crate::provider`] like any other script.
 
 use serde_json::Value;
 

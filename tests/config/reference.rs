@@ -1,0 +1,83 @@
+//! The reference file: what `diarist config` prints is valid, complete, and the file that is shipped.
+
+use diarist::config;
+
+use super::Given;
+
+/// Renew it with `cargo run -- config > config/example.toml`.
+#[test]
+fn the_example_file_is_the_reference() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/example.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text == config::reference(),
+        "config/example.toml differs from `diarist config`"
+    );
+}
+
+/// The lines of the reference that hold a key, without their `#`.
+fn commented_keys() -> impl Iterator<Item = String> {
+    let lines = config::reference();
+    let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    lines.into_iter().filter_map(|line| {
+        let bare = line.strip_prefix('#')?;
+        (!bare.is_empty() && !bare.starts_with(' ')).then(|| bare.to_owned())
+    })
+}
+
+#[test]
+fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
+    let defaults = format!("{:?}", Given::default().valid());
+    let reference = config::reference();
+    assert_eq!(format!("{:?}", Given::file(&reference).valid()), defaults);
+
+    let uncommented: Vec<&str> = reference
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(bare) if bare.starts_with(' ') || bare.is_empty() => line,
+            Some(bare) if bare.ends_with("unset by default") => "",
+            Some(bare) => bare,
+            None => line,
+        })
+        .collect();
+    let given = Given::file(&uncommented.join("\n"));
+    assert_eq!(format!("{:?}", given.valid()), defaults);
+    // Every default really was written, not merely left alone.
+    assert_eq!(
+        commented_keys()
+            .filter(|line| !line.ends_with("unset by default"))
+            .count(),
+        uncommented
+            .iter()
+            .filter(|line| line.contains(" = ") && !line.starts_with('#'))
+            .count(),
+    );
+}
+
+#[test]
+fn every_example_is_valid_where_it_stands() {
+    // memory.model excludes the models of the phases, a secret the file of keys; all else may stand
+    // together.
+    let mut section = String::new();
+    let lines = config::reference();
+    let mut text = String::new();
+    for line in lines.lines() {
+        if line.starts_with('[') {
+            line.clone_into(&mut section);
+        }
+        match line.strip_prefix('#') {
+            Some(bare) if bare.is_empty() || bare.starts_with(' ') => {}
+            Some(bare) if section == "[memory]" && bare.starts_with("model ") => {}
+            Some(bare) if bare.starts_with("keys_file ") => {}
+            Some(bare) => text.push_str(&format!("{bare}\n")),
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    let config = Given::file(&text).valid();
+    assert_eq!(
+        config.memory.observation.phase.max_output_tokens,
+        Some(16_000)
+    );
+    assert!(config.memory.observation.instruction.is_some());
+    assert!(config.memory.reflection.phase.endpoint.is_some());
+}
