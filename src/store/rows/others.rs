@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 
-use super::{Read, corrupt, get, push_hex};
+use super::lists::push_hex;
+use super::{Read, corrupt, get};
 use crate::history::Link;
 use crate::memory::Others;
 use crate::memory::others::Bound;

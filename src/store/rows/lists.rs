@@ -1,0 +1,194 @@
+//! Values as statements take them: numbers that fit, lists as one JSON text, so that a statement is
+//! the same however many there are.
+
+use serde_json::Value;
+
+use crate::history::{Item, Link, Mark, View};
+use crate::memory::record::Content;
+use crate::memory::{Node, PartId};
+
+/// Links as the JSON array of hexadecimal strings the statements take.
+pub(in crate::store) fn probes<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
+    hex_list(links.into_iter().map(Link::as_bytes))
+}
+
+/// A way as the store keeps it: empty for none.
+pub(in crate::store) fn way(way: Option<&[u8; 32]>) -> Vec<u8> {
+    way.map(|way| way.to_vec()).unwrap_or_default()
+}
+
+/// A number of tokens for the store; what does not fit is as good as endless.
+pub(in crate::store) fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Pairs of 32-byte values as a JSON array of pairs of hexadecimal strings.
+pub(in crate::store) fn pair_list(pairs: &[([u8; 32], [u8; 32])]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(a, b)| hex_list([a, b])).collect();
+    format!("[{}]", pairs.join(","))
+}
+
+/// 32-byte values as a JSON array of hexadecimal strings.
+fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
+    let values = values.into_iter();
+    let mut out = String::with_capacity(2 + 67 * values.size_hint().0);
+    out.push('[');
+    for value in values {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('"');
+        push_hex(&mut out, value);
+        out.push('"');
+    }
+    out.push(']');
+    out
+}
+
+pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
+    const DIGITS: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+    ];
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// Ids of parts as a JSON array.
+pub(in crate::store) fn id_list(parts: &[PartId]) -> String {
+    numbers(parts.iter().map(|part| part.0))
+}
+
+/// Numbers as a JSON array.
+pub(in crate::store) fn number_list(all: &[i64]) -> String {
+    numbers(all.iter().copied())
+}
+
+fn numbers(all: impl Iterator<Item = i64>) -> String {
+    let mut out = String::from("[");
+    for number in all {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str(&number.to_string());
+    }
+    out.push(']');
+    out
+}
+
+/// New messages as `NEW_NODES` takes them; `parent` is the link before the first, `marks` what each
+/// is known and found by, or nothing.
+pub(in crate::store) fn node_list(
+    nodes: &[Node],
+    marks: &[(Item, Option<Mark>)],
+    parent: Link,
+) -> String {
+    let mut parent = parent;
+    let mut out = String::with_capacity(2 + 300 * nodes.len());
+    out.push('[');
+    for (index, node) in nodes.iter().enumerate() {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str("[\"");
+        push_hex(&mut out, node.link.as_bytes());
+        out.push_str("\",\"");
+        push_hex(&mut out, parent.as_bytes());
+        out.push_str("\",");
+        out.push_str(&format!(
+            "{},\"{}\",{},{},{},{},{},{},{},",
+            node.count,
+            node.role.name(),
+            node.tokens,
+            u8::from(node.closed),
+            u8::from(node.turn_end),
+            node.born,
+            u8::from(node.confirmed),
+            node.seen_ms,
+            u8::from(node.live),
+        ));
+        let known = marks.get(index);
+        push_mark(&mut out, known.map(|(item, _)| item.content));
+        out.push(',');
+        push_mark(&mut out, known.and_then(|(item, _)| item.ids));
+        match known {
+            Some((item, _)) => out.push_str(&format!(",{},", item.weight)),
+            None => out.push_str(",null,"),
+        }
+        push_mark(&mut out, known.and_then(|(_, anchor)| *anchor));
+        out.push(']');
+        parent = node.link;
+    }
+    out.push(']');
+    out
+}
+
+fn push_mark(out: &mut String, mark: Option<Mark>) {
+    let Some(mark) = mark else {
+        return out.push_str("null");
+    };
+    out.push('"');
+    push_hex(out, mark.as_bytes());
+    out.push('"');
+}
+
+/// Marks and their places as `FIND` takes them.
+pub(in crate::store) fn mark_list(marks: &[(Mark, usize)]) -> String {
+    let mut out = String::with_capacity(2 + 50 * marks.len());
+    out.push('[');
+    for (mark, place) in marks {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('[');
+        push_mark(&mut out, Some(*mark));
+        out.push_str(&format!(",{place}]"));
+    }
+    out.push(']');
+    out
+}
+
+/// The runs of a view as JSON.
+pub(in crate::store) fn run_list(view: &View) -> String {
+    let runs: Vec<String> = view
+        .runs()
+        .iter()
+        .map(|run| format!("[{},{},{}]", run.client, run.path, run.len))
+        .collect();
+    format!("[{}]", runs.join(","))
+}
+
+/// Words of messages, for a statement.
+pub(in crate::store) fn word_list(words: &[(Link, String)]) -> String {
+    let pairs: Vec<Value> = words
+        .iter()
+        .map(|(link, words)| {
+            let mut hex = String::with_capacity(64);
+            push_hex(&mut hex, link.as_bytes());
+            Value::from(vec![hex, words.clone()])
+        })
+        .collect();
+    Value::from(pairs).to_string()
+}
+
+/// Contents as `CREDIT` and `NEW_CONTENTS` take them.
+pub(in crate::store) fn content_list(contents: &[Content]) -> String {
+    let mut out = String::with_capacity(2 + 80 * contents.len());
+    out.push('[');
+    for content in contents {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push_str("[\"");
+        push_hex(&mut out, content.key.as_bytes());
+        out.push_str(&format!("\",{}]", content.tokens));
+    }
+    out.push(']');
+    out
+}
+
+/// A count for the store. Histories are far shorter than `i64::MAX`.
+pub(in crate::store) fn count(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
