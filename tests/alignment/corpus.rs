@@ -80,7 +80,7 @@ const fn of(client: &'static str, numbers: [usize; 7]) -> Expected {
 }
 
 /// Against the strictest provider: requests, side calls, refused; exact, aligned, compacted, applied.
-const STRICT: [Expected; 18] = [
+const STRICT: [Expected; 19] = [
     of("ai-sdk", [36, 5, 0, 27, 0, 0, 326]),
     of("aider", [29, 0, 28, 0, 0, 0, 0]),
     of("autogen", [36, 1, 12, 14, 2, 0, 224]),
@@ -93,6 +93,7 @@ const STRICT: [Expected; 18] = [
     of("litellm-in-front", [14, 0, 0, 10, 0, 0, 122]),
     of("llama-index", [38, 11, 10, 4, 6, 0, 78]),
     of("llm", [14, 0, 0, 10, 0, 0, 120]),
+    of("open-webui", [14, 0, 0, 10, 0, 0, 120]),
     of("openai-agents", [36, 1, 0, 18, 10, 0, 279]),
     of("opencode", [44, 5, 9, 21, 2, 0, 245]),
     of("pydantic-ai", [18, 0, 0, 14, 0, 0, 218]),
