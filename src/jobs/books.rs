@@ -165,7 +165,9 @@ async fn booked(shop: &Shop, scope: &Scope, now: i64) -> u64 {
 
 async fn book(shop: &Shop, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
     match shop.store.pay(scope, tip, cost, at_ms).await {
-        Ok(total) => heed(shop, scope, total, at_ms),
+        // What is owed since before midnight says nothing of today.
+        Ok(total) if day(at_ms) == day(shop.clock.now_ms()) => heed(shop, scope, total, at_ms),
+        Ok(_) => {}
         Err(error) => {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
             tracing::warn!(error = %error, "what a model call cost could not be written down");

@@ -122,11 +122,12 @@ pub(super) async fn rescue(
         as_of: dates::date(shop.clock.now_ms(), zone),
     };
     let stored: Vec<PartId> = plan.parts.iter().copied().filter(|id| id.0 > 0).collect();
-    let mut written = shop.store.parts(scope, &stored).await?;
-    if written.len() != stored.len() {
-        return Ok(None);
-    }
-    let new = plan.parts[stored.len()..].iter().filter_map(|id| {
+    let stored = shop.store.parts(scope, &stored).await?;
+    // In the order of the log, whichever of them were there before.
+    let written = plan.parts.iter().map(|id| {
+        if id.0 > 0 {
+            return stored.iter().find(|part| part.id == *id).cloned();
+        }
         let part = parts.get(usize::try_from(-id.0 - 1).ok()?)?;
         Some(Part {
             id: *id,
@@ -134,7 +135,9 @@ pub(super) async fn rescue(
             body: part.clone(),
         })
     });
-    written.extend(new);
+    let Some(written) = written.collect::<Option<Vec<Part>>>() else {
+        return Ok(None);
+    };
     let Some(tip) = history.tip() else {
         return Ok(None);
     };

@@ -134,11 +134,13 @@ pub fn advance(path: &Path<'_>, policy: &Policy) -> Vec<Step> {
 }
 
 /// The snapshot with everything that is observed, thresholds aside: a request was refused as too
-/// long. `None` where that would not make it smaller than what was sent.
+/// long. Its newest message stays raw, also where a longer request had that observed. `None` where that
+/// would not make it smaller than what was sent.
 pub fn overflow(path: &Path<'_>, policy: &Policy) -> Option<Plan> {
     let view = View::of(path);
-    let chunks = view.fresh_chunks();
-    plan(&view, policy, chunks.last()?.span, Cause::Overflow)
+    let mut chunks = view.fresh_chunks().into_iter();
+    let last = chunks.rfind(|chunk| chunk.span.to_count < path.nodes.len())?;
+    plan(&view, policy, last.span, Cause::Overflow)
 }
 
 /// The snapshot that covers what a client no longer sends, the messages before the one at `sent_from`,

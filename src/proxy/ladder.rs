@@ -50,9 +50,12 @@ pub(super) async fn send(
         return Ok(choice.sent(answer));
     };
     let (mut choice, (mut answer, mut read)) = (choice, examine(answer).await);
-    if let Some(again) = again(memory, asked, &choice, read.kind.as_ref()).await {
+    // Where there is no second answer, the first is the client's.
+    if let Some(again) = again(memory, asked, &choice, read.kind.as_ref()).await
+        && let Ok(second) = once(proxy, parts, &again).await
+    {
         line.chosen(&again);
-        (answer, read) = examine(once(proxy, parts, &again).await?).await;
+        (answer, read) = examine(second).await;
         if answer.status().is_success() {
             conclude(memory, asked, &again);
         }

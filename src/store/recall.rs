@@ -493,10 +493,11 @@ impl Recall {
     ) {
         let mut known = self.known();
         known.charge(ENTRY);
+        // This may drop everything, as whatever is charged may: what is learned stands behind it.
+        known.begin(scope, tip, used.snapshot);
         for meta in snapshots {
             known.learn(scope, meta);
         }
-        known.begin(scope, tip, used.snapshot);
         known.pins.recorded((scope.tenant, tip), asks, used);
         known.seen.insert((scope.tenant, tip));
     }

@@ -352,6 +352,24 @@ fn one_long_task_pins_its_question() {
     assert!(plan.to_count > 1);
 }
 
+/// A request comes again for which a longer one had all of it observed.
+#[test]
+fn what_is_too_long_keeps_its_newest_message_raw() {
+    let mut chain = Chain::chat(&[2_000; 9]);
+    chain.part(PartKind::Chunk, 0, 4, 300);
+    chain.part(PartKind::Chunk, 4, 8, 300);
+    let reach = |nodes: &[Node]| {
+        let path = Path {
+            nodes,
+            ..chain.path()
+        };
+        overflow(&path, &POLICY).map(|plan| plan.to_count)
+    };
+    assert_eq!(reach(&chain.nodes), Some(8));
+    assert_eq!(reach(&chain.nodes[..8]), Some(4));
+    assert_eq!(reach(&chain.nodes[..4]), None);
+}
+
 #[test]
 fn a_backlog_is_not_activated_chunk_by_chunk() {
     let mut chain = Chain::chat(&[3_000; 41]);

@@ -63,7 +63,7 @@ begun (kind, tip, shared, snapshot, lineage) AS (
         FROM (SELECT unhex(p.value) AS link, p.key + 1 AS shared, 1 AS own FROM json_each($3) AS p
               UNION ALL SELECT n.link, p.key + 1, 0 FROM json_each($3) AS p CROSS JOIN nodes AS n
               WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex(p.value)
-                AND p.key >= 2) AS begun
+                AND $2 <> x'' AND p.key >= 2) AS begun
         CROSS JOIN requests AS r
         WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
         ORDER BY begun.shared DESC, begun.own DESC,
