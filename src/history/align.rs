@@ -53,12 +53,9 @@ pub struct Aligned {
 /// Between and in front of runs the request may hold messages that the path does not know, and the
 /// path messages that the request no longer holds. What follows the last run in the request is new.
 pub fn align(path: &[Item], live: impl Fn(usize) -> bool, client: &[Item]) -> Option<Aligned> {
-    let sides = Sides {
-        path: Side::of(path),
-        client: Side::of(client),
-    };
+    let sides = Sides::of(path, client);
     let mut runs = sides.runs();
-    runs.retain(|run| run.begins() || sides.evidence(&[*run], |_| true).counting > 0);
+    runs.retain(|run| run.begins() || sides.counts(*run));
     while let Some(last) = runs.last() {
         if sides
             .evidence(std::slice::from_ref(last), |_| true)
@@ -70,6 +67,14 @@ pub fn align(path: &[Item], live: impl Fn(usize) -> bool, client: &[Item]) -> Op
         runs.pop();
     }
     None
+}
+
+/// What `client` says again of `path`, in order, whatever that proves; without short words.
+pub fn alike(path: &[Item], client: &[Item]) -> Vec<Run> {
+    let sides = Sides::of(path, client);
+    let mut runs = sides.runs();
+    runs.retain(|run| sides.counts(*run));
+    runs
 }
 
 /// What in some runs tells something, and is no short word. What is said again and again counts once.
@@ -142,7 +147,19 @@ struct Sides<'a> {
     client: Side<'a>,
 }
 
-impl Sides<'_> {
+impl<'a> Sides<'a> {
+    fn of(path: &'a [Item], client: &'a [Item]) -> Self {
+        Self {
+            path: Side::of(path),
+            client: Side::of(client),
+        }
+    }
+
+    /// Whether `run` is more than short words.
+    fn counts(&self, run: Run) -> bool {
+        self.evidence(&[run], |_| true).counting > 0
+    }
+
     /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
     /// came back shorter, or as a placeholder, is the same result; a call that was repaired the
     /// same call. But only where an id stands once: some servers number their calls anew each time.

@@ -57,17 +57,7 @@ impl View {
         Some((view, kept))
     }
 
-    /// A view that continues the chain at `path` with the request's messages from `client` on, and
-    /// holds nothing of what is before.
-    pub fn from(client: usize, path: usize) -> Self {
-        Self {
-            runs: Vec::new(),
-            client,
-            path,
-        }
-    }
-
-    /// From its stored form: runs, and where it runs on.
+    /// Of runs, and where it runs on: what is stored of it.
     pub fn from_parts(runs: Vec<Run>, client: usize, path: usize) -> Option<Self> {
         let mut at = (0, 0);
         for run in &runs {

@@ -12,13 +12,32 @@ use std::sync::Arc;
 
 pub use self::evidence::{Evidence, Step, StoredView};
 
-use self::sides::{Sides, first_changed, kept_from, observed};
+use self::sides::{Sides, first_changed, in_front, kept_from, observed};
 use crate::history::align::{Aligned, Run};
 use crate::history::{History, Role, Stand, View};
 
 /// How many of a request's first messages may hold an answer of the model in the place of what it
-/// summarises.
-pub const OPENING: usize = 3;
+/// summarises; and how many of the last ones before the model says anything, where a client keeps in front
+/// of it what its user said.
+const OPENING: usize = 3;
+
+/// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
+/// front of it where nothing else speaks for it: behind the first messages, and in what is said now.
+const IN_FRONT: usize = 2;
+
+/// The messages of `client` that may hold an answer of the model in the place of what it summarises.
+pub fn opening(client: &History) -> impl Iterator<Item = usize> {
+    let unanswered = unanswered(client);
+    let behind = unanswered.saturating_sub(OPENING).max(OPENING);
+    (0..client.len().min(OPENING)).chain(behind..unanswered)
+}
+
+/// How many messages stand before the first that the model said.
+pub fn unanswered(client: &History) -> usize {
+    let mut turns = client.turns().iter();
+    let first = turns.position(|turn| turn.message.role == Role::Assistant);
+    first.unwrap_or(client.len())
+}
 
 /// By what evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,16 +191,17 @@ fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
 }
 
 /// The log goes on behind the answer. What stood before it and was not observed is in the client's
-/// own summary, which stays raw where the client put it.
+/// own summary, which stays raw where the client put it; but where it is what is said now, it is what the
+/// chain goes on with. What the client kept in front of it stands where it was said.
 ///
-/// What a person says now may quote an answer, and what was recorded as the beginning of a conversation
-/// is one: neither stands for what it was an answer to.
+/// What a person says now may quote an answer, and so may one of many messages; what was recorded as the
+/// beginning of a conversation is one: none of them stands for what it was an answer to. But who quotes does
+/// not say again before it, in order, what was said in that conversation.
 fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     let (place, path) = evidence.answered.as_ref()?;
     let newest = client.turns().last().map(|turn| turn.message.role);
     let is_said_now = *place == client.len() && newest == Some(Role::User);
-    let is_recorded = evidence.depth >= (*place).max(1);
-    if is_said_now || is_recorded {
+    if evidence.depth >= (*place).max(1) {
         return None;
     }
     // The last message of the chain that was answered asked for the summary.
@@ -191,10 +211,21 @@ fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         return None;
     }
     let from = kept_from(client, *place, before)?.min(observed);
+    let runs = in_front(client, *place, &before[..from])?;
+    let is_live = |run: &Run| {
+        (run.path..run.path + run.len)
+            .filter(|at| before[*at].live)
+            .count()
+    };
+    let proven = runs.iter().map(is_live).sum::<usize>() >= IN_FRONT;
+    if (is_said_now || *place > OPENING) && !proven {
+        return None;
+    }
+    let goes_on = *place - usize::from(is_said_now);
     Sighting::of(
         client,
         &before[..from],
-        View::from(*place, from),
+        View::from_parts(runs, goes_on, from)?,
         Agreed::default(),
         How::Compacted,
     )

@@ -28,7 +28,7 @@ use super::tee::{Observed, TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend, others};
 use crate::history::{History, Mark, Scope};
 use crate::jobs::Exchange;
-use crate::memory::place::OPENING;
+use crate::memory::place;
 use crate::store::Used;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
@@ -196,8 +196,8 @@ pub(super) async fn read(
     })
 }
 
-/// Where in a request clients put the answer to a request for a summary: among its first messages, as
-/// it is or behind a few lines of their own.
+/// Where in a message clients put the answer to a request for a summary: it is all of it, or stands behind a
+/// few lines of their own.
 const LINES: usize = 6;
 
 /// Texts longer than this, in bytes, are no summaries; and shorter ones a model may give to anybody, as it
@@ -209,7 +209,7 @@ const SUMMARY: std::ops::Range<usize> = 256..256 * 1024;
 fn answers(parsed: &Parsed, history: &History) -> Vec<(Mark, usize)> {
     let root = history.root();
     let mut marks = Vec::new();
-    for (place, text) in parsed.opening(OPENING) {
+    for (place, text) in parsed.opening(place::opening(history)) {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
         marks.extend(
             std::iter::once(0)

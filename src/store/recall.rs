@@ -28,7 +28,7 @@ pub use self::pins::Asks;
 use self::probes::may_replace;
 use super::{Begun, Carried, Probes, Store, StoreError, Traces, Used};
 use crate::history::{History, Link, Mark, Scope, Stand};
-use crate::memory::place::{Agreed, OPENING, Sighting, Step, agreed, decide};
+use crate::memory::place::{Agreed, Sighting, Step, agreed, decide};
 use crate::memory::select::Before;
 use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
 
@@ -167,7 +167,7 @@ impl Recall {
         let answers = LazyCell::new(answers);
         let complete = match &sighting {
             Some(seen) => self.known().holds_seen(scope, &seen.history),
-            None => enough && !(here.depth < OPENING && may_replace(client, &here, &answers)),
+            None => enough && !may_replace(client, &here, &answers),
         };
         if complete {
             let history = sighting.as_ref().map_or(client, |seen| &seen.history);

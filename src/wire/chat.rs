@@ -351,14 +351,14 @@ impl Parsed {
     }
 
     /// What stands in the first messages, for finding an answer of the model among it: the text of
-    /// the last leading message and of the first `count` after it, each with how many messages after
+    /// the last leading message and of those after it at `places`, each with how many messages after
     /// the leading ones it reaches up to. Reads those messages again; for requests that are not known.
-    pub fn opening(&self, count: usize) -> Vec<(usize, String)> {
+    pub fn opening(&self, places: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
         let leading = self.head().messages().last().map(|message| (0, message));
-        let first = self.messages().iter().take(count).enumerate();
+        let after = places.filter_map(|at| Some((at + 1, self.messages().get(at)?)));
         leading
             .into_iter()
-            .chain(first.map(|(index, message)| (index + 1, message)))
+            .chain(after)
             .filter(|(_, message)| message.calls.is_empty() && message.answers.is_none())
             .filter_map(|(place, message)| Some((place, self.text(message)?)))
             .collect()

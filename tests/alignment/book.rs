@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use diarist::history::{History, Item, Link, Mark, Scope, Stand, anchor};
-use diarist::memory::place::{Agreed, Evidence, OPENING, Sighting, Step, StoredView, agreed};
+use diarist::memory::place::{Agreed, Evidence, Sighting, Step, StoredView, agreed, opening};
 use diarist::memory::{Node, record};
 use diarist::wire::chat::{self, Parsed};
 use serde_json::json;
@@ -56,7 +56,7 @@ impl Read {
     /// What an answer would be known by that stands in the place of what it summarises.
     fn answers(&self) -> Vec<(Mark, usize)> {
         let root = self.client.root();
-        let texts = self.parsed.opening(OPENING);
+        let texts = self.parsed.opening(opening(&self.client));
         let lines = texts.iter().flat_map(|(place, text)| {
             let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
             let from = std::iter::once(0).chain(breaks).take(6);

@@ -2,7 +2,7 @@
 //! request says something else, and from where on it says the path itself.
 
 use super::evidence::Step;
-use crate::history::align::{Aligned, Run, align};
+use crate::history::align::{Aligned, Run, align, alike};
 use crate::history::{History, Item, View};
 
 /// How many messages from the beginning of `path` are observed, or wait for it with their words.
@@ -96,4 +96,14 @@ pub(super) fn kept_from(client: &History, place: usize, path: &[Step]) -> Option
             .filter(|from| kept(*from) > 0)
             .unwrap_or(known.len()),
     )
+}
+
+/// Where on `path` stands what the client sends before the last of its first `place` messages: what is told
+/// of is not sent as well.
+pub(super) fn in_front(client: &History, place: usize, path: &[Step]) -> Option<Vec<Run>> {
+    let Some(before) = place.checked_sub(1) else {
+        return Some(Vec::new());
+    };
+    let Sides { known, sent, .. } = Sides::of(client, path)?;
+    Some(alike(&known, &sent[..before]))
 }

@@ -289,3 +289,48 @@ fn what_is_kept_behind_a_summary_is_not_told_twice() {
     let view = summarised(sent, 1, 0).unwrap().view;
     assert_eq!(view.open(), (1, 5));
 }
+
+/// The user's messages of a task, in front of a summary of it: where they stand, they are not sent as well. The
+/// summary is what is said now, or behind the first messages; without them it is a quote.
+#[test]
+fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
+    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let other = |at: usize| message(Role::User, &format!("{at}: {SAID}"), &[], None);
+    let kept: Vec<Message> = task().into_iter().take(5).step_by(2).collect();
+    let sent = |front: &[Message]| [front, std::slice::from_ref(&head)].concat();
+
+    let now = summarised(sent(&kept), 4, 0).unwrap();
+    assert_eq!(now.view.open(), (3, 8), "it is what is said now");
+    assert_eq!(now.view.front(4), Vec::<usize>::new());
+    let mut asked = sent(&kept);
+    asked.push(message(Role::User, "and now", &[], None));
+    let behind = summarised(asked, 4, 0).unwrap();
+    assert_eq!(behind.view.open(), (4, 8));
+    assert_eq!(behind.view.front(4), [3], "it stays where it is");
+
+    for front in [
+        vec![other(1), other(2), other(3)],
+        vec![kept[1].clone(), other(2), other(3)],
+    ] {
+        let mut sent = sent(&front);
+        assert!(summarised(sent.clone(), 4, 0).is_none());
+        sent.push(message(Role::User, "and now", &[], None));
+        assert!(summarised(sent, 4, 0).is_none());
+    }
+}
+
+#[test]
+fn a_summary_is_looked_for_among_the_first_and_before_the_first_answer() {
+    let scope = Scope::of(b"key", None);
+    let places = |count: usize| -> Vec<usize> {
+        let mut sent: Vec<Message> = (0..count)
+            .map(|at| message(Role::User, &at.to_string(), &[], None))
+            .collect();
+        sent.push(message(Role::Assistant, "Got it.", &[], None));
+        sent.push(message(Role::User, "and now", &[], None));
+        opening(&History::chain(&scope, sent)).collect()
+    };
+    assert_eq!(places(1), [0, 1, 2]);
+    assert_eq!(places(4), [0, 1, 2, 3]);
+    assert_eq!(places(40), [0, 1, 2, 37, 38, 39]);
+}

@@ -268,6 +268,16 @@ fn compacted((observed, tail): (usize, usize), head: &[Value], system: Option<&s
     asks
 }
 
+/// All the user said, and the summary behind it.
+fn kept_in_front() -> Vec<Value> {
+    let mut kept: Vec<Value> = chat().into_iter().step_by(2).collect();
+    kept.push(said(
+        "user",
+        format!("Another model was at work before you and left this:\n{SUMMARY}"),
+    ));
+    kept
+}
+
 fn long() -> Vec<Value> {
     talk("it", 54)
 }
@@ -352,6 +362,34 @@ pub const COMPACTED: &[Row] = &[
         applied: All,
         extra: 1,
         raw: 25,
+        reason: LINKED,
+    },
+    Row {
+        item: 8,
+        what: "keeps all its user said in front of the summary",
+        asks: || compacted((40, 0), &kept_in_front(), None),
+        plain: long,
+        applied: All,
+        extra: 1,
+        raw: 16,
+        reason: LINKED,
+    },
+    Row {
+        item: 8,
+        what: "keeps all its user said, and goes on from the summary",
+        asks: || {
+            let mut head = kept_in_front();
+            let summary = Ask::of(&chat()[..40]).sending(head.clone());
+            head.push(said("assistant", "Got it."));
+            let mut asks = compacted((40, 0), &head, None);
+            let at = asks.iter().position(|ask| ask.summarises).unwrap();
+            asks.insert(at + 1, summary);
+            asks
+        },
+        plain: long,
+        applied: All,
+        extra: 1,
+        raw: 18,
         reason: LINKED,
     },
     Row {
