@@ -13,10 +13,6 @@ use crate::store::Known;
 /// Messages held over all tracks; about 100 bytes each.
 const NODES: usize = 400_000;
 
-/// Requests recorded while a job is under way and nobody says how it stands; then the store is asked.
-/// A worker of another process has nobody here to tell.
-const UNHEARD: usize = 1;
-
 /// One chain up to the tip of its last recorded request.
 #[derive(Debug)]
 pub(super) struct Track {
@@ -48,8 +44,9 @@ pub(super) struct Track {
     pub(super) shared: bool,
     /// The log that the others were last told of.
     pub(super) told: Vec<PartId>,
-    /// Requests recorded since anything was heard of `work`.
-    unheard: usize,
+    /// What was under way already when the last request was recorded, and nobody has said since how it
+    /// stands: a worker of another process has nobody here to tell.
+    unheard: Vec<(PartKind, Span)>,
 }
 
 impl Track {
@@ -76,7 +73,7 @@ impl Track {
             snapshots: known.snapshots,
             work: known.jobs,
             told: Vec::new(),
-            unheard: 0,
+            unheard: Vec::new(),
         }
     }
 
@@ -191,13 +188,14 @@ impl Track {
 
     /// Whether another process may have done what is waited for here.
     pub(super) fn forlorn(&self) -> bool {
-        self.unheard >= UNHEARD
+        !self.unheard.is_empty()
     }
 
     /// Another request was recorded.
     pub(super) fn waits(&mut self) {
-        let open = |work: &Work| work.state != WorkState::Abandoned;
-        self.unheard += usize::from(self.work.iter().any(open));
+        let work = self.work.iter();
+        let open = work.filter(|work| work.state != WorkState::Abandoned);
+        self.unheard = open.map(|work| (work.kind, work.span)).collect();
     }
 
     /// Whether `span` lies on this chain.
@@ -215,7 +213,8 @@ impl Track {
 
     /// A part was written, or its job changed.
     pub(super) fn settle(&mut self, kind: PartKind, span: &Span, how: &Settled) {
-        self.unheard = 0;
+        // What is told of one job says nothing of the others.
+        self.unheard.retain(|work| *work != (kind, *span));
         self.work
             .retain(|work| work.kind != kind || work.span != *span);
         match how {
@@ -351,5 +350,27 @@ mod tests {
         assert!(track.forlorn());
         track.settle(PartKind::Chunk, &span, &fresh);
         assert!(!track.forlorn(), "somebody told of it");
+    }
+
+    /// Two workers, and only one of them is of this process.
+    #[test]
+    fn what_is_told_of_one_job_says_nothing_of_another() {
+        let scope = Scope::of(b"key", None);
+        let root = Link::root(&scope);
+        let span = |to_count| Span {
+            from: root,
+            from_count: 0,
+            to: root,
+            to_count,
+        };
+        let mut track = Track::of(&scope, Known::default());
+        let fresh = Settled::Waiting(WorkState::Fresh);
+        track.settle(PartKind::Reflection, &span(4), &fresh);
+        track.settle(PartKind::Chunk, &span(6), &fresh);
+        track.waits();
+        track.settle(PartKind::Chunk, &span(6), &Settled::Gone);
+        assert!(track.forlorn(), "nobody told of the reflection");
+        track.settle(PartKind::Reflection, &span(4), &Settled::Gone);
+        assert!(!track.forlorn());
     }
 }

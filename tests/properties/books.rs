@@ -32,6 +32,8 @@ struct Past {
     /// The request it continues, if any.
     before: Option<usize>,
     prefixes: Vec<Run>,
+    /// All that its client sent, which a view's chain is not.
+    said: Run,
     /// Without our question for usage, which is asked where it is known to be welcome.
     sent: Vec<u8>,
     used: Used,
@@ -198,6 +200,7 @@ impl Laws {
                 .collect(),
             over,
             observations: observations_end(prompt),
+            said: *request.prefixes().last().unwrap(),
             prefixes,
         };
         let mut checks = vec![inv_bound(over)];
@@ -220,7 +223,7 @@ impl Laws {
                 && !exchange.stepped_down
                 // What was made for one request goes with its process where that dies before it is
                 // recorded: nobody knows any more what is to be gone on from.
-                && (!before.held || !exchange.lost.contains(before.tip()))
+                && (!before.held || !exchange.lost.contains(&before.said))
                 // Where a model takes the block nowhere, nobody decided that it is to be sent everything.
                 && !exchange.unplaced
             {
