@@ -379,10 +379,44 @@ fn overflow(config: &Config) -> Overflow {
 /// How memory is made, of a valid configuration.
 #[must_use]
 pub fn memory_settings(config: &Config) -> jobs::Settings {
-    let (observation, reflection) = (&config.memory.observation, &config.memory.reflection);
+    let memory = &config.memory;
+    let host = config.upstream.base_url.host_str().unwrap_or_default();
+    let here = |pattern: &String| Pattern::new(pattern).matches(host);
+    let overrides = memory
+        .overrides
+        .iter()
+        .filter(|known| known.upstream.as_ref().is_none_or(here))
+        .map(|known| jobs::Override {
+            model: Pattern::new(known.model.as_deref().unwrap_or("*")),
+            settings: Arc::new(settings(
+                config,
+                &known.thresholds,
+                &known.observation,
+                &known.reflection,
+            )),
+        });
     jobs::Settings {
-        policy: policy(&config.memory.thresholds),
-        overrides: overrides(config),
+        overrides: overrides.collect(),
+        ..settings(
+            config,
+            &memory.thresholds,
+            &memory.observation,
+            &memory.reflection,
+        )
+    }
+}
+
+/// The same for all models alike, with these thresholds and phases.
+fn settings(
+    config: &Config,
+    thresholds: &config::Thresholds,
+    observation: &config::Observation,
+    reflection: &config::Reflection,
+) -> jobs::Settings {
+    let memory = &config.memory;
+    jobs::Settings {
+        policy: policy(thresholds),
+        overrides: Vec::new(),
         upstream: config
             .upstream
             .base_url
@@ -390,9 +424,9 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
             .unwrap_or_default()
             .to_owned(),
         placement: placement(config),
-        zone: config.memory.timezone.clone(),
-        temporal_markers: config.memory.temporal_markers,
-        keep: match config.memory.keep_messages {
+        zone: memory.timezone.clone(),
+        temporal_markers: memory.temporal_markers,
+        keep: match memory.keep_messages {
             KeepMessages::UntilObserved => jobs::Keep::UntilObserved,
             KeepMessages::Always => jobs::Keep::Always,
             KeepMessages::For(time) => jobs::Keep::For(time),
@@ -405,13 +439,13 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
             instruction: reflection.instruction.clone(),
             ..phase(&reflection.phase)
         },
-        observer: Arc::new(observer_options(config)),
+        observer: Arc::new(observer_options(observation, &memory.redact)),
         hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
         max_loss: reflection.max_loss,
-        daily_tokens: config.memory.daily_tokens,
-        others: config.memory.others,
-        bundles: config.memory.bundles.clone(),
-        concurrency: if config.memory.enabled && !config.memory.read_only {
+        daily_tokens: memory.daily_tokens,
+        others: memory.others,
+        bundles: memory.bundles.clone(),
+        concurrency: if memory.enabled && !memory.read_only {
             MODEL_CALLS
         } else {
             0
@@ -419,8 +453,7 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
     }
 }
 
-fn observer_options(config: &Config) -> Options {
-    let (observation, redact) = (&config.memory.observation, &config.memory.redact);
+fn observer_options(observation: &config::Observation, redact: &config::Redact) -> Options {
     let kinds = redact.kinds.iter().map(|kind| match kind {
         config::Secret::ApiKey => Kind::ApiKey,
         config::Secret::Token => Kind::Token,
@@ -465,24 +498,6 @@ fn policy(thresholds: &config::Thresholds) -> Policy {
         early_activation: early(thresholds.early_activation),
         early_reflection: early(thresholds.early_reflection),
     }
-}
-
-/// Those for this upstream.
-fn overrides(config: &Config) -> Vec<jobs::Override> {
-    let host = config.upstream.base_url.host_str().unwrap_or_default();
-    let here = |pattern: &String| Pattern::new(pattern).matches(host);
-    config
-        .memory
-        .overrides
-        .iter()
-        .filter(|known| known.upstream.as_ref().is_none_or(here))
-        .map(|known| jobs::Override {
-            model: Pattern::new(known.model.as_deref().unwrap_or("*")),
-            policy: policy(&known.thresholds),
-            observer: known.observer.clone().map(models),
-            reflector: known.reflector.clone().map(models),
-        })
-        .collect()
 }
 
 fn models(models: config::Models) -> llm::Models {

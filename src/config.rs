@@ -17,6 +17,7 @@ mod memory;
 mod nearest;
 mod observer;
 mod overrides;
+mod phases;
 mod platform;
 mod problem;
 mod reference;

@@ -53,6 +53,8 @@ mod no_trace;
 mod observing;
 #[path = "memory/overflow.rs"]
 mod overflow;
+#[path = "memory/overrides.rs"]
+mod overrides;
 #[path = "memory/pieces.rs"]
 mod pieces;
 #[path = "memory/placement.rs"]

@@ -7,6 +7,7 @@
 use config::ValueKind;
 use serde_json::{Map, Number, Value};
 
+use super::judged::said;
 use super::problem::Problem;
 use super::valid::Models;
 use super::written::{Checked, Lexical, Reported, Written, Wrong};
@@ -88,7 +89,7 @@ pub(super) fn models(
     match &written.value {
         None => Ok(None),
         Some(WrittenModels::One(name)) => written
-            .check(problems, |_| named(name))
+            .check(problems, |_| said(name))
             .map(|name| Some(Models::One(name))),
         Some(WrittenModels::Tiers(written_tiers)) => {
             let mut tiers = each(written, problems, written_tiers, tier)?;
@@ -105,16 +106,6 @@ pub(super) fn models(
     }
 }
 
-fn named(name: &str) -> Result<String, Wrong> {
-    match name.trim() {
-        "" => Err(Wrong::new(
-            "it is empty",
-            "write something, or remove the key",
-        )),
-        name => Ok(name.to_owned()),
-    }
-}
-
 fn tier(bound: &str, model: &Value) -> Result<(u32, String), Wrong> {
     let up_to = bound.replace('_', "").parse::<u32>().unwrap_or(0);
     if up_to == 0 {
@@ -123,7 +114,7 @@ fn tier(bound: &str, model: &Value) -> Result<(u32, String), Wrong> {
             "write the most tokens of a prompt that this model is for, above 0",
         ));
     }
-    let name = model.as_str().map(named).and_then(Result::ok);
+    let name = model.as_str().map(said).and_then(Result::ok);
     let name = name.ok_or_else(|| {
         Wrong::new(
             format!("the model for prompts up to {bound} tokens is not a name"),

@@ -17,6 +17,17 @@ pub(super) fn lasting(duration: &Duration) -> Result<Duration, Wrong> {
     Ok(*duration)
 }
 
+/// A text that says something, without the blanks around it.
+pub(super) fn said(text: &str) -> Result<String, Wrong> {
+    match text.trim() {
+        "" => Err(Wrong::new(
+            "it is empty",
+            "write something, or remove the key",
+        )),
+        text => Ok(text.to_owned()),
+    }
+}
+
 /// A base URL that paths can be put after.
 pub(super) fn base_url(text: &str) -> Result<Url, Wrong> {
     let example = "write one such as \"https://api.openai.com/v1\"";

@@ -1,45 +1,66 @@
-//! `[[memory.overrides]]`: other numbers and models for some models or upstreams. Each is what `memory`
-//! says with a few values replaced, and is judged whole: an override that makes a combination unsafe is
-//! as wrong as one that is unsafe by itself. Every wrong one is named by its number.
+//! `[[memory.overrides]]`: memory made otherwise for some models or upstreams. Each is what `memory` says
+//! of its phases with a few values replaced, and is judged whole: an override that makes a combination
+//! unsafe is as wrong as one that is unsafe by itself. Every wrong one is named by its number.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use config::ValueKind;
 
-use super::asking::models;
+use super::asking::{Table, WrittenModels, models};
 use super::nearest::nearest;
+use super::phases::{Asked, Section, observation, reflection};
 use super::problem::Problem;
 use super::rules::Tables;
-use super::thresholds::Numbers;
-use super::valid::Override;
+use super::valid::{Models, Override};
 use super::written::{Checked, Lexical, Reported, Written, spelled};
 
-/// What an override may say beside whom it is for.
-const FIELDS: [&str; 15] = [
-    "share_token_budget",
-    "observation.model",
-    "observation.message_tokens",
-    "observation.buffer_tokens",
-    "observation.buffer_on_idle",
-    "observation.buffer_activation",
-    "observation.block_after",
-    "observation.activate_after_idle",
-    "observation.activate_on_model_change",
-    "reflection.model",
-    "reflection.observation_tokens",
-    "reflection.buffer_activation",
-    "reflection.block_after",
-    "reflection.activate_after_idle",
-    "reflection.activate_on_model_change",
-];
+/// Names what an override may say beside whom it is for, and where that is written.
+macro_rules! fields {
+    ($($section:ident: $($name:ident)+;)+) => {
+        const FIELDS: &[&str] = &[
+            "share_token_budget",
+            $($(concat!(stringify!($section), ".", stringify!($name)),)+)+
+        ];
 
-/// The overrides, the narrowest first, unless one of them is wrong. `base` is what they change; where
-/// that is not valid itself (`sound`), only what they say is judged.
+        impl Reader {
+            /// Puts what this override says into the place of what `section` does.
+            fn replace(&self, section: &mut Section, problems: &mut Vec<Problem>) {
+                self.set("share_token_budget", &mut section.share_token_budget, problems);
+                $($(self.set(
+                    concat!(stringify!($section), ".", stringify!($name)),
+                    &mut section.$section.$name,
+                    problems,
+                );)+)+
+            }
+        }
+    };
+}
+
+// All that a phase has but where it asks: a key of its own has no place in a list.
+fields! {
+    observation: model message_tokens buffer_tokens buffer_on_idle buffer_activation block_after
+        activate_after_idle activate_on_model_change temperature max_output_tokens model_settings
+        provider_options timeout instruction max_input_tokens previous_observer_tokens
+        continuation_hints observe_attachments observe_system thread_title;
+    reflection: model observation_tokens buffer_activation block_after max_loss activate_after_idle
+        activate_on_model_change temperature model_settings provider_options timeout instruction
+        continuation_hints;
+}
+
+/// What the overrides change.
+pub(super) struct Base {
+    pub(super) section: Section,
+    pub(super) observer: Checked<Asked>,
+    pub(super) reflector: Checked<Asked>,
+    /// Whether all of it is valid; else only what an override says is judged.
+    pub(super) sound: bool,
+}
+
+/// The overrides, the narrowest first, unless one of them is wrong.
 pub(super) fn overrides(
     raw: &Written<Tables>,
-    base: &Numbers,
-    sound: bool,
+    base: &Base,
     problems: &mut Vec<Problem>,
 ) -> Checked<Vec<Override>> {
     let before = problems.len();
@@ -50,7 +71,7 @@ pub(super) fn overrides(
             origin: raw.origin.clone(),
             said: flat(table),
         };
-        let Ok(read) = reader.read(base, sound, problems) else {
+        let Ok(read) = reader.read(base, problems) else {
             continue;
         };
         if let Some(same) = valid.iter().position(|other| other.is_for(&read)) {
@@ -62,7 +83,7 @@ pub(super) fn overrides(
         }
         valid.push(read);
     }
-    if problems.len() > before || !sound {
+    if problems.len() > before || !base.sound {
         return Err(Reported);
     }
     // A stable sort: of two that are equally narrow the first one counts.
@@ -105,12 +126,12 @@ impl Reader {
         }
     }
 
-    fn read(&self, base: &Numbers, sound: bool, problems: &mut Vec<Problem>) -> Checked<Override> {
+    fn read(&self, base: &Base, problems: &mut Vec<Problem>) -> Checked<Override> {
         let before = problems.len();
         let whom = ["model", "upstream"];
         for key in self.said.keys().map(String::as_str) {
             if !FIELDS.contains(&key) && !whom.contains(&key) {
-                let near = nearest(key, FIELDS.into_iter().chain(whom));
+                let near = nearest(key, FIELDS.iter().copied().chain(whom));
                 let remedy = near.map_or_else(
                     || format!("an override has model, upstream, {}", FIELDS.join(", ")),
                     |near| format!("did you mean {near}?"),
@@ -126,27 +147,84 @@ impl Reader {
                 "name one of them; numbers for all stand in memory.observation and memory.reflection",
             ));
         }
-        let numbers = self.numbers(base, problems);
-        let [observer, reflector] = ["observation.model", "reflection.model"].map(|key| {
-            let mut written = Written {
-                key: String::new().into(),
-                origin: None,
-                value: None,
-            };
-            self.set(key, &mut written, problems);
-            models(&written, problems)
-        });
+        let mut section = base.section.clone();
+        self.replace(&mut section, problems);
+        self.prefer(&mut section);
+        let observer = self.asked("observation.model", &section.observation.model, problems);
+        let reflector = self.asked("reflection.model", &section.reflection.model, problems);
         // What is inherited was judged before; here it is judged with what is not.
-        if !sound || problems.len() > before {
+        if !base.sound || problems.len() > before {
             return Err(Reported);
         }
+        let with = |own: Option<Models>, base: &Checked<Asked>| {
+            let base = base.clone()?;
+            Ok(Asked {
+                model: own.or(base.model),
+                ..base
+            })
+        };
+        let observer = with(observer?, &base.observer);
+        let reflector = with(reflector?, &base.reflector);
+        let thresholds = section.thresholds(problems);
+        let observation = observation(&section.observation, observer, problems);
+        let reflection = reflection(&section.reflection, reflector, problems);
         Ok(Override {
             model: model?,
             upstream: upstream?,
-            thresholds: numbers.validate(problems)?,
-            observer: observer?,
-            reflector: reflector?,
+            thresholds: thresholds?,
+            observation: observation?,
+            reflection: reflection?,
         })
+    }
+
+    /// The model it names, if it names one.
+    fn asked(
+        &self,
+        key: &str,
+        written: &Written<Option<WrittenModels>>,
+        problems: &mut Vec<Problem>,
+    ) -> Checked<Option<Models>> {
+        if !self.said.contains_key(key) {
+            return Ok(None);
+        }
+        models(written, problems)
+    }
+
+    /// A temperature and a limit have two spellings, and one configuration says each once: what the override
+    /// says goes before what it inherits, under either name.
+    fn prefer(&self, section: &mut Section) {
+        let (observation, reflection) = (&mut section.observation, &mut section.reflection);
+        for (phase, temperature, settings) in [
+            (
+                "observation",
+                &mut observation.temperature,
+                &mut observation.model_settings,
+            ),
+            (
+                "reflection",
+                &mut reflection.temperature,
+                &mut reflection.model_settings,
+            ),
+        ] {
+            let said = |name: &str| self.said.contains_key(&format!("{phase}.{name}"));
+            match (said("temperature"), said("model_settings")) {
+                (true, false) => without(settings, "temperature"),
+                (false, true) => temperature.origin = None,
+                _ => {}
+            }
+        }
+        let limit = &mut observation.max_output_tokens;
+        let said = |name: &str| self.said.contains_key(name);
+        match (
+            said("observation.max_output_tokens"),
+            said("observation.model_settings"),
+        ) {
+            (true, false) => without(&mut observation.model_settings, "max_output_tokens"),
+            (false, true) if names(&observation.model_settings, "max_output_tokens") => {
+                limit.value = None;
+            }
+            _ => {}
+        }
     }
 
     fn pattern(&self, key: &str, problems: &mut Vec<Problem>) -> Checked<Option<String>> {
@@ -161,48 +239,6 @@ impl Reader {
                 Err(Reported)
             }
         }
-    }
-
-    fn numbers(&self, base: &Numbers, problems: &mut Vec<Problem>) -> Numbers {
-        let mut numbers = base.clone();
-        let n = &mut numbers;
-        self.set("share_token_budget", &mut n.share_token_budget, problems);
-        self.set(
-            "observation.message_tokens",
-            &mut n.message_tokens,
-            problems,
-        );
-        self.set("observation.buffer_tokens", &mut n.buffer_tokens, problems);
-        self.set(
-            "observation.buffer_on_idle",
-            &mut n.buffer_on_idle,
-            problems,
-        );
-        self.set(
-            "reflection.observation_tokens",
-            &mut n.observation_tokens,
-            problems,
-        );
-        for (name, phase) in [
-            ("observation", &mut n.observation),
-            ("reflection", &mut n.reflection),
-        ] {
-            let key = |leaf: &str| format!("{name}.{leaf}");
-            self.set(
-                &key("buffer_activation"),
-                &mut phase.buffer_activation,
-                problems,
-            );
-            self.set(&key("block_after"), &mut phase.block_after, problems);
-            self.set(
-                &key("activate_after_idle"),
-                &mut phase.activate_after_idle,
-                problems,
-            );
-            let change = &mut phase.activate_on_model_change;
-            self.set(&key("activate_on_model_change"), change, problems);
-        }
-        numbers
     }
 
     /// Replaces what this override says; what it inherits is marked so.
@@ -225,5 +261,16 @@ impl Reader {
                 format!("write {}", T::EXAMPLE),
             )),
         }
+    }
+}
+
+fn names(settings: &Written<Option<Table>>, name: &str) -> bool {
+    let table = settings.value.as_ref();
+    table.is_some_and(|Table(table)| table.contains_key(name))
+}
+
+fn without(settings: &mut Written<Option<Table>>, name: &str) {
+    if let Some(Table(table)) = &mut settings.value {
+        table.remove(name);
     }
 }

@@ -71,7 +71,7 @@ macro_rules! settings {
 
         $(
             $(#[doc = $section_doc])+
-            #[derive(Debug)]
+            #[derive(Debug, Clone)]
             pub(super) struct $Section {
                 $(
                     $(#[doc = $doc])+
@@ -286,12 +286,12 @@ settings! {
         /// x-diarist-memory of a request counts before them. Either a list as here, or a section
         /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
         rules: Tables = Default("[]"),
-        /// Other numbers for some models or upstreams: model and upstream (its host) with * for any text
-        /// and ? for one character, then what differs of share_token_budget, and of observation and
-        /// reflection the model, the thresholds and the moments of activation. Of those that match the
-        /// narrowest alone counts: model and upstream before model before upstream, then the longer
-        /// pattern. Either a list as here, or a section [[memory.overrides]] for each:
-        /// { model = "*-mini", observation = { message_tokens = 15000, buffer_tokens = 0.25 } }.
+        /// Memory made otherwise for some models or upstreams: model and upstream (its host) with * for any
+        /// text and ? for one character, then what differs of share_token_budget, and of observation
+        /// and reflection every key but base_url and api_key. Of those that match the narrowest alone
+        /// counts: model and upstream before model before upstream, then the longer pattern; one that is
+        /// all wildcards names nothing. Either a list as here, or a section [[memory.overrides]] for each:
+        /// { model = "*-mini", observation = { message_tokens = 15000, instruction = "Be brief." } }.
         overrides: Tables = Default("[]"),
         /// What is done for a request that does not fit its model, once all observations there are have
         /// been put in the place of its messages: "pass" (the upstream's refusal reaches the client),

@@ -5,7 +5,7 @@
 //! each override changes it.
 
 use super::problem::Problem;
-use super::settings::RawConfig;
+use super::settings::{RawObservation, RawReflection};
 use super::valid::{Early, Idle, Thresholds};
 use super::written::{Checked, Timing, Written, Wrong};
 
@@ -37,10 +37,13 @@ pub(super) struct Phase {
 }
 
 impl Numbers {
-    pub(super) fn of(raw: &RawConfig) -> Self {
-        let (observation, reflection) = (&raw.observation, &raw.reflection);
+    pub(super) fn of(
+        share_token_budget: &Written<bool>,
+        observation: &RawObservation,
+        reflection: &RawReflection,
+    ) -> Self {
         Self {
-            share_token_budget: raw.memory.share_token_budget.clone(),
+            share_token_budget: share_token_budget.clone(),
             observation: Phase {
                 buffer_activation: observation.buffer_activation.clone(),
                 block_after: observation.block_after.clone(),

@@ -188,7 +188,7 @@ pub struct Memory {
     /// Where model calls that came to nothing are kept.
     pub bundles: Option<PathBuf>,
     pub thresholds: Thresholds,
-    /// Other numbers for some, the narrowest first; the first that matches counts.
+    /// Made otherwise for some, the narrowest first; the first that matches counts.
     pub overrides: Vec<Override>,
     /// Observations are sent and never made.
     pub read_only: bool,
@@ -264,7 +264,7 @@ pub struct Thresholds {
     pub early_reflection: Early,
 }
 
-/// Numbers and models for some conversations. Patterns have `*` for any text and `?` for one character.
+/// How memory is made for some conversations. Patterns have `*` for any text and `?` for one character.
 #[derive(Debug, Clone)]
 pub struct Override {
     /// Of the conversation's model; `None` is any.
@@ -272,10 +272,8 @@ pub struct Override {
     /// Of the upstream's host; `None` is any. One of the two is there.
     pub upstream: Option<String>,
     pub thresholds: Thresholds,
-    /// In the place of the Observer's model.
-    pub observer: Option<Models>,
-    /// In the place of the Reflector's model.
-    pub reflector: Option<Models>,
+    pub observation: Observation,
+    pub reflection: Reflection,
 }
 
 impl Override {
@@ -289,14 +287,15 @@ impl Override {
     }
 
     /// The narrower, the greater: model and upstream, model alone, upstream alone; then by how many
-    /// characters stand for themselves.
+    /// characters stand for themselves. A pattern that is all wildcards names nothing.
     pub(super) fn narrowness(&self) -> (usize, usize) {
         let literal = |text: &Option<String>| {
             let text = text.as_deref().unwrap_or_default();
             text.chars().filter(|c| !matches!(c, '*' | '?')).count()
         };
-        let named = 2 * usize::from(self.model.is_some()) + usize::from(self.upstream.is_some());
-        (named, literal(&self.model) + literal(&self.upstream))
+        let (model, upstream) = (literal(&self.model), literal(&self.upstream));
+        let named = 2 * usize::from(model > 0) + usize::from(upstream > 0);
+        (named, model + upstream)
     }
 }
 

@@ -37,7 +37,7 @@ const NOTHING_SAID: &str = "* 🟢 Nothing was said here.";
 /// Calls the Observer for `job` and reads its answers.
 pub(super) async fn observe(
     shop: &Shop,
-    phase: &Phase,
+    settings: &Settings,
     endpoint: &Endpoint,
     job: &Job,
 ) -> Result<NewPart, Failure> {
@@ -50,7 +50,7 @@ pub(super) async fn observe(
         let written = Written::by_code(&payload);
         return Ok(chunk(shop, job, &payload, written).await);
     }
-    let settings = shop.settings.now();
+    let phase = &settings.observation;
     // Of several the one with the largest window is asked for what is too long.
     let model = phase.settings(&job.work.model, u32::MAX).model;
     let window = (endpoint.origin(), model);
@@ -59,12 +59,12 @@ pub(super) async fn observe(
         phase,
         endpoint,
         job,
-        settings: &settings,
+        settings,
         payload: &payload,
-        log: log(shop, job, &settings)
+        log: log(shop, job, settings)
             .await
             .map_err(|error| Failure::store(&error))?,
-        title: observing_title(shop, job, &settings).await,
+        title: observing_title(shop, job, settings).await,
     };
     let limit = shop
         .windows

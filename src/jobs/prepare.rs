@@ -92,8 +92,8 @@ pub(super) async fn overflow(
         snapshots: &applied,
         ..track.path()
     };
-    let settings = shop.settings.now();
-    let policy = settings.policy_for(&refused.model);
+    let settings = shop.settings.now().for_model(&refused.model);
+    let policy = &settings.policy;
     let Some(plan) = plan_overflow(&path, policy) else {
         return Ok(None);
     };

@@ -424,8 +424,8 @@ impl Recorder {
 
     /// Holds ready what is sent if the next request asks another model, where that is configured.
     async fn stand_by(&self, track: &Track) {
-        let settings = self.shop.settings.now();
-        let policy = settings.policy_for(&track.model);
+        let settings = self.shop.settings.now().for_model(&track.model);
+        let policy = &settings.policy;
         if !policy.early_activation.model_change && !policy.early_reflection.model_change {
             return;
         }
@@ -462,13 +462,13 @@ impl Recorder {
         let (Some(tip), tip_count) = (track.nodes.last(), track.nodes.len()) else {
             return false;
         };
-        let settings = self.shop.settings.now();
+        let settings = self.shop.settings.now().for_model(&track.model);
         let occasion = Occasion {
             tip: tip.link,
             tip_count,
             at_once: false,
             zone: track.zone.as_ref().unwrap_or(&settings.zone),
-            policy: settings.policy_for(&track.model),
+            policy: &settings.policy,
         };
         let told = others::of(&self.shop, track, None, track.settled()).await;
         match prepare(&self.shop, &track.scope, plan, &occasion, &settings, told).await {

@@ -67,8 +67,7 @@ pub(super) async fn reflect(
         return Err(Failure::Hopeless);
     }
     let wish = Wish::of(job);
-    let phase = &settings.phase_for(PartKind::Reflection, &job.work.model);
-    let policy = settings.policy_for(&job.work.model);
+    let (phase, policy) = (&settings.reflection, &settings.policy);
     let counter = Arc::clone(&shop.counter);
     let from = policy.reflect_from;
     let whole = wish.asked || weight(&parts) >= policy.observation_tokens;

@@ -78,8 +78,8 @@ pub(super) async fn rescue(
     track.nodes.extend(new);
     track.snapshots = sent_with(&track, sent);
     track.shared |= exchange.shared && !exchange.child;
-    let settings = shop.settings.now();
-    let policy = settings.policy_for(&exchange.model);
+    let settings = shop.settings.now().for_model(&exchange.model);
+    let policy = &settings.policy;
     let ranges = unobserved(&track.path(), to_count, policy.message_tokens);
     let nodes: Arc<[Node]> = track.nodes.as_slice().into();
     let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
@@ -114,7 +114,7 @@ pub(super) async fn rescue(
         work: &[],
         ..track.path()
     };
-    let Some(plan) = overflow(&path, settings.policy_for(&track.model)) else {
+    let Some(plan) = overflow(&path, policy) else {
         return Ok(None);
     };
     let rendering = Rendering {
@@ -146,7 +146,7 @@ pub(super) async fn rescue(
         tip_count: history.len(),
         at_once: true,
         zone,
-        policy: settings.policy_for(&track.model),
+        policy,
     };
     let told = others::of(shop, &track, exchange.thread_key.as_deref(), settled).await;
     let new = write(shop, plan, &written, rendering, &occasion, &settings);
@@ -191,7 +191,8 @@ async fn observed(
 ) -> Option<NewPart> {
     let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
     let sent = minutes::at_hand(shop, exchange, &nodes, &span).await?;
-    let options = Arc::clone(&shop.settings.now().observer);
+    let settings = shop.settings.now().for_model(&exchange.model);
+    let options = Arc::clone(&settings.observer);
     let payload = tokio::task::spawn_blocking(move || {
         payload::of(&parsed, &nodes, &span, &sent, &options, &telling, &*counter)
     });

@@ -50,17 +50,13 @@ impl Phase {
     }
 }
 
-/// What is otherwise for conversations with some models.
+/// How memory is made for conversations with some models.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// Which.
     pub model: Pattern,
-    /// Their thresholds.
-    pub policy: Policy,
-    /// In the place of the Observer's model.
-    pub observer: Option<Models>,
-    /// In the place of the Reflector's model.
-    pub reflector: Option<Models>,
+    /// All of it, with no overrides of its own.
+    pub settings: Arc<Settings>,
 }
 
 /// How long the words of messages are kept beyond the jobs that carry them.
@@ -78,9 +74,9 @@ pub enum Keep {
 /// How memory is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Thresholds, where none of `overrides` says otherwise.
+    /// Thresholds. They and all below are for conversations that none of `overrides` is for.
     pub policy: Policy,
-    /// What is otherwise for some models, the narrowest first.
+    /// How it is made otherwise for some models, the narrowest first.
     pub overrides: Vec<Override>,
     /// The host of the upstream, which tells how long prompts stay in its cache.
     pub upstream: String,
@@ -115,6 +111,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How memory is made for conversations with `model`.
+    #[must_use]
+    pub fn for_model(self: &Arc<Self>, model: &str) -> Arc<Self> {
+        Arc::clone(self.override_for(model).unwrap_or(self))
+    }
+
     /// The thresholds for conversations with `model`.
     pub fn policy_for(&self, model: &str) -> &Policy {
         self.override_for(model)
@@ -126,23 +128,18 @@ impl Settings {
         self.placement.map_or("off", Placement::name)
     }
 
-    /// How the model for `kind` is called, for conversations with `model`.
-    pub(super) fn phase_for(&self, kind: PartKind, model: &str) -> Phase {
-        let known = self.override_for(model);
-        let (phase, own) = match kind {
-            PartKind::Chunk => (&self.observation, known.and_then(|k| k.observer.as_ref())),
-            PartKind::Reflection => (&self.reflection, known.and_then(|k| k.reflector.as_ref())),
-        };
-        Phase {
-            model: own.or(phase.model.as_ref()).cloned(),
-            ..phase.clone()
+    /// How the model for `kind` is called.
+    pub(super) fn phase(&self, kind: PartKind) -> &Phase {
+        match kind {
+            PartKind::Chunk => &self.observation,
+            PartKind::Reflection => &self.reflection,
         }
     }
 
-    fn override_for(&self, model: &str) -> Option<&Override> {
-        self.overrides
-            .iter()
-            .find(|known| known.model.matches(model))
+    fn override_for(&self, model: &str) -> Option<&Arc<Self>> {
+        let mut overrides = self.overrides.iter();
+        let known = overrides.find(|known| known.model.matches(model))?;
+        Some(&known.settings)
     }
 
     /// Whether any conversation may be activated when it is idle.
@@ -153,7 +150,7 @@ impl Settings {
     }
 
     fn policies(&self) -> impl Iterator<Item = &Policy> {
-        let others = self.overrides.iter().map(|known| &known.policy);
+        let others = self.overrides.iter().map(|known| &known.settings.policy);
         others.chain([&self.policy])
     }
 }

@@ -204,19 +204,18 @@ impl How {
 
 /// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
 pub(super) async fn observe_beside(shop: &Shop, job: &Job) -> Option<Result<NewPart, Failure>> {
-    let settings = shop.settings.now();
-    let phase = settings.phase_for(PartKind::Chunk, &job.work.model);
-    let endpoint = endpoint(shop, &phase, job)?;
-    Some(observe(shop, &phase, &endpoint, job).await)
+    let settings = shop.settings.now().for_model(&job.work.model);
+    let endpoint = endpoint(shop, &settings.observation, job)?;
+    Some(observe(shop, &settings, &endpoint, job).await)
 }
 
 async fn observe(
     shop: &Shop,
-    phase: &Phase,
+    settings: &Settings,
     endpoint: &Endpoint,
     job: &Job,
 ) -> Result<NewPart, Failure> {
-    let part = observer::observe(shop, phase, endpoint, job).await?;
+    let part = observer::observe(shop, settings, endpoint, job).await?;
     Ok(NewPart {
         evidence: evidence::of_chunk(job, &part).await,
         ..part
@@ -226,15 +225,14 @@ async fn observe(
 /// Asks the model of `job`.
 pub(super) async fn ask(shop: &Shop, job: &Job, cycle: &Arc<Cycle>) -> Answered {
     let cycle = Arc::clone(cycle);
-    let settings = shop.settings.now();
-    let phase = settings.phase_for(job.work.kind, &job.work.model);
-    let Some(endpoint) = endpoint(shop, &phase, job) else {
+    let settings = shop.settings.now().for_model(&job.work.model);
+    let Some(endpoint) = endpoint(shop, settings.phase(job.work.kind), job) else {
         let how = How::NoWay;
         return Answered { cycle, how };
     };
     cycle.started(shop, &settings, job);
     let result = match job.work.kind {
-        PartKind::Chunk => observe(shop, &phase, &endpoint, job).await,
+        PartKind::Chunk => observe(shop, &settings, &endpoint, job).await,
         PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job, &cycle).await,
     };
     let outcome = match &result {
@@ -275,9 +273,7 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
             release(shop, job, Release::Drop).await
         }
         How::Failed(Failure::Call(error)) => {
-            let borrowed = phase(&shop.settings.now(), job.work.kind)
-                .endpoint
-                .is_none();
+            let borrowed = shop.settings.now().phase(job.work.kind).endpoint.is_none();
             let withdrawn = matches!(error, CallError::Unauthorised { .. }) && borrowed;
             if withdrawn {
                 shop.routes.withdraw(&job.scope.tenant, job.work.way);
@@ -328,13 +324,6 @@ fn pause(attempts: u32, error: &CallError) -> Duration {
         return wait;
     }
     wait.max(RARELY)
-}
-
-fn phase(settings: &Settings, kind: PartKind) -> &Phase {
-    match kind {
-        PartKind::Chunk => &settings.observation,
-        PartKind::Reflection => &settings.reflection,
-    }
 }
 
 fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {

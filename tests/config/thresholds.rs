@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist::config::Idle;
+use diarist::config::{self, Idle};
 
 use crate::Given;
 
@@ -98,13 +98,14 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
     assert_eq!(
         whom,
         [
-            (Some("*"), Some("*")),
             (Some("gpt-5-*"), None),
             (Some("*-mini"), None),
             (None, Some("*.openai.com")),
+            // It names nobody, in two fields.
+            (Some("*"), Some("*")),
         ]
     );
-    let numbers = memory.overrides[1].thresholds;
+    let numbers = memory.overrides[0].thresholds;
     assert_eq!(
         (numbers.message_tokens, numbers.buffer_tokens),
         (20_000, 5_000)
@@ -115,11 +116,66 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
     );
     assert_eq!(numbers.early_activation.idle, Idle::Auto);
     assert_eq!(numbers.early_reflection.idle, Idle::Never);
-    assert!(memory.overrides[1].reflector.is_some() && memory.overrides[1].observer.is_none());
-    assert!(memory.overrides[0].thresholds.buffer_on_idle && !memory.thresholds.buffer_on_idle);
-    assert_eq!(memory.overrides[2].thresholds.retention_floor, 12_000);
+    let named = |phase: &config::Phase| phase.model.is_some();
+    assert!(named(&memory.overrides[0].reflection.phase));
+    assert!(!named(&memory.overrides[0].observation.phase));
+    assert!(memory.overrides[3].thresholds.buffer_on_idle && !memory.thresholds.buffer_on_idle);
+    assert_eq!(memory.overrides[1].thresholds.retention_floor, 12_000);
     // Fractions follow the override's own threshold.
-    assert_eq!(memory.overrides[3].thresholds.buffer_tokens, 200);
+    assert_eq!(memory.overrides[2].thresholds.buffer_tokens, 200);
+}
+
+/// Whatever a phase is told may be told otherwise; what is not said is what holds for all.
+#[test]
+fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
+    let config = Given::file(
+        "[memory]\nmodel = \"all\"\n\
+         [memory.observation]\ntemperature = 0.7\nmax_output_tokens = 900\ninstruction = \"Brief.\"\n\
+         model_settings = { top_p = 0.5 }\nprevious_observer_tokens = 10\n\
+         [memory.reflection]\nmodel_settings = { temperature = 0.9, seed = 7 }\n\
+         [[memory.overrides]]\nmodel = \"a\"\n\
+         observation = { model = \"own\", instruction = \"Long.\", timeout = \"7s\", \
+         model_settings = { temperature = 1.5, max_output_tokens = 80 }, provider_options = { x = 1 }, \
+         continuation_hints = false, observe_attachments = [\"image/*\"], thread_title = true, \
+         observe_system = true, max_input_tokens = 2000, previous_observer_tokens = false }\n\
+         reflection = { temperature = 0.1, instruction = \"All of it.\", max_loss = 0.5, \
+         continuation_hints = \"current_task\" }\n\
+         [[memory.overrides]]\nmodel = \"b\"\nobservation.temperature = 0.2",
+    )
+    .valid();
+    let [a, b] = &config.memory.overrides[..] else {
+        panic!("two");
+    };
+    let asked = |phase: &config::Phase| {
+        let model = match &phase.model {
+            Some(config::Models::One(name)) => name.clone(),
+            other => panic!("{other:?}"),
+        };
+        (model, phase.temperature, phase.max_output_tokens)
+    };
+    // What an override says goes before what it inherits under another name.
+    let observer = &a.observation;
+    assert_eq!(asked(&observer.phase), ("own".into(), 1.5, Some(80)));
+    assert!(observer.phase.parameters.is_empty());
+    assert_eq!(observer.phase.options["x"], 1);
+    assert_eq!(observer.phase.timeout, Duration::from_secs(7));
+    assert_eq!(observer.instruction.as_deref(), Some("Long."));
+    assert!(!observer.continuation_hints.current_task && observer.thread_title);
+    assert!(observer.observe_system && observer.max_input_tokens == 2_000);
+    assert_eq!(observer.previous_observer_tokens, None);
+    let images = config::Attachments::Only(vec!["image/*".to_owned()]);
+    assert_eq!(observer.observe_attachments, images);
+    let reflector = &a.reflection;
+    assert_eq!(asked(&reflector.phase), ("all".into(), 0.1, None));
+    assert_eq!(reflector.phase.parameters["seed"], 7);
+    assert_eq!(reflector.instruction.as_deref(), Some("All of it."));
+    assert!((reflector.max_loss - 0.5).abs() < f64::EPSILON);
+    assert!(!reflector.continuation_hints.suggested_response);
+    let observer = &b.observation;
+    assert_eq!(asked(&observer.phase), ("all".into(), 0.2, Some(900)));
+    assert_eq!(observer.instruction.as_deref(), Some("Brief."));
+    assert_eq!(observer.previous_observer_tokens, Some(10));
+    assert_eq!(asked(&b.reflection.phase), ("all".into(), 0.9, None));
 }
 
 #[test]
@@ -130,7 +186,10 @@ fn everything_wrong_with_overrides_is_said_at_once() {
          [[memory.overrides]]\nobservation.message_tokens = \"many\"\nobservaton.model = \"x\"\n\
          [[memory.overrides]]\nmodel = 7\nreflection.buffer_activation = true\n\
          [[memory.overrides]]\nmodel = \"b\"\nreflection = { block_after = 0.5 }\n\
-         [[memory.overrides]]\nmodel = \"c\"\n[[memory.overrides]]\nmodel = \"C\"",
+         [[memory.overrides]]\nmodel = \"c\"\n[[memory.overrides]]\nmodel = \"C\"\n\
+         [[memory.overrides]]\nmodel = \"d\"\nobservation.base_url = \"http://x\"\n\
+         [[memory.overrides]]\nmodel = \"e\"\nobservation.temperature = 3\n\
+         observation.model_settings = { top_q = 1 }\nreflection.instruction = \" \"",
     )
     .problems();
     let all = problems.join("\n");
@@ -143,8 +202,12 @@ fn everything_wrong_with_overrides_is_said_at_once() {
         "memory.overrides[3].reflection.buffer_activation: found true",
         "memory.overrides[4].reflection.block_after: 0.5 lies below",
         "memory.overrides[6]: it is for the same as number",
+        "memory.overrides[7].observation.base_url: there is no such key",
+        "memory.overrides[8].observation.temperature: 3 is no temperature",
+        "memory.overrides[8].observation.model_settings: \"top_q\" is no setting",
+        "memory.overrides[8].reflection.instruction: it is empty",
     ] {
         assert!(all.contains(wanted), "{wanted} is not in\n{all}");
     }
-    assert_eq!(problems.len(), 8, "{all}");
+    assert_eq!(problems.len(), 12, "{all}");
 }

@@ -28,7 +28,7 @@ impl Recorder {
         exchange: &Exchange,
     ) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-        let settings = self.shop.settings.now();
+        let settings = self.shop.settings.now().for_model(&track.model);
         let telling = payload::Telling {
             zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
             pauses: settings.temporal_markers,

@@ -1,0 +1,64 @@
+//! Memory made otherwise for the conversations of one model, read from the provider's record.
+
+use diarist::provider::{Options, Part};
+use serde_json::Value;
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// The bodies of the accepted calls of `part`.
+fn asked(rig: &Rig, part: Part) -> Vec<Value> {
+    let record = rig.provider.record_of(part);
+    let bodies = record.iter().filter(|call| call.accepted());
+    bodies.map(|call| call.json().unwrap()).collect()
+}
+
+/// Whatever a phase is told, an override tells it otherwise for its models alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_has_its_own_words_settings_and_hints() {
+    let overrides = "[{ model = \"small-*\", \
+        observation = { instruction = \"Keep recipes.\", thread_title = true, \
+        continuation_hints = false, model_settings = { top_p = 0.25 }, \
+        provider_options = { seed = 11 } }, \
+        reflection = { instruction = \"Keep tickets.\", continuation_hints = false, \
+        model_settings = { seed = 7 } } }]";
+    for (model, name, own) in [("small-one", "ada", true), ("large", "bob", false)] {
+        let rig = Rig::with(
+            Options::default(),
+            &[
+                ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+                ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+                ("MEMORY__OBSERVATION__INSTRUCTION", "Keep names."),
+                ("MEMORY__OVERRIDES", overrides),
+            ],
+        )
+        .await;
+        let talk = Talk {
+            model,
+            ..Talk::new(name)
+        };
+        rig.talk(&talk, 1..=ACTIVE).await;
+        let sent = rig.last().json().unwrap()["messages"].to_string();
+        assert!(sent.contains("<diarist-log"), "{model}");
+        assert_eq!(!sent.contains(r"<current-task>\nPrimary"), own, "{model}");
+        rig.talk(&talk, ACTIVE + 1..=24).await;
+        let observed = asked(&rig, Part::Observer);
+        assert!(!observed.is_empty());
+        for body in observed {
+            let system = body["messages"][0]["content"].as_str().unwrap();
+            let words = if own { "Keep recipes." } else { "Keep names." };
+            assert!(system.trim_end().ends_with(words), "{model}: {system}");
+            assert_eq!(system.contains("<thread-title>"), own, "{model}");
+            assert_eq!(!system.contains("<current-task>"), own, "{model}");
+            assert_eq!(body["top_p"] == 0.25, own, "{model}");
+            assert_eq!(body["seed"] == 11, own, "{model}");
+        }
+        let reflected = asked(&rig, Part::Reflector);
+        assert!(!reflected.is_empty());
+        for body in reflected {
+            let system = body["messages"][0]["content"].as_str().unwrap();
+            assert_eq!(system.trim_end().ends_with("Keep tickets."), own, "{model}");
+            assert_eq!(body["seed"] == 7, own, "{model}");
+        }
+    }
+}
