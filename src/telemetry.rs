@@ -41,7 +41,8 @@ pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
 /// Snapshots prepared. Label: `cause`.
 pub const SNAPSHOTS: &str = "diarist_snapshots_total";
-/// What of the items it was written from a part kept, 0 to 1. Labels: `kind` (of the part), `item`.
+/// What of the items it was written from a part kept, 0 to 1. Labels: `kind` (of the part), `item`
+/// (a kind of item; `high`; of an observation, `others`: whatever assistants and tools said).
 pub const RETENTION: &str = "diarist_observation_retention_ratio";
 /// Reflections asked for again because they lost too much.
 pub const REFLECTIONS_REMINDED: &str = "diarist_reflections_reminded_total";

@@ -120,4 +120,5 @@ fn count(kind: PartKind, retention: &faithful::Retention) {
         record(kind.name(), retention.of(kind));
     }
     record("high", retention.high);
+    record("others", retention.of_others());
 }

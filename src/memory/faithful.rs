@@ -87,6 +87,13 @@ impl Share {
         self.total = self.total.saturating_add(1);
     }
 
+    fn sum(shares: &[Self]) -> Self {
+        shares.iter().fold(Self::default(), |sum, share| Self {
+            kept: sum.kept.saturating_add(share.kept),
+            total: sum.total.saturating_add(share.total),
+        })
+    }
+
     /// The share that was lost, 0 to 1; 0 where there was nothing to lose.
     pub fn loss(self) -> f64 {
         if self.total == 0 {
@@ -100,6 +107,9 @@ impl Share {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     kinds: [Share; Kind::ALL.len()],
+    /// Of a conversation, what others than its user said; most of it is left out on purpose, so it is in
+    /// no sum.
+    others: [Share; Kind::ALL.len()],
     /// The items that must not be lost: what stands in lines of high priority, what was marked as
     /// done; of a conversation, what its user said.
     pub high: Share,
@@ -107,6 +117,9 @@ pub struct Retention {
 
 /// The name of [`Retention::high`] in the store.
 const HIGH: &str = "high";
+
+/// The name of what assistants and tools said, by kind, in the store.
+const OTHERS: &str = "others";
 
 impl Retention {
     fn add(&mut self, kind: Kind, high: bool, kept: bool) {
@@ -116,19 +129,23 @@ impl Retention {
         }
     }
 
+    fn add_of_others(&mut self, kind: Kind, kept: bool) {
+        self.others[kind as usize].add(kept);
+    }
+
     /// Of one kind.
     pub fn of(&self, kind: Kind) -> Share {
         self.kinds[kind as usize]
     }
 
-    /// Of all kinds.
+    /// Of all kinds; of a conversation, of what its user said.
     pub fn all(&self) -> Share {
-        self.kinds
-            .iter()
-            .fold(Share::default(), |sum, share| Share {
-                kept: sum.kept.saturating_add(share.kept),
-                total: sum.total.saturating_add(share.total),
-            })
+        Share::sum(&self.kinds)
+    }
+
+    /// Of all kinds, of what assistants and tools said. Nothing of a log, which has no speakers.
+    pub fn of_others(&self) -> Share {
+        Share::sum(&self.others)
     }
 
     /// As stored, see [`Retention::to_map`].
@@ -136,18 +153,14 @@ impl Retention {
         Value::Object(self.to_map()).to_string()
     }
 
-    /// Kind -> [kept, total], kinds that did not occur left out.
+    /// Kind -> [kept, total], kinds that did not occur left out; what others said in a map of its own.
     pub fn to_map(&self) -> Map<String, Value> {
-        let mut map = Map::new();
-        let mut put = |name: &str, share: Share| {
-            if share.total > 0 {
-                map.insert(name.to_owned(), json!([share.kept, share.total]));
-            }
-        };
-        for kind in Kind::ALL {
-            put(kind.name(), self.of(kind));
+        let mut map = by_kind(&self.kinds);
+        put(&mut map, HIGH, self.high);
+        let others = by_kind(&self.others);
+        if !others.is_empty() {
+            map.insert(OTHERS.to_owned(), Value::Object(others));
         }
-        put(HIGH, self.high);
         map
     }
 
@@ -156,15 +169,51 @@ impl Retention {
         let map: Map<String, Value> = serde_json::from_str(json).ok()?;
         let mut retention = Self::default();
         for (name, value) in map {
-            let (kept, total) = serde_json::from_value::<(u32, u32)>(value).ok()?;
-            let share = Share { kept, total };
+            if let (OTHERS, Value::Object(others)) = (name.as_str(), &value) {
+                for (name, value) in others {
+                    take(&mut retention.others, name, share(value)?);
+                }
+                continue;
+            }
+            let share = share(&value)?;
             if name == HIGH {
                 retention.high = share;
-            } else if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
-                retention.kinds[kind as usize] = share;
+            } else {
+                take(&mut retention.kinds, &name, share);
             }
         }
         Some(retention)
+    }
+}
+
+fn put(map: &mut Map<String, Value>, name: &str, share: Share) {
+    if share.total > 0 {
+        map.insert(name.to_owned(), json!([share.kept, share.total]));
+    }
+}
+
+fn by_kind(shares: &[Share; Kind::ALL.len()]) -> Map<String, Value> {
+    let mut map = Map::new();
+    for kind in Kind::ALL {
+        put(&mut map, kind.name(), shares[kind as usize]);
+    }
+    map
+}
+
+fn share(value: &Value) -> Option<Share> {
+    let [kept, total] = value.as_array()?.as_slice() else {
+        return None;
+    };
+    let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    Some(Share {
+        kept: number(kept)?,
+        total: number(total)?,
+    })
+}
+
+fn take(shares: &mut [Share; Kind::ALL.len()], name: &str, share: Share) {
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+        shares[kind as usize] = share;
     }
 }
 

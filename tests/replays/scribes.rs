@@ -77,7 +77,7 @@ impl Script for Condensing {
     }
 }
 
-/// An Observer that writes down all that users say, line by line, but for some of the facts.
+/// An Observer that writes down all that is said, line by line, but for some of the facts.
 pub struct Dropping {
     /// Which words it leaves out.
     pub words: Vec<String>,
@@ -86,17 +86,13 @@ pub struct Dropping {
 impl Script for Dropping {
     fn reply(&self, ask: &Ask<'_>) -> Reply {
         let mut lines = Vec::new();
-        let mut says = false;
         for line in fenced(ask, "history").lines() {
             let first = !line.is_empty() && !line.starts_with(' ');
             if line.starts_with("Date:") {
                 lines.push(line.to_owned());
                 continue;
             }
-            if first {
-                says = line.starts_with("User");
-            }
-            if says && !line.trim().is_empty() {
+            if !line.trim().is_empty() {
                 let said = match line.split_once(": ") {
                     Some((_, said)) if first => said,
                     _ => line.trim_start(),
@@ -104,7 +100,7 @@ impl Script for Dropping {
                 lines.push(format!("* 🟡 {}", without(said, &self.words)));
             }
         }
-        // Where no user says anything there is something to tell all the same.
+        // Where nobody says anything there is something to tell all the same.
         lines.push("* 🟢 Work went on.".to_owned());
         Reply::say(format!(
             "<observations>\n{}\n</observations>",

@@ -14,6 +14,8 @@ use super::{Kind, Retention};
 pub struct Source {
     reader: Reader,
     found: Vec<Found>,
+    /// Whether what is not of high priority is what others than the user said.
+    spoken: bool,
 }
 
 #[derive(Debug)]
@@ -72,21 +74,26 @@ impl Source {
         source
     }
 
-    /// A transcript: what its user says must not be lost. Of the others' words nothing counts, since
-    /// whoever observes leaves most of what tools and assistants say out on purpose.
+    /// A transcript: what its user says must not be lost. What assistants and tools say is counted apart,
+    /// since whoever observes leaves most of it out on purpose.
     pub fn of_transcript(transcript: &str) -> Self {
-        let mut source = Self::empty(transcript);
-        let mut says = false;
+        let mut source = Self {
+            spoken: true,
+            ..Self::empty(transcript)
+        };
+        // Whether the user says it; nobody, where it is a line of the transcript's own.
+        let mut says = None;
         for (index, line) in transcript.lines().enumerate() {
             let mut said = line;
             // Further lines of a message are indented.
             if !line.is_empty() && !line.starts_with(' ') {
-                says = line.starts_with("User");
+                let others = line.starts_with("Assistant") || line.starts_with("Tool");
+                says = (others || line.starts_with("User")).then_some(!others);
                 said = line.split_once(": ").map_or(line, |(_, said)| said);
             }
-            if says {
+            if let Some(user) = says {
                 let items = source.reader.items(said);
-                source.take(items, true, index);
+                source.take(items, user, index);
             }
         }
         source
@@ -96,6 +103,7 @@ impl Source {
         Self {
             reader: Reader::of(text),
             found: Vec::new(),
+            spoken: false,
         }
     }
 
@@ -137,7 +145,12 @@ impl Source {
                 Known::By(keys) => keys.iter().any(|key| index.names(key)),
                 Known::ByAll(words) => index.says(&words),
             };
-            report.retention.add(found.item.kind, found.high, kept);
+            let by_others = self.spoken && !found.high;
+            if by_others {
+                report.retention.add_of_others(found.item.kind, kept);
+            } else {
+                report.retention.add(found.item.kind, found.high, kept);
+            }
             if !kept {
                 report.missing.push(Missing {
                     kind: found.item.kind,

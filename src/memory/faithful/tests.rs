@@ -139,12 +139,30 @@ fn a_namesake_keeps_nobody() {
 }
 
 #[test]
-fn of_a_transcript_only_the_users_words_count() {
+fn of_a_transcript_the_users_words_must_stay_and_those_of_others_are_counted_apart() {
     let transcript = "Date: Mar 4, 2026\nUser maria (14:05): order 4471\n  is 12 kg\nTool result search: 9999 hits\nAssistant: 8888\nUser: and 17 goats\n";
     let report = observed(transcript, "* 🔴 order 4471, goats");
-    let missing: Vec<&str> = report.missing.iter().map(|one| one.text.as_str()).collect();
-    assert_eq!(missing, ["12 kg", "17"]);
-    assert_eq!(report.retention.high, Share { kept: 1, total: 3 });
+    let missing = |high: bool| -> Vec<&str> {
+        let lost = report.missing.iter().filter(|one| one.high == high);
+        lost.map(|one| one.text.as_str()).collect()
+    };
+    assert_eq!(missing(true), ["12 kg", "17"]);
+    assert_eq!(missing(false), ["9999", "8888"]);
+    let retention = report.retention;
+    assert_eq!(retention.high, Share { kept: 1, total: 3 });
+    assert_eq!(retention.all(), retention.high);
+    assert_eq!(retention.of_others(), Share { kept: 0, total: 2 });
+    let noted = observed(transcript, "* 🔴 order 4471, goats\n* 🟡 8888").retention;
+    assert_eq!(noted.of_others(), Share { kept: 1, total: 2 });
+    assert_eq!(
+        noted.to_json(),
+        r#"{"number":[1,3],"high":[1,3],"others":{"number":[1,2]}}"#
+    );
+    assert_eq!(Retention::from_json(&noted.to_json()), Some(noted));
+    // What the user says as well is the user's.
+    let both = "Assistant: 8888 it is\nUser: 8888, yes\n";
+    let kept = observed(both, "* 🔴 nothing").retention;
+    assert_eq!((kept.high.total, kept.of_others().total), (1, 0));
 }
 
 #[test]
