@@ -51,16 +51,20 @@ impl World {
     }
 
     /// What a client sends no more and stands on its chain all the same was shown to somebody, or waits
-    /// to be, with its words.
+    /// to be, with its words, or these are kept.
     fn heard_of(&mut self, first: &Rehearsal, seen: &Seen) {
         let Some(tip) = first.history().tip() else {
             return;
         };
-        let heard = self.ledger().heard(first.scope(), tip);
-        let unsent = seen.sent.iter().rposition(Option::is_none);
-        if let Some(place) = unsent.filter(|place| *place >= heard) {
+        let mut ledger = self.ledger();
+        let heard = ledger.heard(first.scope(), tip);
+        let unsent = seen.sent.iter().enumerate().skip(heard);
+        let lost = unsent
+            .filter(|(_, sent)| sent.is_none())
+            .find(|(place, _)| !ledger.keeps(first.scope(), tip, *place));
+        if let Some((place, _)) = lost {
             let how = format!("message {place} is sent no more, and nobody was shown it");
-            self.ledger().breach(Rule::Sent(Law::Cover), how);
+            ledger.breach(Rule::Sent(Law::Cover), how);
         }
     }
 

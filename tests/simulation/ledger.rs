@@ -63,6 +63,8 @@ pub struct Ledger {
     pub accepted: HashSet<(String, Bytes)>,
     /// Ends of ranges that were offered with their words.
     offers: HashSet<(Scope, Link)>,
+    /// Messages whose words are kept beside them.
+    kept: HashSet<(Scope, Link)>,
     pub clockwork: Clockwork,
     /// Where memory has no endpoint of its own.
     pub ways: Option<Ways>,
@@ -144,6 +146,12 @@ impl Ledger {
         let waits = chain.iter().position(offered);
         let waits = waits.map_or(0, |newest| chain.len() - newest);
         waits.max(self.observed(scope, tip))
+    }
+
+    /// Whether the words of the message at `place` of the chain up to `tip` are kept.
+    pub fn keeps(&self, scope: &Scope, tip: Link, place: usize) -> bool {
+        let link = self.chain(tip).into_iter().rev().nth(place);
+        link.is_some_and(|link| self.kept.contains(&(scope.clone(), link)))
     }
 
     /// What the chain up to `tip` says.
@@ -260,6 +268,9 @@ impl Ledger {
 
     /// It is recorded. The first of two that end in the same message says what both go out with.
     pub fn recorded(&mut self, process: usize, scope: &Scope, record: &Record) {
+        let words = record.traces.words.iter();
+        self.kept
+            .extend(words.map(|(link, _)| (scope.clone(), *link)));
         let known = |(request, _): &(Request, Vec<u8>)| {
             let key = (request.owner.label(), request.body.clone());
             self.accepted.contains(&key)

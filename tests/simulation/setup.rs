@@ -58,6 +58,12 @@ pub struct Setup {
     pub idle: (bool, bool),
     /// Whether memory borrows the conversations' ways to the upstream.
     pub borrows: bool,
+    /// Whether raw messages may use what observations leave of both budgets.
+    shares: bool,
+    /// Whether each turn is observed once it has ended.
+    each_turn: bool,
+    /// Whether the words of messages are kept.
+    keeps: bool,
     mode: Mode,
     message_tokens: usize,
     observation_tokens: usize,
@@ -65,6 +71,8 @@ pub struct Setup {
 
 impl Setup {
     pub fn roll(dice: &mut Dice) -> Self {
+        // Of another stream: a seed that once broke a rule goes on to play what it played then.
+        let mut options = Dice::new(!dice.clone().next());
         let mut seed = [0; 32];
         for part in seed.chunks_mut(8) {
             part.copy_from_slice(&dice.next().to_le_bytes());
@@ -137,6 +145,9 @@ impl Setup {
             tells: dice.chance(70),
             idle: *dice.pick(&[(false, false), (true, false), (true, true)]),
             borrows: dice.chance(30),
+            shares: options.chance(25),
+            each_turn: options.chance(25),
+            keeps: options.chance(25),
             mode,
             message_tokens: dice.between(700, 2_000),
             observation_tokens: dice.between(250, 600),
@@ -221,6 +232,20 @@ impl Setup {
             (
                 "MEMORY__REFLECTION__ACTIVATE_AFTER_IDLE",
                 timing(self.idle.1),
+            ),
+            ("MEMORY__SHARE_TOKEN_BUDGET", self.shares.to_string()),
+            (
+                "MEMORY__OBSERVATION__BUFFER_ON_IDLE",
+                self.each_turn.to_string(),
+            ),
+            (
+                "MEMORY__KEEP_MESSAGES",
+                if self.keeps {
+                    "always"
+                } else {
+                    "until_observed"
+                }
+                .to_owned(),
             ),
         ];
         let mut env: BTreeMap<String, String> = written
