@@ -83,20 +83,13 @@ impl Stage {
         let held = marks(&body);
         let missing = asked.iter().filter(|m| !sent.contains(m));
         let missing = missing.flat_map(|m| marks(&m.to_string()));
-        let lines = std::fs::read_to_string(self.rig.folder.path().join("audit.jsonl")).unwrap();
         Came {
+            line: self.rig.line_of(&answer).await,
             answer,
             attempts: record.len() - before,
             raw: sent.iter().filter(|m| asked.contains(m)).count(),
             missing: missing.filter(|mark| !held.contains(mark)).collect(),
             body,
-            line: serde_json::from_str(
-                lines
-                    .lines()
-                    .rfind(|line| line.contains("request_id"))
-                    .unwrap(),
-            )
-            .unwrap(),
         }
     }
 }

@@ -223,23 +223,23 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
     let mut oracle = Oracle::default();
     let mut talks: BTreeMap<String, Inflate> = BTreeMap::new();
     let mut accepted: Vec<Value> = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
+    for (at, asked) in lines.iter().enumerate() {
         if how.restart && at == lines.len() / 2 {
             rig.restart().await;
         }
         row.requests += 1;
-        let talk = line.conversation();
+        let talk = asked.conversation();
         let inflate = talks
             .entry(talk.clone())
             .or_insert_with(|| Inflate::of(&talk));
-        let mut body = line.body.clone();
+        let mut body = asked.body.clone();
         inflate.request(&mut body);
-        let reply = inflate.reply(&line.reply);
+        let reply = inflate.reply(&asked.reply);
         rig.provider
             .script(Part::Actor, move |_: &Ask<'_>| reply.clone());
 
         let before = rig.provider.record_of(Part::Actor).len();
-        let headers: Vec<(&str, &str)> = line
+        let headers: Vec<(&str, &str)> = asked
             .headers
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -262,11 +262,13 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
         let sent = arrived.last().unwrap().json().unwrap();
         let judged = oracle.judge(&talk, messages(&body), messages(&sent), &shown(&rig));
         if judged.is_wrong() {
-            row.wrong.push(format!("{at} ({}): {judged:?}", line.run));
+            row.wrong.push(format!("{at} ({}): {judged:?}", asked.run));
         }
+        let line = rig.line_of(&answer).await;
+        let reason = line["reason"].as_str().unwrap_or_default();
         row.seen.push(Seen {
-            run: line.run.clone(),
-            reason: reason(&rig),
+            run: asked.run.clone(),
+            reason: reason.to_owned(),
             active: answer.memory().starts_with("active"),
             told: judged.told,
             sent: marks(&body.to_string()).into_iter().collect(),
@@ -329,16 +331,4 @@ fn confirmed(bodies: &[Value]) -> BTreeSet<String> {
         .flat_map(|(_, before)| before)
         .flat_map(|message| marks(&message.to_string()))
         .collect()
-}
-
-fn reason(rig: &Rig) -> String {
-    let lines = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
-    let last: Value = serde_json::from_str(
-        lines
-            .lines()
-            .rfind(|line| line.contains("request_id"))
-            .unwrap(),
-    )
-    .unwrap();
-    last["reason"].as_str().unwrap_or_default().to_owned()
 }

@@ -195,8 +195,9 @@ impl<'a> Client<'a> {
             .filter(|m| !messages.contains(m))
             .map(|m| m["content"].as_str().unwrap_or_default())
             .collect();
+        let line = self.rig.line_of(&answer).await;
         Seen {
-            reason: self.reason(),
+            reason: line["reason"].as_str().unwrap_or_default().to_owned(),
             told: marks(&block),
             raw: theirs.len(),
             left_out,
@@ -207,18 +208,6 @@ impl<'a> Client<'a> {
                 .to_owned(),
             body: Body(String::from_utf8_lossy(&got.body).into_owned()),
         }
-    }
-
-    fn reason(&self) -> String {
-        let lines = std::fs::read_to_string(self.rig.folder.path().join("audit.jsonl")).unwrap();
-        let last: Value = serde_json::from_str(
-            lines
-                .lines()
-                .rfind(|line| line.contains("request_id"))
-                .unwrap(),
-        )
-        .unwrap();
-        last["reason"].as_str().unwrap_or_default().to_owned()
     }
 }
 

@@ -213,6 +213,22 @@ impl Rig {
     }
 
     /// Changes a setting; holds from the next start.
+    /// The audit line of the request that was answered so. It is written when the request has ended, which
+    /// its client may know first.
+    pub async fn line_of(&self, answer: &Answer) -> Value {
+        let id = answer.headers["x-diarist-request-id"].to_str().unwrap();
+        let path = self.folder.path().join("audit.jsonl");
+        for _ in 0..6_000 {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            if let Some(line) = whole.lines().rfind(|line| line.contains(id)) {
+                return serde_json::from_str(line).unwrap();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("no audit line for {id} after a minute");
+    }
+
     pub fn set(&mut self, key: &str, value: &str) {
         self.env.insert(format!("DIARIST__{key}"), value.to_owned());
     }
