@@ -281,6 +281,12 @@ async fn answers_that_are_failures() {
     let filtered =
         json!({"choices": [{"message": {"content": "I"}, "finish_reason": "content_filter"}]});
     let refused = json!({"choices": [{"message": {"content": null, "refusal": "I cannot."}, "finish_reason": "stop"}]});
+    let ended = |reason: &str| json!({"choices": [{"message": {"content": "* 🔴 I"}, "finish_reason": reason}]});
+    let [safety, found, broken] = [
+        ended("SAFETY"),
+        ended("content_filter: PROHIBITED_CONTENT"),
+        ended("error"),
+    ];
     let failed = json!({"error": {"message": "provider down", "code": 503}});
     let limited = json!({"error": {"message": "too fast", "code": 429}});
     let long = json!({"error": {"message": "x", "code": "context_length_exceeded"}});
@@ -288,6 +294,9 @@ async fn answers_that_are_failures() {
     for (status, body, class) in [
         (200, &filtered, "Refused"),
         (200, &refused, "Refused"),
+        (200, &safety, "Refused"),
+        (200, &found, "Refused"),
+        (200, &broken, "Transient"),
         (200, &failed, "Transient"),
         (200, &limited, "RateLimited"),
         (200, &json!({"choices": []}), "Transient"),
@@ -350,16 +359,16 @@ async fn a_rate_limit_says_when() {
 
 #[tokio::test]
 async fn parts_and_absent_content_are_text() {
-    for (content, expected) in [
+    for (content, reason, expected) in [
         (
             json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            "length",
             "ab",
         ),
-        (json!(null), ""),
-        (json!(""), ""),
+        (json!(null), "MAX_TOKENS", ""),
+        (json!(""), "model_length", ""),
     ] {
-        let body =
-            json!({"choices": [{"message": {"content": content}, "finish_reason": "length"}]});
+        let body = json!({"choices": [{"message": {"content": content}, "finish_reason": reason}]});
         let model = Model::start(move |_| answer(200, &body)).await;
         let llm = Llm::new().unwrap();
         let reply = llm

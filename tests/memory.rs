@@ -23,6 +23,8 @@ mod budget;
 mod calls;
 #[path = "memory/controls.rs"]
 mod controls;
+#[path = "memory/cut.rs"]
+mod cut;
 #[path = "memory/database.rs"]
 mod database;
 #[path = "memory/days.rs"]

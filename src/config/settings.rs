@@ -332,7 +332,8 @@ settings! {
         activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0.3"),
-        /// Most tokens the Observer may write per call. Unset: the model's own limit.
+        /// Most tokens the Observer may write per call. Unset: the model's own limit, or that of a gateway,
+        /// some of which allow 1,000 to 4,000. An answer that is cut by either is asked for again in halves.
         max_output_tokens: Option<u64> = Example("16000"),
         /// Parameters that models share: temperature, max_output_tokens, top_p, min_p, top_k, seed, stop,
         /// presence_penalty, frequency_penalty, reasoning_effort, verbosity, service_tier. One that a

@@ -16,7 +16,7 @@ use super::ask::ask;
 use super::failure::{Failure, is_rejected_for_good};
 use super::payload::Payload;
 use super::{Phase, Settings, Shop, events};
-use crate::llm::{CallError, Endpoint};
+use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::observe::{self, ObserveInput, Outcome};
 use crate::memory::prompt::Attached;
 use crate::memory::{NewPart, PartKind, dates, render};
@@ -77,7 +77,7 @@ pub(super) async fn observe(
         None => Draft::new(cut(shop, payload.transcript.clone(), limit).await, limit),
     };
     let done = observing.all(&mut draft).await;
-    if draft.limit < limit {
+    if draft.limit < limit && draft.has_learned() {
         shop.windows.lowered(window, draft.limit);
     }
     if let Err(failure) = done {
@@ -112,6 +112,14 @@ impl Written {
     }
 }
 
+/// What a model said of a piece.
+struct Said {
+    outcome: Outcome,
+    /// A limit of its output ended it.
+    cut: bool,
+    model: String,
+}
+
 /// The name of the author that is no model.
 const CODE: &str = "code";
 
@@ -133,26 +141,32 @@ impl Observing<'_> {
     async fn all(&self, draft: &mut Draft) -> Result<(), Failure> {
         while let Some(piece) = draft.next() {
             match self.piece(draft, &piece).await {
-                Ok((
-                    Outcome::Observed {
-                        text,
-                        current_task,
-                        suggested_response,
-                        title,
-                    },
-                    model,
-                )) => draft.written(Written {
-                    text,
-                    current_task: current_task
-                        .filter(|_| self.settings.observer.hints.current_task),
-                    suggested_response: suggested_response
-                        .filter(|_| self.settings.observer.hints.suggested_response),
-                    title: title.filter(|_| self.title.is_some()),
-                    model,
-                }),
-                Ok((Outcome::Empty | Outcome::Degenerate, _)) | Err(CallError::Refused { .. }) => {
-                    self.nothing(draft, &piece).await?;
+                Ok(said) if said.cut && said.outcome != Outcome::Degenerate => {
+                    self.cut(draft, &piece, said).await?;
                 }
+                Ok(Said {
+                    outcome:
+                        Outcome::Observed {
+                            text,
+                            current_task,
+                            suggested_response,
+                            title,
+                        },
+                    model,
+                    ..
+                }) => {
+                    draft.came_whole();
+                    draft.written(Written {
+                        text,
+                        current_task: current_task
+                            .filter(|_| self.settings.observer.hints.current_task),
+                        suggested_response: suggested_response
+                            .filter(|_| self.settings.observer.hints.suggested_response),
+                        title: title.filter(|_| self.title.is_some()),
+                        model,
+                    });
+                }
+                Ok(_) | Err(CallError::Refused { .. }) => self.nothing(draft, &piece).await?,
                 Err(CallError::TooLong { .. }) => {
                     if !self.shorter(draft, &piece).await {
                         self.nothing(draft, &piece).await?;
@@ -171,8 +185,8 @@ impl Observing<'_> {
         Ok(())
     }
 
-    /// What came of asking for `piece`, and the model that was asked.
-    async fn piece(&self, draft: &Draft, piece: &str) -> Result<(Outcome, String), CallError> {
+    /// What came of asking for `piece`.
+    async fn piece(&self, draft: &Draft, piece: &str) -> Result<Said, CallError> {
         let attachments: Vec<Attached> = self
             .payload
             .attachments
@@ -201,7 +215,58 @@ impl Observing<'_> {
             attachments: &attachments,
         });
         let reply = ask(self.shop, self.phase, self.endpoint, self.job, &prompt).await?;
-        Ok((observe::read(&reply.text, piece), reply.model))
+        let cut = reply.finish == Finish::Length;
+        let read = if cut {
+            observe::read_cut
+        } else {
+            observe::read
+        };
+        Ok(Said {
+            outcome: read(&reply.text, piece),
+            cut,
+            model: reply.model,
+        })
+    }
+
+    /// A limit of its output cut what the model `said` of `piece`, which covers a part of it: the halves
+    /// are asked for instead, and that is charged, as all of it was shown. Where it is of no use to ask
+    /// for less, what came whole stands before what code writes of all of it.
+    async fn cut(&self, draft: &mut Draft, piece: &str, said: Said) -> Result<(), Failure> {
+        let useful = draft.was_cut();
+        if useful && self.shorter(draft, piece).await {
+            tracing::debug!(
+                model = %said.model,
+                "the Observer's answer was cut by a limit of its output; it is shown less at a time"
+            );
+            if !self.job.has_row() {
+                return Ok(());
+            }
+            let (store, tokens) = (&self.shop.store, super::count(self.shop, piece).await);
+            return store
+                .shown_again(self.job, tokens)
+                .await
+                .map_err(|error| Failure::store(&error));
+        }
+        tracing::warn!(
+            tenant = %self.job.scope.tenant_label(),
+            messages = self.job.work.span.to_count,
+            model = %said.model,
+            "the Observer's answers are cut by a limit of their length, however little it is shown: \
+             code adds to what came whole. Allow it more (`max_output_tokens`, or the endpoint's own limit)"
+        );
+        let by_code = self.of_code(draft, piece);
+        draft.written(match said.outcome {
+            Outcome::Observed { text, .. } => Written {
+                text: observe::join(&[text, by_code.text]),
+                model: said.model,
+                ..Written::default()
+            },
+            Outcome::Empty | Outcome::Degenerate => by_code,
+        });
+        while let Some(rest) = draft.next().filter(|_| !useful) {
+            self.by_code(draft, &rest);
+        }
+        Ok(())
     }
 
     /// The end of the log and of what is already written of this range.
@@ -240,15 +305,19 @@ impl Observing<'_> {
 
     /// Code writes what no model says of `piece`.
     fn by_code(&self, draft: &mut Draft, piece: &str) {
-        draft.written(if draft.place() == (1, 1) {
-            Written::by_code(self.payload)
-        } else {
-            Written {
-                text: observe::by_code(piece),
-                model: CODE.to_owned(),
-                ..Written::default()
-            }
-        });
+        let written = self.of_code(draft, piece);
+        draft.written(written);
+    }
+
+    fn of_code(&self, draft: &Draft, piece: &str) -> Written {
+        if draft.place() == (1, 1) {
+            return Written::by_code(self.payload);
+        }
+        Written {
+            text: observe::by_code(piece),
+            model: CODE.to_owned(),
+            ..Written::default()
+        }
     }
 
     /// Cuts `piece`, and all after it, to half of what was too long; `false` where it is as small as

@@ -9,7 +9,7 @@ use super::ask::ask;
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
-use crate::llm::{CallError, Endpoint};
+use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{self, Attempt, Ladder, Outcome, Partial, ReflectInput, Source};
 use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback};
 use crate::store::Job;
@@ -46,6 +46,7 @@ impl Wish {
 const LOST: &str = "the answer lost what is important";
 const LONG: &str = "the answer was not short enough";
 const UNUSABLE: &str = "the answer could not be used";
+const CUT: &str = "the answer was cut by a limit of its length";
 
 /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
 /// the target. Of the answers that lost no more of what is of high priority than they may, the
@@ -108,6 +109,17 @@ pub(super) async fn reflect(
             missing: next.missing.as_deref(),
         });
         match ask(shop, phase, endpoint, job, &prompt).await {
+            // Half a log is shorter, and that is all that can be said for it.
+            Ok(reply) if reply.finish == Finish::Length => {
+                tracing::warn!(
+                    tenant = %job.scope.tenant_label(),
+                    model = %reply.model,
+                    "the Reflector's answer was cut by a limit of its length and is not used: allow it \
+                     more (`max_output_tokens`, or the endpoint's own limit)"
+                );
+                ladder.unusable();
+                trouble = Some(CUT);
+            }
             Ok(reply) => {
                 model = reply.model;
                 let log = Arc::clone(&log);

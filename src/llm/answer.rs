@@ -34,16 +34,7 @@ pub(super) fn read(
             message: redaction.clean(words),
         });
     }
-    let finish = match choice.get("finish_reason").and_then(Value::as_str) {
-        Some("content_filter" | "refusal") => {
-            return Err(CallError::Refused {
-                message: "a content filter ended the answer".to_owned(),
-            });
-        }
-        Some("stop") => Finish::Stop,
-        Some("length") => Finish::Length,
-        _ => Finish::Other,
-    };
+    let finish = finish(choice)?;
     let model = body.get("model").and_then(Value::as_str);
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
@@ -51,6 +42,25 @@ pub(super) fn read(
         finish,
         model: model.unwrap_or(&settings.model).to_owned(),
     })
+}
+
+/// Why the answer ended. Gateways pass on the words of the models behind them, in any case, and one
+/// appends what its filter found.
+fn finish(choice: &Value) -> Result<Finish, CallError> {
+    let reason = choice.get("finish_reason").and_then(Value::as_str);
+    let reason = reason.unwrap_or_default().to_ascii_lowercase();
+    match reason.split(':').next().unwrap_or_default().trim() {
+        "content_filter" | "refusal" | "safety" | "recitation" | "blocklist"
+        | "prohibited_content" | "spii" => Err(CallError::Refused {
+            message: "a content filter ended the answer".to_owned(),
+        }),
+        "error" | "abort" | "aborted" | "insufficient_system_resource" => {
+            Err(transient("the model broke off in its answer"))
+        }
+        "stop" => Ok(Finish::Stop),
+        "length" | "model_length" | "max_tokens" | "max_output_tokens" => Ok(Finish::Length),
+        _ => Ok(Finish::Other),
+    }
 }
 
 /// Content is a string, or parts of which the text ones count.

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 pub use self::earlier::earlier;
 pub use self::options::{Hints, Options, Show};
 pub use self::pieces::{by_code, join, pieces};
-pub use super::output::{Outcome, read};
+pub use super::output::{Outcome, read, read_cut};
 use super::prompt::{Attached, Prompt, fence, head};
 
 /// What one call of the Observer is about.

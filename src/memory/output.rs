@@ -76,6 +76,23 @@ pub fn read(answer: &str, input: &str) -> Outcome {
     }
 }
 
+/// What came whole of an `answer` that a limit cut: its last line did not, and neither did what stands
+/// behind the observations.
+pub fn read_cut(answer: &str, input: &str) -> Outcome {
+    let whole = answer.rfind('\n').map_or("", |end| &answer[..end]);
+    match read(whole, input) {
+        // A loop that ends at a limit shows it in the line that was cut, if that is all there is.
+        _ if is_degenerate(answer, input) => Outcome::Degenerate,
+        Outcome::Observed { text, .. } => Outcome::Observed {
+            text,
+            current_task: None,
+            suggested_response: None,
+            title: None,
+        },
+        nothing => nothing,
+    }
+}
+
 /// A title on one line, without quotes and heading marks; `None` where nothing of three characters
 /// is left (published).
 fn title_of(text: &str) -> Option<String> {

@@ -14,6 +14,7 @@ use diarist::store::{Adopted, Adoption, Job, NewJob, NewSnapshot, Record, Releas
 use super::clockwork::Clockwork;
 use super::counts::Counts;
 use super::exchange::Shown;
+use super::model::CUT_HERE;
 use super::range::Range;
 use super::rules::{Breach, Rule};
 use super::scribe::Mark;
@@ -375,6 +376,10 @@ impl Ledger {
         }
         if part.text.trim().is_empty() {
             self.breach(Rule::Empty, format!("{range:?} was committed without text"));
+        }
+        if part.text.contains(CUT_HERE) {
+            let how = format!("{range:?} was committed with half an answer");
+            self.breach(Rule::Whole, how);
         }
         let own = part.model != "code";
         match part.kind {

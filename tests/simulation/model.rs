@@ -8,8 +8,12 @@ use diarist::memory::PartKind;
 use diarist::wire::usage::Usage;
 
 use super::dice::Dice;
+use super::planted::Bug;
 use super::range::Range;
 use super::scribe::Mark;
+
+/// The last words of an answer that a limit cut.
+pub const CUT_HERE: &str = "And while this was writ";
 
 /// What one call is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub enum Mood {
     Gone,
     /// 429.
     Busy,
+    /// A limit of its output cuts it.
+    Cut,
     /// A content filter.
     Filtered,
     /// The prompt is too long for it.
@@ -89,6 +95,7 @@ impl Waited {
 #[derive(Debug)]
 pub struct Scripted {
     character: Character,
+    bug: Option<Bug>,
     task: Mutex<Option<Task>>,
     waited: Mutex<Option<Waited>>,
     /// What the Observer was shown and nobody said.
@@ -98,9 +105,10 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    pub fn new(character: Character) -> Self {
+    pub fn new(character: Character, bug: Option<Bug>) -> Self {
         Self {
             character,
+            bug,
             task: Mutex::default(),
             waited: Mutex::default(),
             strange: Mutex::default(),
@@ -220,6 +228,7 @@ impl Model for Scripted {
             }
             Mood::Filtered => return Err(CallError::Refused { message }),
             Mood::TooLong => return Err(CallError::TooLong { message }),
+            Mood::Cut => format!("<observations>\n* {said}\n* {CUT_HERE}"),
             Mood::Empty => String::new(),
             Mood::Prose => "I am sorry, but I can not help with that.".to_owned(),
             Mood::Loop => "* and then the wind turned and nobody said a word\n".repeat(90),
@@ -234,10 +243,11 @@ impl Model for Scripted {
                 range.to_count
             ),
         };
+        let cut = mood == Mood::Cut && self.bug != Some(Bug::CutTakenForWhole);
         Ok(Reply {
             text,
             usage: Usage::default(),
-            finish: Finish::Stop,
+            finish: if cut { Finish::Length } else { Finish::Stop },
             model: settings.model.clone(),
         })
     }
@@ -271,13 +281,17 @@ fn reflected(range: &Range, user: &str) -> Mark {
 }
 
 fn mood(trouble: usize, kind: PartKind, dice: &mut Dice) -> Mood {
-    use Mood::{Busy, Empty, Filtered, Gone, Hints, Longer, Loop, Plain, Prose, TooLong, Wrapped};
+    use Mood::{
+        Busy, Cut, Empty, Filtered, Gone, Hints, Longer, Loop, Plain, Prose, TooLong, Wrapped,
+    };
     if dice.chance(trouble) {
         let moods: &[Mood] = match kind {
             PartKind::Chunk => &[
-                Empty, Empty, Prose, Loop, Gone, Gone, Busy, Filtered, TooLong,
+                Empty, Empty, Prose, Loop, Gone, Gone, Busy, Filtered, TooLong, Cut,
             ],
-            PartKind::Reflection => &[Empty, Prose, Loop, Longer, Longer, Gone, Busy, Filtered],
+            PartKind::Reflection => &[
+                Empty, Prose, Loop, Longer, Longer, Gone, Busy, Filtered, Cut,
+            ],
         };
         *dice.pick(moods)
     } else {

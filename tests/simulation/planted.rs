@@ -37,6 +37,8 @@ pub enum Bug {
     HintsOfBefore,
     /// An answer without a word becomes a part.
     EmptyCommitted,
+    /// Nobody is told that a limit cut an answer.
+    CutTakenForWhole,
     /// Messages count as confirmed when they are first seen.
     ConfirmedAtOnce,
     /// Of the parts of a chain only the newest is found.

@@ -96,7 +96,7 @@ impl Process {
             ground.bug,
         ));
         let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
-        let model = Arc::new(Scripted::new(ground.character));
+        let model = Arc::new(Scripted::new(ground.character, ground.bug));
         let hand = Jobs::by_hand(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),

@@ -25,6 +25,8 @@ pub enum Rule {
     Stuck,
     /// A committed part says something.
     Empty,
+    /// Nothing is kept of the line in which an answer was cut, and nothing stands on half an answer alone.
+    Whole,
     /// Nothing is stored of a request that no upstream has accepted (INV-OWN).
     Accepted,
     /// A timer rings for a conversation that has been idle for so long, and for no other.

@@ -20,7 +20,13 @@ pub(crate) struct Draft {
     waiting: VecDeque<String>,
     /// Whether the first of them was asked for in vain.
     asked: bool,
+    /// Answers in a row that a limit of output cut.
+    cuts: usize,
 }
+
+/// Answers in a row that may be cut: pieces have become as short as a sixty-fourth of the first by
+/// then, and a limit that holds no answer to any is not met by shorter ones.
+const CUTS: usize = 6;
 
 impl Draft {
     pub(super) fn new(pieces: Vec<String>, limit: u32) -> Self {
@@ -29,6 +35,7 @@ impl Draft {
             done: Vec::new(),
             waiting: pieces.into(),
             asked: false,
+            cuts: 0,
         }
     }
 
@@ -51,6 +58,23 @@ impl Draft {
     /// Whether the piece may be asked for once more.
     pub(super) fn ask_again(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// An answer was cut once more; `false` where it is useless to ask for less.
+    pub(super) fn was_cut(&mut self) -> bool {
+        self.cuts += 1;
+        self.cuts < CUTS
+    }
+
+    /// An answer came whole.
+    pub(super) fn came_whole(&mut self) {
+        self.cuts = 0;
+    }
+
+    /// Whether the limit says something of the model: not where no answer came whole since an answer
+    /// was cut, which may have been due to anything.
+    pub(super) fn has_learned(&self) -> bool {
+        self.cuts == 0
     }
 
     /// What was written so far.
@@ -103,7 +127,7 @@ impl Drafts {
     }
 
     pub(super) fn keep(&self, job: &Job, draft: Draft) {
-        if draft.done.is_empty() || !job.has_row() {
+        if draft.done.is_empty() && draft.cuts == 0 || !job.has_row() {
             return;
         }
         let mut drafts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

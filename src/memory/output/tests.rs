@@ -315,3 +315,34 @@ fn hints_that_are_left_out_are_none() {
         (LOG.to_owned(), None, None)
     );
 }
+
+#[test]
+fn of_an_answer_that_was_cut_whole_lines_are_kept() {
+    let input = "Date: Mar 4, 2026\nUser (14:05): hi\n";
+    let kept = |answer: &str| match read_cut(answer, input) {
+        Outcome::Observed {
+            text,
+            current_task: None,
+            suggested_response: None,
+            title: None,
+        } => Some(text),
+        Outcome::Observed { .. } => panic!("hints of half an answer"),
+        Outcome::Empty | Outcome::Degenerate => None,
+    };
+    let first = "<observations>\nDate: Mar 4, 2026\n* 🔴 (14:05) User has two cats\n";
+    let whole = Some("Date: Mar 4, 2026\n* 🔴 (14:05) User has two cats".to_owned());
+    assert_eq!(kept(&format!("{first}* 🔴 (14:06) and is not all")), whole);
+    assert_eq!(
+        kept(&format!(
+            "{first}</observations>\n<current-task>\nFeed\nthe c"
+        )),
+        whole
+    );
+    assert_eq!(kept("<observations>\n* 🔴 (14:05) User ha"), None);
+    assert_eq!(kept(""), None);
+    let thread = "and then the wind turned and nobody said a word ".repeat(90);
+    assert_eq!(
+        read_cut(&format!("{first}* 🟡 {thread}"), input),
+        Outcome::Degenerate
+    );
+}
