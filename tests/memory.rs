@@ -81,5 +81,7 @@ mod streams;
 mod told;
 #[path = "memory/trimmed.rs"]
 mod trimmed;
+#[path = "memory/turns.rs"]
+mod turns;
 #[path = "memory/users.rs"]
 mod users;
