@@ -269,12 +269,18 @@ impl Jobs {
         model: &str,
     ) -> Option<Prepared> {
         let ready = self.shop.standby.find(scope, history, model)?;
-        let (shop, scope) = (self.shop.clone(), scope.clone());
+        let (shop, scope, model) = (self.shop.clone(), scope.clone(), model.to_owned());
         let (tell, told) = tokio::sync::oneshot::channel();
         shop.untold.fetch_add(1, Ordering::SeqCst);
         // A task of its own: what is committed too late for this request serves the next.
         self.tasks.spawn("model change", async move {
-            let committed = prepare::commit(&shop, &scope, &ready).await;
+            let committed = prepare::commit(&shop, &scope, &ready.draft).await;
+            if let Ok(prepared) = &committed
+                && ready.is_news()
+            {
+                let (tip, snapshot) = (ready.draft.snapshot.tip, &prepared.snapshot.meta);
+                events::activated(&shop, &ready.stood, &model, tip, snapshot);
+            }
             shop.untold.fetch_sub(1, Ordering::SeqCst);
             // Nobody waits any more where it took too long.
             let _ = tell.send(committed);

@@ -77,6 +77,8 @@ mod same;
 mod shown;
 #[path = "memory/streams.rs"]
 mod streams;
+#[path = "memory/timeline.rs"]
+mod timeline;
 #[path = "memory/told.rs"]
 mod told;
 #[path = "memory/trimmed.rs"]

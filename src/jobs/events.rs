@@ -1,5 +1,7 @@
 //! What happens to the memory of a conversation, under the published names of the field: for the
-//! structured log (target `diarist::events`) and for the conversation's timeline.
+//! structured log (target `diarist::events`) and for the conversation's timeline. Of every request
+//! there is one, how its conversation stands: the log has it under a target of its own below that
+//! (`diarist::events::status`), for whoever wants the others alone.
 //!
 //! Numbers, names and times (and a title, where titles are asked for), never a word of a message, of a
 //! prompt or of an answer. Told by the
@@ -7,6 +9,7 @@
 //! not fit is dropped.
 
 mod activation;
+mod awaited;
 mod cycle;
 
 use std::sync::Arc;
@@ -16,12 +19,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::activation::activated;
+pub(super) use self::activation::{Stood, activated};
+pub(super) use self::awaited::Awaited;
 pub(super) use self::cycle::{Cycle, renamed};
 use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{Link, Role, Scope};
 use crate::memory::advance::Standing;
+use crate::memory::policy::cache_lifetime;
 use crate::memory::{Node, PartKind, Policy};
 use crate::store::{Event, Store};
 use crate::tasks::Tasks;
@@ -42,6 +47,8 @@ pub(crate) struct Happened {
     scope: Scope,
     tip: Link,
     event: Event,
+    /// Whether the log has it.
+    logged: bool,
 }
 
 /// Where events are told.
@@ -69,17 +76,29 @@ impl Events {
         self.unwritten.load(Ordering::SeqCst) == 0
     }
 
-    fn tell(&self, scope: &Scope, tip: Link, kind: &str, at_ms: i64, body: &Value) {
-        let Some(to) = &self.to else { return };
-        let happened = Happened {
+    fn tell(&self, scope: &Scope, tip: Link, event: Event) {
+        self.send(Happened {
             scope: scope.clone(),
             tip,
-            event: Event {
-                kind: kind.to_owned(),
-                at_ms,
-                body: body.to_string(),
-            },
-        };
+            event,
+            logged: false,
+        });
+    }
+
+    /// What the log has already is kept for the timeline of `tip` as well, which is recorded only now.
+    pub(super) fn keep(&self, scope: &Scope, tip: Link, events: &[Event]) {
+        for event in events {
+            self.send(Happened {
+                scope: scope.clone(),
+                tip,
+                event: event.clone(),
+                logged: true,
+            });
+        }
+    }
+
+    fn send(&self, happened: Happened) {
+        let Some(to) = &self.to else { return };
         self.unwritten.fetch_add(1, Ordering::SeqCst);
         if to.try_send(happened).is_err() {
             self.unwritten.fetch_sub(1, Ordering::SeqCst);
@@ -107,7 +126,9 @@ async fn write(
             return;
         }
         // Events of one conversation mostly come together.
-        let same = |a: &Happened, b: &Happened| a.tip == b.tip && a.scope == b.scope;
+        let same = |a: &Happened, b: &Happened| {
+            (a.tip, a.logged) == (b.tip, b.logged) && a.scope == b.scope
+        };
         for together in batch.chunk_by(same) {
             let events: Vec<Event> = together.iter().map(|told| told.event.clone()).collect();
             let (scope, tip) = (&together[0].scope, together[0].tip);
@@ -117,7 +138,7 @@ async fn write(
                 tracing::debug!(error = %error, "events could not be written down");
                 events
             });
-            for event in &noted {
+            for event in noted.iter().filter(|_| !together[0].logged) {
                 log(scope, event);
             }
         }
@@ -128,15 +149,23 @@ async fn write(
 
 fn log(scope: &Scope, event: &Event) {
     let tenant = scope.tenant_label();
-    // One for each request: there for whoever asks.
     if event.kind == STATUS {
-        tracing::debug!(target: "diarist::events", tenant, event = event.kind, body = event.body);
+        let (event, body) = (&event.kind, &event.body);
+        tracing::info!(target: "diarist::events::status", tenant, event, body);
     } else {
         tracing::info!(target: "diarist::events", tenant, event = event.kind, body = event.body);
     }
 }
 
 const STATUS: &str = "data-om-status";
+
+fn event(kind: &str, at_ms: i64, body: &Value) -> Event {
+    Event {
+        kind: kind.to_owned(),
+        at_ms,
+        body: body.to_string(),
+    }
+}
 
 /// An RFC 3339 time.
 fn time(at_ms: i64) -> String {
@@ -150,12 +179,23 @@ fn operation(kind: PartKind) -> &'static str {
     }
 }
 
-fn config(scope: &Scope, policy: &Policy) -> Value {
-    json!({
+/// What a conversation with `model` at `upstream` is remembered by, as far as it is published. How long it has to be
+/// idle is told as it holds for `kind`; `"auto"` as a request means it that says nothing of the cache.
+fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: PartKind) -> Value {
+    let early = match kind {
+        PartKind::Chunk => policy.early_activation,
+        PartKind::Reflection => policy.early_reflection,
+    };
+    let mut config = json!({
         "messageTokens": policy.message_tokens,
         "observationTokens": policy.observation_tokens,
         "scope": if scope.resource.is_some() { "resource" } else { "thread" },
-    })
+    });
+    let lifetime = cache_lifetime(upstream, model, None);
+    if let Some(idle) = early.idle.after(lifetime) {
+        config["activateAfterIdle"] = json!(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+    }
+    config
 }
 
 /// How a conversation stands after one more of its requests.
@@ -166,7 +206,8 @@ pub(super) fn status(shop: &Shop, settings: &Settings, track: &Track, standing: 
     let policy = settings.policy_for(&track.model);
     let body = status_body(policy, &track.nodes, standing);
     let now = shop.clock.now_ms();
-    shop.events.tell(&track.scope, tip.link, STATUS, now, &body);
+    let status = event(STATUS, now, &body);
+    shop.events.tell(&track.scope, tip.link, status);
 }
 
 fn status_body(policy: &Policy, nodes: &[Node], standing: &Standing) -> Value {

@@ -35,4 +35,14 @@ impl Failure {
             message: format!("the log cannot be read: {error}"),
         })
     }
+
+    /// What is told of it: the provider's message or ours, no more.
+    pub(super) fn told(&self) -> &str {
+        match self {
+            Self::Call(error) => error.message(),
+            Self::Empty => "the answer could not be used",
+            Self::Hopeless => "no answer could be used",
+            Self::Unreadable => "the job could not be read",
+        }
+    }
 }

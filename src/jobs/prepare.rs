@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
+use super::events::{self, Stood};
 use super::others::{self, Told};
 use super::track::Track;
-use super::{Settings, Shop, events};
+use super::{Settings, Shop};
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
 use crate::memory::others::CHANCE;
@@ -117,9 +118,17 @@ pub(super) async fn overflow(
     let told = others::of(shop, &track, refused.key.as_deref(), settled).await;
     let prepared = prepare(shop, scope, plan, &occasion, &settings, told).await?;
     if let Some(Prepared { snapshot, .. }) = &prepared {
-        // The newest messages are not recorded; what is covered is.
-        let at = snapshot.meta.to;
-        events::activated(shop, &track, applied.last(), at, snapshot);
+        // Another request may have been refused for which it was prepared.
+        if track
+            .snapshots
+            .iter()
+            .all(|known| known.id != snapshot.meta.id)
+        {
+            let stood = Stood::sent_with(&track, applied.last());
+            // The newest messages are not recorded; what is covered is.
+            let meta = &snapshot.meta;
+            events::activated(shop, &stood, &refused.model, meta.to, meta);
+        }
     }
     Ok(prepared)
 }

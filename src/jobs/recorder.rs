@@ -3,6 +3,7 @@
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
 //! view. It never calls a model and is never waited for by a request.
 
+mod adopting;
 mod idle;
 mod queueing;
 mod telling;
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::idle::zone_name;
+use super::events::{self, Stood};
 use super::evidence::{self, Kept};
 use super::intake::{Exchange, Waiting};
 use super::minutes;
@@ -24,14 +26,14 @@ use super::prepare::{Draft, Occasion, Prepared, draft, load, load_chain, prepare
 use super::traces;
 use super::track::{Settled, Track, Tracks};
 use super::weigh::weigh;
-use super::{Shop, books, events};
+use super::{Shop, books};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
 use crate::store::recall::Asks;
-use crate::store::{Adopted, Adoption, Record, StoreError, Used};
+use crate::store::{Record, StoreError, Used};
 use crate::telemetry;
 
 /// Tracks of one conversation that may be stale at the same time, its forks.
@@ -230,8 +232,8 @@ impl Recorder {
         track.zone = exchange.zone.clone().or(track.zone);
         track.way = exchange.way.or(track.way);
         track.shared = exchange.shared && !exchange.child;
-        let adoption = self.shop.rescues.of(exchange.used.snapshot);
-        let (recorded, used) = match &adoption {
+        let rescued = self.shop.rescues.of(exchange.used.snapshot);
+        let (recorded, used) = match &rescued {
             None => {
                 // One that was given up before it could be stored is none.
                 if record.used.snapshot.is_some_and(|id| id.0 < 1) {
@@ -240,7 +242,7 @@ impl Recorder {
                 let recorded = self.shop.store.record(scope, &record).await?;
                 (recorded, record.used.clone())
             }
-            Some(adoption) => self.adopt(&mut track, &record, adoption).await?,
+            Some(rescued) => self.adopt(&mut track, &record, rescued).await?,
         };
         track.joined(recorded, record.thread_key);
         track.waits();
@@ -262,8 +264,8 @@ impl Recorder {
             track.nodes.extend(record.new_nodes);
             recall.complete(scope, tip, asks, used, &track.snapshots);
         }
-        if let Some(adoption) = adoption {
-            for part in &adoption.parts {
+        if let Some(rescued) = rescued {
+            for part in &rescued.adoption.parts {
                 let stored = |meta: &&PartMeta| (meta.kind, meta.span) == (part.kind, part.span);
                 if let Some(meta) = track.parts.iter().find(stored) {
                     evidence::tell(&self.shop, scope, Some(&track), meta, Kept::of(part));
@@ -277,51 +279,6 @@ impl Recorder {
     fn knows(&self, track: &Track, snapshot: Option<SnapshotId>) -> bool {
         let opens = |id| self.shop.recall.opens(&track.scope, id);
         track.knows(snapshot) || snapshot.is_some_and(opens)
-    }
-
-    /// Writes down what was observed while the client waited, together with the request; from now on it
-    /// is what every other snapshot is.
-    async fn adopt(
-        &self,
-        track: &mut Track,
-        record: &Record,
-        adoption: &Adoption,
-    ) -> Result<(i64, Used), StoreError> {
-        let Adopted {
-            lineage,
-            parts,
-            snapshot,
-            bound,
-        } = self
-            .shop
-            .store
-            .adopt(&track.scope, record, adoption)
-            .await?;
-        for (id, part) in parts.into_iter().zip(&adoption.parts) {
-            track.settle(
-                part.kind,
-                &part.span,
-                &Settled::Written(PartMeta {
-                    id,
-                    kind: part.kind,
-                    span: part.span,
-                    tokens: part.tokens,
-                    message_tokens: part.message_tokens,
-                    asked: part.asked,
-                }),
-            );
-        }
-        let recall = &self.shop.recall;
-        let mut used = record.used.clone();
-        for stored in [Some(snapshot), bound].into_iter().flatten() {
-            // What it was told of others, it was told.
-            used.snapshot = Some(stored.meta.id);
-            track.snapshots.push(stored.meta.clone());
-            recall.insert(&track.scope, stored);
-        }
-        let asking = (record.tip, record.model.as_str());
-        recall.renumber(&track.scope, asking, &record.used, used.clone());
-        Ok((lineage, used))
     }
 
     /// What waits for this conversation goes the way of its newest request, and is as urgent as that
@@ -455,7 +412,7 @@ impl Recorder {
             )),
         };
         let standby = &self.shop.standby;
-        standby.hold(&track.scope, &track.nodes, &track.model, ready);
+        standby.hold(Stood::of(track), &track.nodes, ready);
     }
 
     async fn snapshot(&self, track: &mut Track, plan: Plan) -> bool {
@@ -471,6 +428,7 @@ impl Recorder {
             policy: &settings.policy,
         };
         let told = others::of(&self.shop, track, None, track.settled()).await;
+        let stood = Stood::of(track);
         match prepare(&self.shop, &track.scope, plan, &occasion, &settings, told).await {
             Ok(Some(Prepared { snapshot, bound })) => {
                 track
@@ -481,9 +439,9 @@ impl Recorder {
                     .iter()
                     .all(|known| known.id != snapshot.meta.id);
                 if new {
-                    let before = track.snapshots.iter().max_by_key(|known| known.to_count);
-                    events::activated(&self.shop, track, before, tip.link, &snapshot);
-                    track.snapshots.push(snapshot.meta.clone());
+                    let meta = &snapshot.meta;
+                    events::activated(&self.shop, &stood, &track.model, tip.link, meta);
+                    track.snapshots.push(meta.clone());
                 }
                 new
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 
+use super::events::Awaited;
 use super::minutes;
 use super::others;
 use super::payload::{self, Telling};
@@ -24,7 +25,7 @@ use crate::memory::{
     NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
     Span, dates, render,
 };
-use crate::store::{Adoption, Job, NewJob, StoreError};
+use crate::store::{Adoption, Event, Job, NewJob, StoreError};
 
 /// Model calls for one request at the same time.
 const AT_ONCE: usize = 4;
@@ -32,19 +33,27 @@ const AT_ONCE: usize = 4;
 /// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.
 const HELD: usize = 256;
 
-/// What was observed and is not stored yet, by the number its snapshot has until then.
+/// What was observed and is not stored yet.
+#[derive(Debug)]
+pub(super) struct Rescued {
+    pub(super) adoption: Adoption,
+    /// What was told of it.
+    pub(super) events: Vec<Event>,
+}
+
+/// What is held, by the number its snapshot has until it is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Rescues {
-    held: Mutex<BTreeMap<i64, Arc<Adoption>>>,
+    held: Mutex<BTreeMap<i64, Arc<Rescued>>>,
     last: AtomicI64,
 }
 
 impl Rescues {
-    fn hold(&self, adoption: Adoption) -> SnapshotId {
+    fn hold(&self, rescued: Rescued) -> SnapshotId {
         // Stored snapshots count upwards from 1.
         let id = self.last.fetch_sub(1, Ordering::Relaxed) - 1;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.insert(id, Arc::new(adoption));
+        held.insert(id, Arc::new(rescued));
         if held.len() > HELD {
             held.pop_last();
         }
@@ -52,7 +61,7 @@ impl Rescues {
     }
 
     /// What has to be stored before a request can be recorded that was sent with `snapshot`.
-    pub(super) fn of(&self, snapshot: Option<SnapshotId>) -> Option<Arc<Adoption>> {
+    pub(super) fn of(&self, snapshot: Option<SnapshotId>) -> Option<Arc<Rescued>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(&snapshot?.0).cloned()
     }
@@ -68,6 +77,7 @@ pub(super) async fn rescue(
     to_count: usize,
     within: Duration,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let awaited = Awaited::new(shop);
     let deadline = tokio::time::Instant::now() + within;
     let (scope, history) = (&exchange.scope, &exchange.history);
     let mut track = load(shop, scope, history).await?;
@@ -89,7 +99,11 @@ pub(super) async fn rescue(
     };
     let calls = ranges.into_iter().map(|(span, message_tokens)| {
         let (nodes, telling) = (Arc::clone(&nodes), telling.clone());
-        async move { observed(shop, exchange, nodes, telling, span, message_tokens).await }
+        let awaited = &awaited;
+        async move {
+            let words = (nodes, telling, awaited);
+            observed(shop, exchange, words, span, message_tokens).await
+        }
     });
     let mut calls = std::pin::pin!(futures_util::stream::iter(calls).buffered(AT_ONCE));
     let mut parts: Vec<NewPart> = Vec::new();
@@ -168,12 +182,14 @@ pub(super) async fn rescue(
         others: snapshot.others.clone(),
     };
     let segments = snapshot.segments.clone();
-    let id = shop.rescues.hold(Adoption {
+    let events = awaited.ended(&parts);
+    let adoption = Adoption {
         parts,
         rendering,
         snapshot: own,
         bound,
-    });
+    };
+    let id = shop.rescues.hold(Rescued { adoption, events });
     let meta = SnapshotMeta { id, ..meta };
     // A client in a hurry goes on before it is stored, from here.
     let held = Snapshot { meta, segments };
@@ -184,8 +200,7 @@ pub(super) async fn rescue(
 async fn observed(
     shop: &Shop,
     exchange: &Exchange,
-    nodes: Arc<[Node]>,
-    telling: Telling,
+    (nodes, telling, awaited): (Arc<[Node]>, Telling, &Awaited),
     span: Span,
     message_tokens: u32,
 ) -> Option<NewPart> {
@@ -217,7 +232,7 @@ async fn observed(
         empty_answers: 1,
         fence: 0,
     };
-    match worker::observe_beside(shop, &job).await? {
+    match worker::observe_beside(shop, &job, awaited).await? {
         Ok(part) => Some(part),
         Err(failure) => {
             tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use super::events::Cycle;
+use super::events::{Awaited, Cycle};
 use super::evidence::Kept;
 use super::failure::Failure;
 use super::recorder::Outcome;
@@ -192,10 +192,7 @@ impl How {
         Some(match self {
             Self::NoWay => return None,
             Self::Wrote(_) => "what was written could not be stored".to_owned(),
-            Self::Failed(Failure::Call(error)) => error.message().to_owned(),
-            Self::Failed(Failure::Empty) => "the answer could not be used".to_owned(),
-            Self::Failed(Failure::Hopeless) => "no answer could be used".to_owned(),
-            Self::Failed(Failure::Unreadable) => "the job could not be read".to_owned(),
+            Self::Failed(failure) => failure.told().to_owned(),
             Self::Lost => "the lease was lost".to_owned(),
             Self::Stopped => "the process was told to stop".to_owned(),
         })
@@ -203,10 +200,16 @@ impl How {
 }
 
 /// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
-pub(super) async fn observe_beside(shop: &Shop, job: &Job) -> Option<Result<NewPart, Failure>> {
+pub(super) async fn observe_beside(
+    shop: &Shop,
+    job: &Job,
+    awaited: &Awaited,
+) -> Option<Result<NewPart, Failure>> {
     let settings = shop.settings.now().for_model(&job.work.model);
     let endpoint = endpoint(shop, &settings.observation, job)?;
-    Some(observe(shop, &settings, &endpoint, job).await)
+    awaited.started(&settings, job);
+    let observed = observe(shop, &settings, &endpoint, job).await;
+    Some(observed.inspect_err(|failure| awaited.failed(job, failure.told())))
 }
 
 async fn observe(
@@ -302,7 +305,7 @@ pub(super) async fn settle(shop: &Shop, job: &Job, answered: Answered) -> Outcom
     };
     bundle::ended(shop, job, verdict.as_deref()).await;
     match (&settled, trouble) {
-        (Settled::Written(part), _) => answered.cycle.ended(shop, job, part, kept.as_ref()),
+        (Settled::Written(part), _) => answered.cycle.ended(shop, job, part.tokens, kept.as_ref()),
         (_, Some(trouble)) => answered.cycle.failed(shop, job, &trouble),
         (_, None) => {}
     }

@@ -26,30 +26,6 @@ impl Rig {
     fn calls(&self, part: Part) -> Vec<Arc<Recorded>> {
         self.provider.record_of(part)
     }
-
-    /// Every event of the database, oldest first: its name and what it says.
-    async fn events(&self) -> Vec<(String, Value)> {
-        let mut database = self.database().await;
-        let rows: Vec<(String, String)> =
-            sqlx::query_as("SELECT kind, body FROM events ORDER BY place, kind DESC")
-                .fetch_all(&mut database)
-                .await
-                .unwrap();
-        rows.into_iter()
-            .map(|(kind, body)| (kind, serde_json::from_str(&body).unwrap()))
-            .collect()
-    }
-
-    /// Waits for an event of this name.
-    async fn told(&self, name: &str) -> Value {
-        loop {
-            let named = |(kind, body)| (kind == name).then_some(body);
-            if let Some(body) = self.events().await.into_iter().find_map(named) {
-                return body;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
 }
 
 fn project(call: &Recorded) -> &str {

@@ -149,6 +149,32 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// Every event of the database, oldest first: its name and what it says.
+    pub async fn events(&self) -> Vec<(String, Value)> {
+        let mut database = self.database().await;
+        let rows: Vec<(String, String)> =
+            sqlx::query_as("SELECT kind, body FROM events ORDER BY place, kind DESC")
+                .fetch_all(&mut database)
+                .await
+                .unwrap();
+        rows.into_iter()
+            .map(|(kind, body)| (kind, serde_json::from_str(&body).unwrap()))
+            .collect()
+    }
+
+    /// Waits for an event of this name.
+    pub async fn told(&self, name: &str) -> Value {
+        loop {
+            let named = |(kind, body)| (kind == name).then_some(body);
+            if let Some(body) = self.events().await.into_iter().find_map(named) {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
 pub fn metric(page: &str, name: &str) -> f64 {
     page.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))

@@ -1,40 +1,75 @@
 //! What is told of a snapshot: that chunks came into use, one event for each of them as published, and
-//! that a reflection took the place of what it condenses.
+//! that a reflection took the place of what it condenses. Called by whoever commits one.
 
 use serde_json::{Value, json};
 
-use super::{config, operation, time};
+use super::{config, event, operation, time};
 use crate::history::{Link, Scope};
 use crate::jobs::Shop;
 use crate::jobs::track::Track;
-use crate::memory::{Cause, PartKind, PartMeta, Policy, Snapshot, SnapshotMeta};
+use crate::memory::{Cause, PartKind, PartMeta, Policy, SnapshotMeta};
 
-/// A snapshot was prepared: what it holds beyond `before` comes into use with it.
+/// How a conversation stood before a snapshot came into use.
+#[derive(Clone, Debug)]
+pub(in crate::jobs) struct Stood {
+    pub(in crate::jobs) scope: Scope,
+    /// What its last request asked for.
+    pub(in crate::jobs) model: String,
+    /// When it was last answered, else asked, in milliseconds since 1970.
+    pub(super) active_ms: Option<i64>,
+    pub(super) parts: Vec<PartMeta>,
+    /// What it was sent with.
+    pub(super) sent: Option<SnapshotMeta>,
+}
+
+impl Stood {
+    /// `track`, whose requests are sent with the snapshot that covers most.
+    pub(in crate::jobs) fn of(track: &Track) -> Self {
+        let widest = track.snapshots.iter().max_by_key(|known| known.to_count);
+        Self::sent_with(track, widest)
+    }
+
+    /// `track`, whose request was sent with `sent`.
+    pub(in crate::jobs) fn sent_with(track: &Track, sent: Option<&SnapshotMeta>) -> Self {
+        let asked = track.nodes.last().map(|tip| tip.seen_ms);
+        Self {
+            scope: track.scope.clone(),
+            model: track.model.clone(),
+            active_ms: track.answered_ms.or(asked),
+            parts: track.parts.clone(),
+            sent: sent.cloned(),
+        }
+    }
+}
+
+/// A snapshot was prepared for a request for `model`: what it holds beyond what was sent before comes
+/// into use with it.
 pub(in crate::jobs) fn activated(
     shop: &Shop,
-    track: &Track,
-    before: Option<&SnapshotMeta>,
+    stood: &Stood,
+    model: &str,
     tip: Link,
-    snapshot: &Snapshot,
+    snapshot: &SnapshotMeta,
 ) {
     let now = shop.clock.now_ms();
-    let policy = *shop.settings.now().policy_for(&track.model);
-    let meta = &snapshot.meta;
-    for body in bodies(&track.scope, &policy, &track.parts, before, meta, now) {
-        shop.events
-            .tell(&track.scope, tip, "data-om-activation", now, &body);
+    let settings = shop.settings.now();
+    let policy = settings.policy_for(model);
+    for body in bodies(policy, &settings.upstream, stood, model, snapshot, now) {
+        let activation = event("data-om-activation", now, &body);
+        shop.events.tell(&stood.scope, tip, activation);
     }
 }
 
 /// The events of `snapshot`, in the order of the log.
 pub(super) fn bodies(
-    scope: &Scope,
     policy: &Policy,
-    parts: &[PartMeta],
-    before: Option<&SnapshotMeta>,
+    upstream: &str,
+    stood: &Stood,
+    model: &str,
     snapshot: &SnapshotMeta,
     now: i64,
 ) -> Vec<Value> {
+    let (parts, before) = (&stood.parts, stood.sent.as_ref());
     let covered = before.map_or(0, |snapshot| snapshot.to_count);
     let sent = |part: &PartMeta| before.is_some_and(|before| before.parts.contains(&part.id));
     let generations = parts
@@ -43,7 +78,7 @@ pub(super) fn bodies(
         .filter(|part| part.span.to_count <= snapshot.to_count)
         .count();
     let body = |part: &PartMeta, tokens: u32, messages: usize| {
-        json!({
+        let mut body = json!({
             "cycleId": format!("part-{}", part.id.0),
             "operationType": operation(part.kind),
             "activatedAt": time(now),
@@ -53,8 +88,21 @@ pub(super) fn bodies(
             "messagesActivated": messages,
             "generationCount": generations,
             "triggeredBy": trigger(snapshot.cause),
-            "config": config(scope, policy),
-        })
+            // Ours: what is published knows fewer causes than there are.
+            "cause": snapshot.cause.name(),
+            "config": config(policy, upstream, &stood.scope, model, part.kind),
+        });
+        if let Some(active_ms) = stood.active_ms {
+            body["lastActivityAt"] = json!(active_ms);
+            if snapshot.cause == Cause::Idle {
+                body["ttlExpiredMs"] = json!(now - active_ms);
+            }
+        }
+        if snapshot.cause == Cause::ModelChange {
+            body["previousModel"] = json!(stood.model);
+            body["currentModel"] = json!(model);
+        }
+        body
     };
     let reflections = parts
         .iter()
@@ -73,11 +121,14 @@ pub(super) fn bodies(
     reflections.chain(chunks).collect()
 }
 
-/// The published word for a cause, where there is one.
+/// The published word for a cause: idleness and another model have one each, and whatever else makes a
+/// snapshot due is a limit that was reached.
 fn trigger(cause: Cause) -> &'static str {
-    match cause.name() {
-        "idle" => "ttl",
-        "model_change" => "provider_change",
-        name => name,
+    match cause {
+        Cause::Idle => "ttl",
+        Cause::ModelChange => "provider_change",
+        Cause::Threshold | Cause::Reflection | Cause::Overflow | Cause::Dropped | Cause::Others => {
+            "threshold"
+        }
     }
 }

@@ -4,20 +4,29 @@
 //! workers and by whoever asks a model more than once for one job.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::{MAX_ERROR, config, operation, time};
+use super::{MAX_ERROR, config, event, log, operation, time};
 use crate::jobs::evidence::Kept;
-use crate::jobs::{Settings, Shop};
-use crate::memory::PartMeta;
-use crate::store::Job;
+use crate::jobs::{Settings, Shop, nonce};
+use crate::store::{Event, Job};
 
 /// The tries of one job, as they are told: every question to the Reflector is a cycle of its own.
 #[derive(Debug)]
 pub(in crate::jobs) struct Cycle {
     number: AtomicU32,
     since_ms: AtomicI64,
+    beside: Option<Beside>,
+}
+
+/// Of a job that is in no queue: the name of its try, and what was told of it. Nothing of that may be
+/// written down before the upstream has accepted what comes of it (INV-OWN); the log has it at once.
+#[derive(Debug)]
+struct Beside {
+    name: String,
+    told: Mutex<Vec<Event>>,
 }
 
 impl Cycle {
@@ -26,7 +35,27 @@ impl Cycle {
         Self {
             number: AtomicU32::new(0),
             since_ms: AtomicI64::new(at_ms),
+            beside: None,
         }
+    }
+
+    /// The same of a job that is in no queue.
+    pub(super) fn beside(at_ms: i64) -> Self {
+        let beside = Beside {
+            name: nonce(),
+            told: Mutex::default(),
+        };
+        Self {
+            beside: Some(beside),
+            ..Self::new(at_ms)
+        }
+    }
+
+    /// What was told of a job that is in no queue.
+    pub(super) fn told(&self) -> Vec<Event> {
+        let told = self.beside.as_ref().map(|beside| &beside.told);
+        let told = told.map(|told| told.lock().unwrap_or_else(PoisonError::into_inner));
+        told.map(|told| told.clone()).unwrap_or_default()
     }
 
     /// A model is about to be asked.
@@ -40,11 +69,11 @@ impl Cycle {
         let mut body = self.body(job);
         body.insert("startedAt".to_owned(), json!(time(now)));
         body.insert(tokens.to_owned(), json!(job.work.message_tokens));
-        body.insert(
-            "config".to_owned(),
-            config(&job.scope, settings.policy_for(&job.work.model)),
-        );
-        tell(shop, job, "start", now, body);
+        let (model, kind) = (&job.work.model, job.work.kind);
+        let policy = settings.policy_for(model);
+        let config = config(policy, &settings.upstream, &job.scope, model, kind);
+        body.insert("config".to_owned(), config);
+        self.tell(shop, job, "start", now, body);
     }
 
     /// What was answered is not enough, and the model is about to be asked again.
@@ -54,14 +83,8 @@ impl Cycle {
         self.started(shop, settings, job);
     }
 
-    /// It wrote a part.
-    pub(in crate::jobs) fn ended(
-        &self,
-        shop: &Shop,
-        job: &Job,
-        part: &PartMeta,
-        kept: Option<&Kept>,
-    ) {
+    /// It wrote a part of so many `tokens`, from the messages of the job.
+    pub(in crate::jobs) fn ended(&self, shop: &Shop, job: &Job, tokens: u32, kept: Option<&Kept>) {
         let now = shop.clock.now_ms();
         let (taken, written) = match family(job) {
             "buffering" => ("tokensBuffered", "bufferedTokens"),
@@ -70,11 +93,11 @@ impl Cycle {
         let mut body = self.body(job);
         body.insert("completedAt".to_owned(), json!(time(now)));
         body.insert("durationMs".to_owned(), json!(self.lasted(now)));
-        body.insert(taken.to_owned(), json!(part.message_tokens));
-        body.insert(written.to_owned(), json!(part.tokens));
+        body.insert(taken.to_owned(), json!(job.work.message_tokens));
+        body.insert(written.to_owned(), json!(tokens));
         // Ours, beside what is published.
         body.extend(kept.map(|kept| ("retention".to_owned(), kept.retention.to_map().into())));
-        tell(shop, job, "end", now, body);
+        self.tell(shop, job, "end", now, body);
     }
 
     /// It did not: `error` is the provider's message, or ours.
@@ -86,7 +109,7 @@ impl Cycle {
         body.insert("durationMs".to_owned(), json!(self.lasted(now)));
         body.insert("tokensAttempted".to_owned(), json!(job.work.message_tokens));
         body.insert("error".to_owned(), json!(error));
-        tell(shop, job, "failed", now, body);
+        self.tell(shop, job, "failed", now, body);
     }
 
     fn lasted(&self, now: i64) -> i64 {
@@ -95,14 +118,31 @@ impl Cycle {
 
     /// What the events of one try have in common.
     fn body(&self, job: &Job) -> Map<String, Value> {
+        let name = match &self.beside {
+            Some(beside) => beside.name.clone(),
+            None => format!("{}-{}", job.id, job.fence),
+        };
         let id = match self.number.load(Ordering::Relaxed) {
-            0 => format!("{}-{}", job.id, job.fence),
-            again => format!("{}-{}-{again}", job.id, job.fence),
+            0 => name,
+            again => format!("{name}-{again}"),
         };
         let mut body = Map::new();
         body.insert("cycleId".to_owned(), json!(id));
         body.insert("operationType".to_owned(), json!(operation(job.work.kind)));
         body
+    }
+
+    fn tell(&self, shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
+        let kind = format!("data-om-{}-{end}", family(job));
+        let event = event(&kind, at_ms, &Value::Object(body));
+        match &self.beside {
+            None => shop.events.tell(&job.scope, job.work.tip, event),
+            Some(beside) => {
+                log(&job.scope, &event);
+                let mut told = beside.told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.push(event);
+            }
+        }
     }
 }
 
@@ -115,13 +155,6 @@ fn family(job: &Job) -> &'static str {
     }
 }
 
-fn tell(shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
-    let kind = format!("data-om-{}-{end}", family(job));
-    let (scope, tip) = (&job.scope, job.work.tip);
-    let events = &shop.events;
-    events.tell(scope, tip, &kind, at_ms, &Value::Object(body));
-}
-
 /// The conversation has another title: the only words an event holds, and a model's.
 pub(in crate::jobs) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
     let now = shop.clock.now_ms();
@@ -130,12 +163,6 @@ pub(in crate::jobs) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &
     body.extend(old.map(|old| ("oldTitle".to_owned(), json!(old))));
     body.insert("newTitle".to_owned(), json!(new));
     body.insert("timestamp".to_owned(), json!(time(now)));
-    let (scope, tip) = (&job.scope, job.work.tip);
-    shop.events.tell(
-        scope,
-        tip,
-        "data-om-thread-update",
-        now,
-        &Value::Object(body),
-    );
+    let renamed = event("data-om-thread-update", now, &Value::Object(body));
+    shop.events.tell(&job.scope, job.work.tip, renamed);
 }

@@ -135,9 +135,19 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
     for (id, part) in parts.iter_mut().enumerate() {
         part.id = PartId(id as i64 + 1);
     }
+    let stood = |sent: &SnapshotMeta| Stood {
+        scope: scope(),
+        model: "gpt-test".to_owned(),
+        active_ms: Some(-400_000),
+        parts: parts.to_vec(),
+        sent: Some(sent.clone()),
+    };
+    let told = |sent: &SnapshotMeta, now: &SnapshotMeta| {
+        activation::bodies(&policy(), "api.x.ai", &stood(sent), "other", now, 0)
+    };
     let before = snapshot(4, Cause::Threshold);
     let now = snapshot(12, Cause::Threshold);
-    let told = activation::bodies(&scope(), &policy(), &parts, Some(&before), &now, 0);
+    let (told, told_of) = (told(&before, &now), told);
     let ids: Vec<&Value> = told.iter().map(|body| &body["cycleId"]).collect();
     assert_eq!(ids, ["part-2", "part-3"]);
     assert_eq!(
@@ -152,19 +162,72 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
             "messagesActivated": 4,
             "generationCount": 1,
             "triggeredBy": "threshold",
+            "cause": "threshold",
+            "lastActivityAt": -400_000,
             "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
         })
     );
     // A reflection takes the place of what was sent, and covers no message that was not covered.
     let mut reflected = snapshot(12, Cause::Reflection);
     reflected.parts = vec![PartId(4), PartId(3)];
-    let told = activation::bodies(&scope(), &policy(), &parts, Some(&now), &reflected, 0);
+    let told = told_of(&now, &reflected);
     assert_eq!(told.len(), 1);
     assert_eq!(told[0]["cycleId"], "part-4");
     assert_eq!(told[0]["operationType"], "reflection");
     assert_eq!(told[0]["tokensActivated"], 220);
     assert_eq!(told[0]["messagesActivated"], 0);
     // It is told once, however often a snapshot holds it.
-    let again = activation::bodies(&scope(), &policy(), &parts, Some(&reflected), &reflected, 0);
-    assert_eq!(again, [] as [Value; 0]);
+    assert_eq!(told_of(&reflected, &reflected), [] as [Value; 0]);
+}
+
+/// The field that others read knows three words; why it really was stands beside it.
+#[test]
+fn an_activation_says_why_in_the_published_words_and_in_ours() {
+    let stood = Stood {
+        scope: scope(),
+        model: "openai/gpt-5.5".to_owned(),
+        active_ms: Some(1_000),
+        parts: vec![part(PartKind::Chunk, 0, 4)],
+        sent: None,
+    };
+    let policy = Policy {
+        early_activation: Early {
+            idle: crate::memory::Idle::Auto,
+            model_change: true,
+        },
+        ..policy()
+    };
+    let told = |cause| {
+        let snapshot = snapshot(4, cause);
+        let upstream = "gateway.example";
+        let told = activation::bodies(&policy, upstream, &stood, "openai/o3", &snapshot, 9_000);
+        assert_eq!(told.len(), 1);
+        told.into_iter().next().unwrap()
+    };
+    for (cause, trigger, name) in [
+        (Cause::Threshold, "threshold", "threshold"),
+        (Cause::Reflection, "threshold", "reflection"),
+        (Cause::Overflow, "threshold", "overflow"),
+        (Cause::Dropped, "threshold", "dropped"),
+        (Cause::Idle, "ttl", "idle"),
+        (Cause::ModelChange, "provider_change", "model_change"),
+    ] {
+        let told = told(cause);
+        assert_eq!(
+            (&told["triggeredBy"], &told["cause"]),
+            (&json!(trigger), &json!(name))
+        );
+        assert_eq!(told["lastActivityAt"], 1_000);
+        assert_eq!(
+            told["config"]["activateAfterIdle"], 3_600_000,
+            "of this provider"
+        );
+        let expired = (cause == Cause::Idle).then_some(8_000);
+        assert_eq!(told.get("ttlExpiredMs"), expired.map(Value::from).as_ref());
+        let change = cause == Cause::ModelChange;
+        let models = (told.get("previousModel"), told.get("currentModel"));
+        let named = (&json!("openai/gpt-5.5"), &json!("openai/o3"));
+        let wanted = change.then_some(named).unzip();
+        assert_eq!(models, wanted, "{name}");
+    }
 }

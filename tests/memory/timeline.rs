@@ -1,0 +1,319 @@
+//! What the timeline and the log say of each cause that brings observations into use, end to end.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::{Arc, Mutex, Once};
+
+use diarist::provider::{Behaviour, Options, Part};
+use serde_json::{Value, json};
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::overflow::observers;
+use crate::resource::{ME, SHARED, as_user};
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Caller, Talk, eventually};
+
+/// Turns after which several chunks are ready and `message_tokens` is far away.
+const TURNS: usize = 6;
+
+/// Thresholds that no test reaches; chunks are small.
+const FAR: [(&str, &str); 3] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
+    ("MEMORY__OBSERVATION__BUFFER_TOKENS", "500"),
+    ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "1000"),
+];
+
+/// A client's wait for the Observer.
+const WAITING: [(&str, &str); 2] = [
+    ("MEMORY__OVERFLOW", "observe"),
+    ("MEMORY__OVERFLOW_TIMEOUT", "20s"),
+];
+
+impl Rig {
+    /// What was told of activations: all of it, each part once, and of every chunk that is covered.
+    async fn activations(&self) -> Vec<Value> {
+        let events = self.events().await.into_iter();
+        let told = events.filter(|(kind, _)| kind == "data-om-activation");
+        let told: Vec<Value> = told.map(|(_, body)| body).collect();
+        let ids: BTreeSet<&str> = told.iter().filter_map(|a| a["cycleId"].as_str()).collect();
+        assert_eq!(ids.len(), told.len(), "each part is told once: {told:?}");
+        let covered = "SELECT count(*) FROM parts WHERE kind = 'chunk'
+                       AND to_count <= (SELECT max(to_count) FROM snapshots)";
+        let chunks = told.iter().filter(|a| a["operationType"] == "observation");
+        let chunks = i64::try_from(chunks.count()).unwrap();
+        assert_eq!(chunks, self.number(covered).await, "{told:?}");
+        told
+    }
+}
+
+/// The log at its default level, as far as it is of events, of everything that happens on one thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+thread_local! {
+    static HEARD: RefCell<Option<Log>> = const { RefCell::new(None) };
+}
+
+/// Writes what a thread that listens has to say.
+struct Listening;
+
+impl Write for Listening {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        HEARD.with_borrow(|heard| {
+            if let Some(log) = heard {
+                log.0.lock().unwrap().extend_from_slice(bytes);
+            }
+        });
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The log of this thread from now on.
+    fn here() -> Self {
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(|| {
+            let lines = tracing_subscriber::fmt::layer().json();
+            let lines = lines.with_writer(|| Listening);
+            let filter = tracing_subscriber::EnvFilter::new("off,diarist::events=info");
+            let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+        });
+        let log = Self::default();
+        HEARD.set(Some(log.clone()));
+        log
+    }
+
+    /// The events in it: under which target, which, and what they say.
+    fn events(&self) -> Vec<(String, String, Value)> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let event = |line: Value| {
+            let target = line["target"].as_str()?.to_owned();
+            let fields = &line["fields"];
+            let body = serde_json::from_str(fields["body"].as_str()?).ok()?;
+            let kind = fields["event"].as_str()?.to_owned();
+            target
+                .starts_with("diarist::events")
+                .then_some((target, kind, body))
+        };
+        lines.filter_map(event).collect()
+    }
+
+    /// What they say that have this name.
+    fn of(&self, name: &str) -> Vec<Value> {
+        let named = self
+            .events()
+            .into_iter()
+            .filter(|(_, kind, _)| kind == name);
+        named.map(|(_, _, body)| body).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_reached_is_told_in_the_published_word_and_in_ours() {
+    let small = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "400"),
+    ];
+    let rig = Rig::with(Options::default(), &small).await;
+    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    let told = rig.activations().await;
+    for cause in ["threshold", "reflection"] {
+        assert!(
+            told.iter().any(|a| a["cause"] == cause),
+            "{cause}: {told:?}"
+        );
+    }
+    for activation in &told {
+        assert_eq!(activation["triggeredBy"], "threshold", "{activation}");
+        assert!(activation["lastActivityAt"].as_i64() > Some(1_700_000_000_000));
+        for absent in ["ttlExpiredMs", "previousModel", "currentModel"] {
+            assert!(activation.get(absent).is_none(), "{activation}");
+        }
+        assert!(activation["config"].get("activateAfterIdle").is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idleness_is_told_with_how_long_it_lasted() {
+    let idle = [("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "400ms")];
+    let rig = Rig::with(Options::default(), &[&FAR[..], &idle].concat()).await;
+    let talk = Talk::new("ada");
+    for turn in 1..=TURNS {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    rig.told("data-om-activation").await;
+    rig.quiet().await;
+    for activation in rig.activations().await {
+        assert_eq!(activation["triggeredBy"], "ttl");
+        assert_eq!(activation["cause"], "idle");
+        assert_eq!(activation["config"]["activateAfterIdle"], 400);
+        let activated: jiff::Timestamp =
+            activation["activatedAt"].as_str().unwrap().parse().unwrap();
+        let lasted = activation["ttlExpiredMs"].as_i64().unwrap();
+        let since = activation["lastActivityAt"].as_i64().unwrap();
+        assert_eq!(since + lasted, activated.as_millisecond());
+        assert!(lasted >= 400);
+    }
+    let started = rig.told("data-om-buffering-start").await;
+    assert_eq!(started["config"]["activateAfterIdle"], 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_model_is_told_with_both() {
+    let change = [("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")];
+    let rig = Rig::with(Options::default(), &[&FAR[..], &change].concat()).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    let other = Talk {
+        model: "another-model",
+        ..talk
+    };
+    rig.talk(&other, TURNS + 1..=TURNS + 2).await;
+    let told = rig.activations().await;
+    assert!(!told.is_empty());
+    for activation in told {
+        assert_eq!(activation["triggeredBy"], "provider_change");
+        assert_eq!(activation["cause"], "model_change");
+        assert_eq!(activation["previousModel"], "gpt-test");
+        assert_eq!(activation["currentModel"], "another-model");
+        assert!(activation["lastActivityAt"].as_i64() > Some(1_700_000_000_000));
+        assert!(activation.get("ttlExpiredMs").is_none());
+    }
+}
+
+/// What is sent with what other conversations know comes into use like anything else.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_told_of_others_has_a_timeline_all_the_same() {
+    let mut settings = SHARED.to_vec();
+    settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.learn("u1", &Talk::new("ada")).await;
+    let bob = Talk::new("bob");
+    rig.talk_as(ME, &as_user("u1", "bob"), &bob, 1..=2 * ACTIVE)
+        .await;
+    let bound = "SELECT count(*) FROM snapshots WHERE others IS NOT NULL AND to_count > 0";
+    assert!(rig.number(bound).await > 1);
+    let events = rig.events().await;
+    let of_bob = events
+        .iter()
+        .filter(|(kind, body)| kind == "data-om-activation" && body["threadId"] == "bob");
+    let sent = "SELECT count(*) FROM parts AS p, lineages AS l WHERE p.kind = 'chunk'
+                AND l.thread_key = 'bob' AND p.to_count <= (
+                    SELECT max(s.to_count) FROM snapshots AS s JOIN nodes AS n ON n.link = s.to_link
+                    WHERE n.lineage = l.id)
+                AND EXISTS (SELECT 1 FROM nodes AS n WHERE n.link = p.to_link AND n.lineage = l.id)";
+    let chunks = of_bob.filter(|(_, body)| body["operationType"] == "observation");
+    let chunks = i64::try_from(chunks.count()).unwrap();
+    assert!(chunks > 1);
+    assert_eq!(chunks, rig.number(sent).await);
+}
+
+/// The one time a client waits: each range has its start and its end, on the timeline and in the log.
+#[tokio::test]
+async fn what_a_client_waits_for_is_told_like_any_other_work() {
+    let log = Log::here();
+    let ranges = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000")];
+    let rig = Rig::with(Options::default(), &[&WAITING[..], &ranges].concat()).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let body = Talk::new("ada").body(24);
+    // Equal ones wait for the same, and it is told once.
+    let answers = futures_util::future::join_all((0..3).map(|_| rig.send(&body))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    rig.quiet().await;
+    let events = rig.events().await;
+    let of = |name: &str| -> Vec<&Value> {
+        let named = events.iter().filter(|(kind, _)| kind == name);
+        named.map(|(_, body)| body).collect()
+    };
+    let (starts, ends) = (
+        of("data-om-observation-start"),
+        of("data-om-observation-end"),
+    );
+    assert!(starts.len() > 1 && starts.len() <= observers(&rig));
+    let parts = rig.number("SELECT count(*) FROM parts").await;
+    assert_eq!(i64::try_from(starts.len()).unwrap(), parts);
+    let id = |event: &&Value| event["cycleId"].as_str().unwrap().to_owned();
+    let begun: BTreeSet<String> = starts.iter().map(id).collect();
+    assert_eq!(begun.len(), starts.len());
+    assert_eq!(begun, ends.iter().map(id).collect());
+    for start in starts {
+        assert!(start["tokensToObserve"].as_u64() > Some(0));
+        assert_eq!(start["config"]["messageTokens"], 3_000);
+    }
+    for end in &ends {
+        assert_eq!(end["operationType"], "observation");
+        assert!(end["tokensObserved"].as_u64() > end["observationTokens"].as_u64());
+        assert!(end["threadId"].is_string() && end["recordId"].is_string());
+    }
+    let told = rig.activations().await;
+    assert_eq!(told.len(), ends.len());
+    for activation in told {
+        assert_eq!(activation["triggeredBy"], "threshold");
+        assert_eq!(activation["cause"], "overflow");
+    }
+    for name in ["start", "end"] {
+        let name = format!("data-om-observation-{name}");
+        assert_eq!(
+            log.of(&name).len(),
+            of(&name).len(),
+            "{name} is logged once"
+        );
+    }
+    // How a conversation stands is in the log as well, under a target that can be turned off.
+    let statuses = log.of("data-om-status");
+    assert_eq!(statuses.len(), of("data-om-status").len());
+    let of_target = |name: &str| log.events().iter().filter(|(t, ..)| t == name).count();
+    assert_eq!(of_target("diarist::events::status"), statuses.len());
+    assert!(of_target("diarist::events") > 0);
+}
+
+/// What came of it was not taken: the log says so, and nothing is written down.
+#[tokio::test]
+async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
+    let log = Log::here();
+    let rig = Rig::with(Options::default(), &WAITING).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let body = Talk::new("ada").body(24);
+    let errors = || -> Vec<String> {
+        let failed = log.of("data-om-observation-failed").into_iter();
+        failed
+            .inspect(|failed| assert!(failed["tokensAttempted"].as_u64() > Some(0)))
+            .map(|failed| failed["error"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    assert_eq!(rig.send(&body).await.status, 400);
+    let refused = errors();
+    assert!(!refused.is_empty());
+    // A client that goes does not wait any more.
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Observer, silent);
+    let asked = observers(&rig);
+    let mut hurried = Caller::connect(&rig.address()).await;
+    hurried.ask(&body).await;
+    eventually("an event", || observers(&rig) > asked).await;
+    drop(hurried);
+    eventually("an event", || errors().len() > refused.len()).await;
+    assert_eq!(errors().pop().unwrap(), "nobody waits for it any more");
+    rig.quiet().await;
+    let ids = |name: &str| -> Vec<Value> {
+        let told = log.of(name).into_iter();
+        let mut ids: Vec<Value> = told.map(|body| body["cycleId"].clone()).collect();
+        ids.sort_by_key(ToString::to_string);
+        ids
+    };
+    let started = ids("data-om-observation-start");
+    assert_eq!(started, ids("data-om-observation-failed"));
+    assert_eq!(rig.events().await, []);
+    assert_eq!(log.of("data-om-observation-end"), [json!(null); 0]);
+}
