@@ -38,7 +38,10 @@ async fn raw_messages_use_what_observations_leave_where_the_budget_is_shared() {
     let option = "MEMORY__SHARE_TOKEN_BUDGET";
     let (apart, smaller) = first(&rig((option, "false")).await).await;
     let (shared, larger) = first(&rig((option, "true")).await).await;
-    assert!(shared > apart, "turn {shared}, {apart} where it is not shared");
+    assert!(
+        shared > apart,
+        "turn {shared}, {apart} where it is not shared"
+    );
     // By how much: the budget of the observations, but for what a turn weighs.
     assert!((2_000..3_000).contains(&smaller), "{smaller}");
     assert!((3_000..4_500).contains(&larger), "{larger}");
