@@ -70,6 +70,8 @@ pub(crate) struct Shop {
     pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) windows: Arc<observer::Windows>,
+    /// The same of history and what is shown beside it together.
+    pub(crate) rooms: Arc<observer::Windows>,
     pub(crate) drafts: Arc<observer::Drafts>,
     pub(crate) rescues: Arc<rescue::Rescues>,
     /// What is in force now. Whoever does one thing takes it once: a reload in between must not
@@ -105,6 +107,7 @@ impl Shop {
             clock,
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
             windows: Arc::default(),
+            rooms: Arc::default(),
             drafts: Arc::default(),
             rescues: Arc::default(),
             settings,

@@ -29,7 +29,7 @@ pub use timer::{Alarms, NewTimer, Timer};
 
 use crate::history::{Link, Scope};
 use crate::memory::others::Digest;
-use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
+use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 
 /// The store.
 #[async_trait]
@@ -74,8 +74,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The texts of `parts`, in the order given; missing ones are left out.
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Result<Vec<Part>, StoreError>;
 
-    /// The chunk whose range ends at `to`.
-    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Result<Option<Part>, StoreError>;
+    /// The part of this kind whose range ends at `to`.
+    async fn part_ending(
+        &self,
+        scope: &Scope,
+        kind: PartKind,
+        to: Link,
+    ) -> Result<Option<Part>, StoreError>;
 
     /// Puts a job into the queue unless its span has one, or has a part already, or its last link
     /// is not recorded. A chunk also has to fit: the messages of all chunks ever queued for this

@@ -350,7 +350,7 @@ settings! {
         /// one chunk; lowered by itself for a model that says it is still too long.
         max_input_tokens: u64 = Default("60000"),
         /// Tokens of earlier observations the Observer is shown, so that it does not repeat them; false
-        /// shows all of them, 0 none.
+        /// shows the whole log as it stands, up to max_input_tokens, 0 none.
         previous_observer_tokens: OrFalse = Default("2000"),
         /// Whether the Observer says what the conversation is busy with ("current_task") and how it would
         /// go on ("suggested_response"): true, false, or a list of the two. What both phases leave out

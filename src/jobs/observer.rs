@@ -6,10 +6,12 @@
 //! answer is asked for again once, then code covers what no model will speak about: a range must not
 //! stand in the way of those after it.
 
+mod beside;
 mod draft;
 
 use std::sync::Arc;
 
+use self::beside::Log;
 use self::draft::Draft;
 pub(crate) use self::draft::{Drafts, Windows};
 use super::ask::ask;
@@ -20,13 +22,7 @@ use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::observe::{self, ObserveInput, Outcome};
 use crate::memory::prompt::Attached;
 use crate::memory::{NewPart, PartKind, dates, render};
-use crate::store::{Job, StoreError};
-
-/// Chunks of the log that are read for one call at most, where not all of it is to be shown.
-const EARLIER_CHUNKS: usize = 64;
-
-/// How much more of the log is read than is shown: what matters most of its older part is shown too.
-const EARLIER_READ: u32 = 4;
+use crate::store::Job;
 
 /// A model that finds less than this too long will take nothing. Tokens.
 const LEAST_INPUT: u32 = 500;
@@ -61,7 +57,7 @@ pub(super) async fn observe(
         job,
         settings,
         payload: &payload,
-        log: log(shop, job, settings)
+        log: Log::before(shop, job, settings)
             .await
             .map_err(|error| Failure::store(&error))?,
         title: observing_title(shop, job, settings).await,
@@ -76,7 +72,11 @@ pub(super) async fn observe(
         Some(draft) => draft,
         None => Draft::new(cut(shop, payload.transcript.clone(), limit).await, limit),
     };
+    draft.room = shop.rooms.of(&window);
     let done = observing.all(&mut draft).await;
+    if let Some(room) = draft.room {
+        shop.rooms.lowered(window.clone(), room);
+    }
     if draft.limit < limit && draft.has_learned() {
         shop.windows.lowered(window, draft.limit);
     }
@@ -168,7 +168,8 @@ impl Observing<'_> {
                 }
                 Ok(_) | Err(CallError::Refused { .. }) => self.nothing(draft, &piece).await?,
                 Err(CallError::TooLong { .. }) => {
-                    if !self.shorter(draft, &piece).await {
+                    if !self.less_beside(draft, &piece).await && !self.shorter(draft, &piece).await
+                    {
                         self.nothing(draft, &piece).await?;
                     }
                 }
@@ -194,16 +195,16 @@ impl Observing<'_> {
             .filter(|attached| names(piece, &attached.name))
             .cloned()
             .collect();
-        let earlier = self.earlier(draft).await;
+        let beside = self.beside(draft, piece).await;
         let prompt = observe::prompt(&ObserveInput {
             transcript: piece,
             piece: draft.place(),
-            earlier: &earlier,
+            earlier: &beside.earlier,
             stood: observe::Stood {
                 task: self.log.task.as_deref(),
                 response: self.log.response.as_deref(),
             },
-            application: &self.payload.application,
+            application: &beside.application,
             nonce: &super::nonce(),
             now_date: &dates::day(
                 self.shop.clock.now_ms(),
@@ -267,21 +268,6 @@ impl Observing<'_> {
             self.by_code(draft, &rest);
         }
         Ok(())
-    }
-
-    /// The end of the log and of what is already written of this range.
-    async fn earlier(&self, draft: &Draft) -> String {
-        let mut texts = self.log.texts.clone();
-        texts.extend(draft.texts().map(str::to_owned));
-        let budget = self.settings.observer.previous_tokens;
-        let budget = budget.map(|budget| budget.min(draft.limit) as usize);
-        let counter = Arc::clone(&self.shop.counter);
-        let shown = tokio::task::spawn_blocking(move || {
-            observe::earlier(&texts.join("\n"), budget, |line| {
-                counter.count(line) as usize
-            })
-        });
-        shown.await.unwrap_or_default()
     }
 
     /// Nothing usable was said of `piece`. Of a whole range the job is given back and charged, as
@@ -372,45 +358,6 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
         asked: false,
         evidence: crate::memory::Evidence::default(),
     }
-}
-
-/// What was observed before a range.
-#[derive(Debug, Default)]
-struct Log {
-    /// The chunks, oldest first.
-    texts: Vec<String>,
-    /// The hints of the newest of them, where hints are asked for.
-    task: Option<String>,
-    response: Option<String>,
-}
-
-/// The log before the range: from the same chain, never from the thread. With a bound, enough of it
-/// to choose from.
-async fn log(shop: &Shop, job: &Job, settings: &Settings) -> Result<Log, StoreError> {
-    let budget = settings.observer.previous_tokens;
-    let enough = budget.map(|budget| budget.saturating_mul(EARLIER_READ));
-    let mut log = Log::default();
-    let texts = &mut log.texts;
-    let mut tokens = 0_u32;
-    let mut at = job.work.span.from;
-    while enough.is_none_or(|enough| tokens < enough && texts.len() < EARLIER_CHUNKS) {
-        let Some(chunk) = shop.store.chunk_ending(&job.scope, at).await? else {
-            break;
-        };
-        tokens = tokens.saturating_add(chunk.body.tokens);
-        at = chunk.body.span.from;
-        if texts.is_empty() {
-            let wanted = settings.observer.hints;
-            log.task = chunk.body.current_task.filter(|_| wanted.current_task);
-            log.response = chunk
-                .body
-                .suggested_response
-                .filter(|_| wanted.suggested_response);
-        }
-        texts.push(chunk.body.text);
-    }
-    texts.reverse();
-    Ok(log)
 }
 
 /// The title so far of the conversation that made the job due, where titles are asked for.

@@ -29,6 +29,7 @@ use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
+pub use capped::capped;
 pub use saying::{ARGUMENT_TOKENS, RESULT_TOKENS};
 use saying::{Names, Reader, Saying};
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::history::{Link, Scope};
 use crate::memory::others::Digest;
-use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
+use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::tasks::Tasks;
 
 type Answer<T> = Result<T, StoreError>;
@@ -196,8 +196,8 @@ impl Store for Reopening {
         forward!(self, parts(scope, parts))
     }
 
-    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
-        forward!(self, chunk_ending(scope, to))
+    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
+        forward!(self, part_ending(scope, kind, to))
     }
 
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {

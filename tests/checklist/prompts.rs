@@ -102,7 +102,7 @@ fn the_log_before() {
     let log = format!("Date: Mar 3, 2026\n{}", log.join("\n"));
     let before = log.clone();
     let tokens = |text: &str| text.len().div_ceil(4);
-    let shown = observe::earlier(&log, Some(200), tokens);
+    let shown = observe::earlier(&log, 200, tokens);
     assert!(tokens(&shown) <= 200, "{}", tokens(&shown));
     assert!(
         shown.contains("step 49 ") && !shown.contains("step 0 "),
@@ -110,7 +110,7 @@ fn the_log_before() {
     );
     assert_eq!(log, before);
 
-    assert_eq!(observe::earlier(&log, None, tokens), log);
+    assert_eq!(observe::earlier(&log, usize::MAX, tokens), log);
     assert_eq!(shown.matches("left out").count(), 1, "{shown}");
     let memory = diarist::config::load(
         &diarist::config::Flags::default(),

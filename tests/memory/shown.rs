@@ -1,6 +1,8 @@
 //! What the Observer is shown and asked for, as the operator decides, read from the provider's record.
 
-use diarist::provider::{Ask, Behaviour, Observer, Options, Part, Reply, Script as _};
+use diarist::provider::{
+    Ask, Behaviour, Observer, Options, Part, Provider, Reply, Rules, Script as _,
+};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -142,22 +144,175 @@ async fn the_applications_prompt_is_background_where_it_is_wanted_at_all() {
     }
 }
 
+/// What stands in the fence of the earlier observations, line by line.
+fn earlier(call: &Value) -> Vec<String> {
+    let user = call[1]["content"].as_str().unwrap();
+    let fenced = user.split("<earlier-").nth(1).unwrap_or_default();
+    let fenced = fenced.split("\n</earlier-").next().unwrap();
+    fenced.lines().skip(1).map(str::to_owned).collect()
+}
+
+/// A part of the log as it is stored: its number, what it covers, and its lines.
+struct Stored {
+    id: i64,
+    reflection: bool,
+    from: i64,
+    to: i64,
+    lines: Vec<String>,
+}
+
+/// The parts of the one conversation of a test, which has no branches.
+async fn stored(rig: &Rig) -> Vec<Stored> {
+    let mut database = rig.database().await;
+    let rows: Vec<(i64, String, i64, i64, String)> =
+        sqlx::query_as("SELECT id, kind, from_count, to_count, text FROM parts ORDER BY id")
+            .fetch_all(&mut database)
+            .await
+            .unwrap();
+    let stored = rows.into_iter().map(|(id, kind, from, to, text)| Stored {
+        id,
+        reflection: kind == "reflection",
+        from,
+        to,
+        lines: text.lines().map(str::to_owned).collect(),
+    });
+    stored.collect()
+}
+
+/// The log as it stood before `chunk`: the newest reflection and the chunks behind it.
+fn log_before<'a>(parts: &'a [Stored], chunk: &Stored) -> Vec<&'a Stored> {
+    let (mut log, mut at) = (Vec::new(), chunk.from);
+    let older = |part: &&Stored| part.id < chunk.id;
+    while let Some(part) = parts
+        .iter()
+        .filter(older)
+        .filter(|part| part.to == at)
+        .max_by_key(|part| part.reflection)
+    {
+        log.insert(0, part);
+        at = part.from;
+    }
+    log
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn so_much_of_the_log_is_shown_as_is_wanted() {
-    for (setting, least) in [("0", 0), ("2000", 1), ("false", 1)] {
+    for setting in ["0", "2000", "false"] {
         let rig = rig(&[("MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS", setting)]).await;
-        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+        let parts = stored(&rig).await;
+        let chunks: Vec<&Stored> = parts.iter().filter(|part| !part.reflection).collect();
         let calls = calls(&rig);
-        let with = calls
-            .iter()
-            .filter(|call| call.to_string().contains("<earlier-"));
-        let with = with.count();
-        assert!(calls.len() > 2);
+        assert_eq!(calls.len(), chunks.len(), "one call for each");
+        let mut condensed = 0;
+        for (call, chunk) in calls.iter().zip(chunks) {
+            let shown = earlier(call);
+            if setting == "0" || chunk.from == 0 {
+                assert!(shown.is_empty(), "{setting}: {shown:?}");
+                continue;
+            }
+            let log = log_before(&parts, chunk);
+            let ends = log.last().unwrap();
+            // The line that was written last stands last, whatever is left out before it.
+            let before = parts.iter().filter(|part| part.to == ends.to);
+            let last = |part: &Stored| part.lines.last() == shown.last();
+            assert!(before.into_iter().any(last), "{setting}: {shown:?}");
+            if setting == "false" {
+                let days = |line: &&String| !line.starts_with("Date:");
+                let whole = log.iter().flat_map(|part| &part.lines).filter(days);
+                let same = whole.eq(shown.iter().filter(days));
+                condensed += usize::from(same && log[0].reflection);
+            }
+        }
+        if setting == "false" {
+            assert!(
+                condensed > 2,
+                "the newest reflection stands for what it condenses"
+            );
+        }
+    }
+}
+
+/// A conversation whose every turn names things that stand nowhere else.
+fn harbour(turn: usize, system: &str) -> Value {
+    let mut messages = vec![json!({"role": "system", "content": system})];
+    for n in 1..=turn {
+        let named: String = (0..40)
+            .map(|k| format!("item{n}x{k} lies there. "))
+            .collect();
+        messages.push(json!({"role": "user", "content": named}));
+        if n < turn {
+            messages.push(json!({"role": "assistant", "content": format!("Noted, {n}.")}));
+        }
+    }
+    json!({"model": "gpt-test", "messages": messages})
+}
+
+/// Background gives way before the history does: a log and a prompt that are longer than the Observer's
+/// window leave every range whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_beside_the_history_gives_way_first() {
+    let long: String = (0..1_500).map(|n| format!("Rule {n} holds. ")).collect();
+    for (key, value, system) in [
+        ("PREVIOUS_OBSERVER_TOKENS", "false", "Be brief."),
+        ("OBSERVE_SYSTEM", "true", long.as_str()),
+    ] {
+        let observer = Provider::start(Options {
+            rules: Rules {
+                window: Some(7_000),
+                ..Rules::default()
+            },
+            ..Options::default()
+        })
+        .await
+        .unwrap();
+        // Notes as long as what they are made of, so that the log grows.
+        observer.script(Part::Observer, |ask: &Ask<'_>| {
+            let shown = ask.text_of("user").concat();
+            let history = shown.split("<history-").nth(1).unwrap_or_default();
+            let items = history
+                .split_whitespace()
+                .filter(|word| word.starts_with("item"));
+            let notes: String = items
+                .map(|item| format!("* 🟡 User named {item}.\n"))
+                .collect();
+            Reply::say(format!("<observations>\n{notes}</observations>"))
+        });
+        let base_url = observer.base_url();
+        let rig = rig(&[
+            (&format!("MEMORY__OBSERVATION__{key}"), value),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "60000"),
+            ("MEMORY__OBSERVATION__BASE_URL", &base_url),
+            ("MEMORY__OBSERVATION__API_KEY", "sk-memory"),
+        ])
+        .await;
+        for turn in 1..=30 {
+            assert_eq!(rig.send(&harbour(turn, system)).await.status, 200);
+            rig.quiet().await;
+        }
+        let by_code = "SELECT count(*) FROM parts WHERE model = 'code'";
+        assert_eq!(rig.number(by_code).await, 0, "{key}");
+        let record = observer.record_of(Part::Observer);
+        let pieces = record.iter().filter(|call| {
+            let body = call.json().unwrap();
+            body["messages"][1]["content"]
+                .as_str()
+                .unwrap()
+                .contains("Part 1 of ")
+        });
+        assert_eq!(pieces.count(), 0, "{key}: no range was cut");
+        let refused = record.iter().filter(|call| !call.accepted()).count();
         assert!(
-            with >= least && (least > 0 || with == 0),
-            "{setting}: {with} of {}",
-            calls.len()
+            (1..=5).contains(&refused),
+            "{key}: {refused} of {}",
+            record.len()
         );
+        let last = record.last().unwrap().json().unwrap()["messages"].clone();
+        match key {
+            // The end of the log is what is left of it.
+            "PREVIOUS_OBSERVER_TOKENS" => assert!(earlier(&last).len() > 10),
+            _ => assert!(last.to_string().contains("Rule 0 holds.")),
+        }
     }
 }
 

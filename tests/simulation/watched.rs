@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
 use diarist::memory::others::Digest;
-use diarist::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
+use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
     Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store,
@@ -246,11 +246,11 @@ impl Store for Watched {
         Ok(parts)
     }
 
-    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
+    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
         self.gate.enter().await;
-        let chunk = self.reader().chunk_ending(scope, to).await?;
+        let part = self.reader().part_ending(scope, kind, to).await?;
         self.gate.leave().await;
-        Ok(chunk)
+        Ok(part)
     }
 
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {

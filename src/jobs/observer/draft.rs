@@ -15,6 +15,9 @@ use crate::store::Job;
 pub(crate) struct Draft {
     /// Tokens of a piece, at most.
     pub(super) limit: u32,
+    /// Tokens of a piece and what is shown beside it, at most, where more was too long: what is beside
+    /// it gives way.
+    pub(super) room: Option<u32>,
     done: Vec<Written>,
     /// The pieces that are not written yet; the first is at hand.
     waiting: VecDeque<String>,
@@ -32,6 +35,7 @@ impl Draft {
     pub(super) fn new(pieces: Vec<String>, limit: u32) -> Self {
         Self {
             limit,
+            room: None,
             done: Vec::new(),
             waiting: pieces.into(),
             asked: false,

@@ -6,19 +6,15 @@ use crate::memory::verbatim;
 
 /// The end of `observations` within `budget` tokens, under the dates it belongs to, and of what lies
 /// before it the lines of high priority and of completed work, newest first as far as they fit:
-/// never more of those than of the end. What is left out is counted in its place. `None` is no
-/// bound. System messages are passed over: the Observer has nothing to add to what code copies.
+/// never more of those than of the end. What is left out is counted in its place. System messages are passed over: the Observer has nothing to add to what code copies.
 ///
 /// `count` counts tokens; it is asked about each line twice at most.
-pub fn earlier(observations: &str, budget: Option<usize>, count: impl Fn(&str) -> usize) -> String {
+pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize) -> String {
     let (observations, _) = verbatim::split(observations);
     let lines: Vec<&str> = observations
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    let Some(budget) = budget else {
-        return lines.join("\n");
-    };
     if budget == 0 {
         return String::new();
     }
@@ -126,16 +122,15 @@ Date: Mar 4, 2026
     #[test]
     fn all_of_it_or_nothing() {
         let whole = LOG.replace("\n\n", "\n");
-        assert_eq!(earlier(LOG, None, words), whole.trim_end());
-        assert_eq!(earlier(LOG, Some(1_000), words), whole.trim_end());
-        assert_eq!(earlier(LOG, Some(0), words), "");
-        assert_eq!(earlier("", Some(0), words), "");
+        assert_eq!(earlier(LOG, 1_000, words), whole.trim_end());
+        assert_eq!(earlier(LOG, 0, words), "");
+        assert_eq!(earlier("", 0, words), "");
     }
 
     #[test]
     fn the_end_stays_and_of_the_rest_what_matters() {
         assert_eq!(
-            earlier(LOG, Some(32), words),
+            earlier(LOG, 32, words),
             "Date: Mar 3, 2026\n* 🔴 (10:00) User is called Ada\n[2 observations left out here]\n* ✅ (11:00) import done\nDate: Mar 4, 2026\n* 🟡 three\n* 🟢 four\n* 🟡 five"
         );
     }
@@ -143,7 +138,7 @@ Date: Mar 4, 2026
     #[test]
     fn the_end_alone_where_nothing_before_it_matters() {
         let log: String = (0..100).map(|n| format!("* 🟡 line {n}\n")).collect();
-        let shown = earlier(&log, Some(50), words);
+        let shown = earlier(&log, 50, words);
         assert_eq!(shown.matches("left out here").count(), 1);
         assert!(
             shown.starts_with("[90 observations left out here]\n* 🟡 line 90\n"),
@@ -155,11 +150,7 @@ Date: Mar 4, 2026
     #[test]
     fn what_matters_never_outweighs_the_end() {
         let log: String = (0..100).map(|n| format!("* 🔴 line {n}\n")).collect();
-        let shown = earlier(
-            &format!("{log}* 🟡 {}\n", "long ".repeat(30)),
-            Some(60),
-            words,
-        );
+        let shown = earlier(&format!("{log}* 🟡 {}\n", "long ".repeat(30)), 60, words);
         let weighty = shown.matches('🔴').count();
         assert!(weighty <= 60 / 5, "{shown}");
         let used: usize = shown

@@ -9,7 +9,7 @@ const BYTES_PER_TOKEN: usize = 64;
 
 /// `text` within `limit` tokens: three parts from its start, one from its end (where errors and
 /// totals stand), and between them about how many tokens were left out.
-pub(super) fn capped(text: &str, limit: u32, counter: &dyn TokenCounter) -> String {
+pub fn capped(text: &str, limit: u32, counter: &dyn TokenCounter) -> String {
     // A token is a byte at least.
     if text.len() <= limit as usize {
         return text.to_owned();

@@ -8,7 +8,7 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::place::Step;
-use crate::memory::{Part, PartId, Snapshot, SnapshotId};
+use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
 use crate::store::{Begun, Carried, Found, Known, Probes, sql};
 
@@ -223,15 +223,17 @@ pub(super) async fn parts(
         .collect())
 }
 
-pub(super) async fn chunk_ending(
+pub(super) async fn part_ending(
     conn: &mut SqliteConnection,
     scope: Scope,
+    kind: PartKind,
     to: Link,
 ) -> Answer<Option<Part>> {
-    query(sql::CHUNK_ENDING)
+    query(sql::PART_ENDING)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(to.as_bytes().as_slice())
+        .bind(kind.name())
         .fetch_optional(conn)
         .await?
         .map(|row| rows::part(&row))

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::history::{Link, Scope};
 use crate::memory::others::Digest;
-use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
+use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
     Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, TenantRow,
@@ -72,10 +72,10 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn chunk_ending(&self, scope: &Scope, to: Link) -> Answer<Option<Part>> {
+    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
         let scope = scope.clone();
-        self.read("store chunk", move |conn| {
-            Box::pin(read::chunk_ending(conn, scope, to))
+        self.read("store part", move |conn| {
+            Box::pin(read::part_ending(conn, scope, kind, to))
         })
         .await
     }
