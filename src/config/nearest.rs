@@ -2,6 +2,10 @@
 //!
 //! Pure; called for unknown keys only, so clarity comes before speed.
 
+/// An option of the original that has another name here, for what it does, and too far from it to be
+/// taken for a slip: it is another model that loses the cache, of another provider or not.
+const PUBLISHED: (&str, &str) = ("activate_on_provider_change", "activate_on_model_change");
+
 /// The candidate a person most likely meant by `written`, if one is close enough to suggest.
 ///
 /// A key written in full but in the wrong section (`memory.message_tokens`) counts as close to the
@@ -10,6 +14,12 @@ pub(super) fn nearest<'a>(
     written: &str,
     candidates: impl Iterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
+    let ours = written.replace(PUBLISHED.0, PUBLISHED.1);
+    if ours != written
+        && let Some(candidate) = candidates.clone().find(|candidate| *candidate == ours)
+    {
+        return Some(candidate);
+    }
     let allowed = (written.chars().count() / 3).max(1);
     let by_spelling = candidates
         .clone()
@@ -49,11 +59,12 @@ fn distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
 
-    const KEYS: [&str; 4] = [
+    const KEYS: [&str; 5] = [
         "server.listen",
         "memory.model",
         "memory.observation.message_tokens",
         "memory.observation.model",
+        "memory.observation.activate_on_model_change",
     ];
 
     fn suggested(written: &str) -> Option<&'static str> {
@@ -73,6 +84,14 @@ mod tests {
         assert_eq!(
             suggested("memory.message_tokens"),
             Some("memory.observation.message_tokens")
+        );
+    }
+
+    #[test]
+    fn a_published_name_finds_ours() {
+        assert_eq!(
+            suggested("memory.observation.activate_on_provider_change"),
+            Some("memory.observation.activate_on_model_change")
         );
     }
 

@@ -325,8 +325,9 @@ settings! {
         /// multiple of message_tokens, else a number of tokens; at least message_tokens.
         block_after: f64 = Default("1.2"),
         /// Let observations take the messages' place before message_tokens when the conversation has
-        /// been idle for so long that the provider's prompt cache is lost anyway: a duration, "auto"
-        /// (as long as this provider keeps the cache of this model), or false.
+        /// been idle for so long that the provider's prompt cache is lost anyway: a duration (a bare
+        /// number from 1000 is milliseconds), "auto" (as long as this provider keeps the cache of this
+        /// model), or false.
         activate_after_idle: Timing = Default("false"),
         /// The same when another model is asked than before, whose cache holds nothing yet.
         activate_on_model_change: bool = Default("false"),

@@ -250,7 +250,10 @@ impl Lexical for Choice {
     }
 }
 
-/// A moment that can be left to the provider, or left out: a duration, "auto" or `false`.
+/// A bare number of milliseconds, as published, is believed from here on; below, somebody forgot the unit.
+const LEAST_BARE_MILLIS: u64 = 1_000;
+
+/// A moment that can be left to the provider, or left out: a duration, milliseconds, "auto" or `false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timing {
     Never,
@@ -259,7 +262,8 @@ pub(super) enum Timing {
 }
 
 impl Lexical for Timing {
-    const EXPECTED: &'static str = "a duration with its unit, \"auto\" or false";
+    const EXPECTED: &'static str =
+        "a duration with its unit, milliseconds from 1000, \"auto\" or false";
     const EXAMPLE: &'static str =
         "a number and ms, s, m or h in quotes, such as \"5m\" or \"1.5h\", or \"auto\", or false";
 
@@ -269,11 +273,19 @@ impl Lexical for Timing {
             ValueKind::String(text) => match text.trim() {
                 "auto" => Some(Self::Auto),
                 text if text.eq_ignore_ascii_case("false") => Some(Self::Never),
-                _ => Duration::read(kind).map(Self::After),
+                _ => Duration::read(kind)
+                    .or_else(|| bare_millis(kind))
+                    .map(Self::After),
             },
-            _ => None,
+            kind => bare_millis(kind).map(Self::After),
         }
     }
+}
+
+fn bare_millis(kind: &ValueKind) -> Option<Duration> {
+    u64::read(kind)
+        .filter(|millis| *millis >= LEAST_BARE_MILLIS)
+        .map(Duration::from_millis)
 }
 
 impl Lexical for KeepMessages {

@@ -26,6 +26,10 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         ("\"2.5 minutes\"", after(150_000)),
         ("\"250ms\"", after(250)),
         ("\"10 secs\"", after(10_000)),
+        // Milliseconds, as published.
+        ("300000", after(300_000)),
+        ("\"300000\"", after(300_000)),
+        ("1000", after(1_000)),
         ("\"auto\"", Idle::Auto),
         ("false", Idle::Never),
     ] {
@@ -37,6 +41,10 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         "\"m\"",
         "\"5\"",
         "5",
+        "999",
+        "\"999\"",
+        "-300000",
+        "300000.5",
         "true",
         "\"2 days\"",
     ] {

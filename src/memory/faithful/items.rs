@@ -299,7 +299,9 @@ fn read(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
         return true;
     }
     if let Some((path, lines)) = path(word) {
-        let key = path.trim_end_matches('/').to_lowercase();
+        // `./config` is `config`.
+        let key = path.trim_start_matches("./").trim_end_matches('/');
+        let key = key.to_lowercase();
         items.push(item(Kind::Path, path, vec![format!("p:{key}")]));
         for line in lines.split(':').filter(|line| !line.is_empty()) {
             number(line, None, items);

@@ -45,12 +45,12 @@ pub enum Verdict {
     Rejected,
 }
 
-/// Judges an attempt of `candidate` tokens at condensing `input` tokens to `target`. All three count
+/// Judges an attempt of `candidate` tokens at condensing `input` tokens below `target`. All three count
 /// the same kind of text (with or without system messages).
 pub fn accept(candidate: u32, input: u32, target: u32) -> Verdict {
     if candidate >= input {
         Verdict::Rejected
-    } else if candidate <= target {
+    } else if candidate < target {
         Verdict::GoodEnough
     } else {
         Verdict::Smaller
@@ -158,7 +158,7 @@ impl Ladder {
         let shorter = accept(attempt.tokens, self.input, self.target) != Verdict::Rejected;
         let mended = attempt
             .mended
-            .filter(|(_, tokens)| !faithful || *tokens <= self.target);
+            .filter(|(_, tokens)| !faithful || *tokens < self.target);
         let candidate = mended.or_else(|| faithful.then_some((attempt.text, attempt.tokens)));
         let verdict = candidate.map_or(Verdict::Rejected, |(text, tokens)| self.keep(text, tokens));
         if !faithful && shorter && self.reminders > 0 && !attempt.missing.is_empty() {
@@ -265,9 +265,9 @@ mod tests {
 
     #[test]
     fn strictly_smaller_or_not_at_all() {
-        // Below the target is good, at the target as well, at the input is nothing.
+        // Below the target is good, at the target not yet, at the input is nothing.
         assert_eq!(accept(749, 1_000, 750), Verdict::GoodEnough);
-        assert_eq!(accept(750, 1_000, 750), Verdict::GoodEnough);
+        assert_eq!(accept(750, 1_000, 750), Verdict::Smaller);
         assert_eq!(accept(751, 1_000, 750), Verdict::Smaller);
         assert_eq!(accept(1_000, 1_000, 750), Verdict::Rejected);
         assert_eq!(accept(0, 0, 0), Verdict::Rejected);
@@ -290,9 +290,9 @@ mod tests {
     fn what_is_good_enough_ends_it() {
         let mut ladder = ladder();
         ladder.unusable();
-        ladder.offer(faithful("good", 750));
+        ladder.offer(faithful("good", 749));
         assert_eq!(asked(&ladder), None);
-        assert_eq!(ladder.best(), Some(("good".into(), 750)));
+        assert_eq!(ladder.best(), Some(("good".into(), 749)));
     }
 
     #[test]
