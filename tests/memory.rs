@@ -85,5 +85,7 @@ mod told;
 mod trimmed;
 #[path = "memory/turns.rs"]
 mod turns;
+#[path = "memory/unwritten.rs"]
+mod unwritten;
 #[path = "memory/users.rs"]
 mod users;

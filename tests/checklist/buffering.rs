@@ -18,7 +18,7 @@ pub const CHECKS: &[Check] = &[
     (&[125], the_guard_of_early_reflections),
 ];
 
-fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> Policy {
+pub fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> Policy {
     Policy {
         message_tokens,
         buffer_tokens,
@@ -36,7 +36,7 @@ fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> Poli
 }
 
 /// Turns of a question and an answer that weigh so much, and a question that nobody carried again.
-fn nodes(turns: &[u32]) -> Vec<Node> {
+pub fn nodes(turns: &[u32]) -> Vec<Node> {
     let mut link = root();
     let mut nodes = Vec::new();
     for (at, tokens) in turns
@@ -68,11 +68,11 @@ fn nodes(turns: &[u32]) -> Vec<Node> {
     nodes
 }
 
-fn root() -> Link {
+pub fn root() -> Link {
     Link::root(&Scope::of(b"key", None))
 }
 
-fn span(nodes: &[Node], from: usize, to: usize) -> Span {
+pub fn span(nodes: &[Node], from: usize, to: usize) -> Span {
     Span {
         from: from.checked_sub(1).map_or_else(root, |at| nodes[at].link),
         from_count: from,
@@ -82,7 +82,7 @@ fn span(nodes: &[Node], from: usize, to: usize) -> Span {
 }
 
 /// A chunk of a tenth of what it covers for each turn.
-fn chunks(nodes: &[Node]) -> Vec<PartMeta> {
+pub fn chunks(nodes: &[Node]) -> Vec<PartMeta> {
     (0..nodes.len() / 2)
         .map(|turn| {
             let message_tokens = nodes[2 * turn].tokens + nodes[2 * turn + 1].tokens;

@@ -1,4 +1,4 @@
-//! Options: their bounds and their defaults.
+//! Options: their bounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,141 +16,13 @@ pub const CHECKS: &[Check] = &[
     (&[7], a_shared_budget_beside_buffering),
     (&[9, 10], which_model),
     (&[11], no_bound_on_answers),
+    (&[14], durations_of_idleness),
     (&[16], each_phase_says_its_own),
+    (&[17], the_narrowest_override),
     (&[57], idle_buffering_is_off),
 ];
 
-/// An option of the original, and what it is by default.
-pub type Default = (&'static str, fn());
-
-/// In the order of the table.
-pub const DEFAULTS: &[Default] = &[
-    ("enabled", || assert!(plain().memory.enabled)),
-    ("model", || {
-        assert!(plain().memory.observation.phase.model.is_none());
-    }),
-    ("scope", || assert!(plain().memory.others.is_none())),
-    ("shareTokenBudget", || {
-        assert!(!plain().memory.thresholds.share_token_budget);
-    }),
-    ("temporalMarkers", || {
-        assert!(!plain().memory.temporal_markers);
-    }),
-    ("activateAfterIdle", || {
-        let early = plain().memory.thresholds.early_activation;
-        assert_eq!(early.idle, config::Idle::Never);
-    }),
-    ("activateOnProviderChange", || {
-        assert!(!plain().memory.thresholds.early_activation.model_change);
-    }),
-    ("observation.messageTokens", || {
-        assert_eq!(plain().memory.thresholds.message_tokens, 30_000);
-    }),
-    ("observation.bufferTokens", || {
-        assert_eq!(plain().memory.thresholds.buffer_tokens, 6_000);
-    }),
-    ("observation.bufferActivation", || {
-        assert_eq!(plain().memory.thresholds.retention_floor, 6_000);
-    }),
-    ("observation.blockAfter", || {
-        assert_eq!(plain().memory.thresholds.message_limit, 36_000);
-    }),
-    ("observation.bufferOnIdle", || idle_buffering_is_off()),
-    ("observation.previousObserverTokens", || {
-        let shown = plain().memory.observation.previous_observer_tokens;
-        assert_eq!(shown, Some(2_000));
-    }),
-    ("observation.instruction / reflection.instruction", || {
-        let memory = plain().memory;
-        assert_eq!(memory.observation.instruction, None);
-        assert_eq!(memory.reflection.instruction, None);
-    }),
-    ("observation.threadTitle", || {
-        assert!(!plain().memory.observation.thread_title);
-    }),
-    (
-        "observation.continuationHints, reflection.continuationHints",
-        || {
-            let memory = plain().memory;
-            for hints in [
-                memory.observation.continuation_hints,
-                memory.reflection.continuation_hints,
-            ] {
-                assert!(hints.current_task && hints.suggested_response);
-            }
-        },
-    ),
-    ("observation.observeAttachments", || {
-        use diarist::memory::observe::Show;
-        let shown = plain().memory.observation.observe_attachments;
-        assert_eq!(shown, config::Attachments::Auto);
-        for (media_type, seen) in [
-            ("image/png", true),
-            ("application/pdf", true),
-            ("audio/wav", false),
-        ] {
-            assert_eq!(Show::Auto.shows(media_type), seen, "{media_type}");
-        }
-    }),
-    ("observation.modelSettings", || {
-        let phase = plain().memory.observation.phase;
-        assert_eq!((phase.temperature, phase.max_output_tokens), (0.3, None));
-    }),
-    ("observation.providerOptions / reflection", || {
-        let memory = plain().memory;
-        assert!(memory.observation.phase.options.is_empty());
-        assert!(memory.reflection.phase.options.is_empty());
-    }),
-    ("reflection.observationTokens", || {
-        assert_eq!(plain().memory.thresholds.observation_tokens, 40_000);
-    }),
-    ("reflection.bufferActivation", || {
-        assert_eq!(plain().memory.thresholds.reflect_from, 20_000);
-    }),
-    ("reflection.blockAfter", || {
-        assert_eq!(plain().memory.thresholds.observation_limit, 48_000);
-    }),
-    ("reflection.modelSettings", || {
-        let phase = plain().memory.reflection.phase;
-        assert_eq!((phase.temperature, phase.max_output_tokens), (0.0, None));
-    }),
-    (
-        "reflection.activateAfterIdle / activateOnProviderChange",
-        || {
-            let early = plain().memory.thresholds.early_reflection;
-            assert_eq!(
-                (early.idle, early.model_change),
-                (config::Idle::Never, false)
-            );
-        },
-    ),
-    ("failurePolicy, maxRetries", || {
-        // No such key: memory never fails a request.
-        let unknown = file("[memory.observation]\nfailure_policy = \"abort\"\n");
-        assert!(unknown.is_err());
-    }),
-    ("observation.observeOnContextOverflow", || {
-        assert_eq!(plain().memory.overflow, config::Overflow::Pass);
-        for (word, meant) in [
-            ("observe", config::Overflow::Observe),
-            ("trim", config::Overflow::Trim),
-        ] {
-            assert_eq!(valid(&[("MEMORY__OVERFLOW", word)]).memory.overflow, meant);
-        }
-    }),
-    ("tiered model", || {
-        let written =
-            file("[memory]\nmodel = { \"200000\" = \"large\", \"20000\" = \"small\" }\n").unwrap();
-        let tiers = vec![(20_000, "small".to_owned()), (200_000, "large".to_owned())];
-        let models = Some(config::Models::Tiers(tiers));
-        assert_eq!(written.memory.observation.phase.model, models);
-    }),
-    ("per-record overrides", || {
-        assert!(plain().memory.overrides.is_empty());
-    }),
-];
-
-fn load(set: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+pub fn load(set: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     let mut env: BTreeMap<String, String> = set
         .iter()
         .map(|(key, value)| {
@@ -164,7 +36,7 @@ fn load(set: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     read(&env, None)
 }
 
-fn file(text: &str) -> Result<Config, Vec<String>> {
+pub fn file(text: &str) -> Result<Config, Vec<String>> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let env = BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]);
@@ -186,21 +58,21 @@ fn read(
     })
 }
 
-fn plain() -> Config {
+pub fn plain() -> Config {
     load(&[]).unwrap()
 }
 
-fn valid(set: &[(&str, &str)]) -> Config {
+pub fn valid(set: &[(&str, &str)]) -> Config {
     load(set).unwrap()
 }
 
 /// The keys that are refused, each with a remedy.
-fn refused(set: &[(&str, &str)]) -> Vec<String> {
+pub fn refused(set: &[(&str, &str)]) -> Vec<String> {
     load(set).err().unwrap_or_default()
 }
 
 const MESSAGES: &str = "MEMORY__OBSERVATION__MESSAGE_TOKENS";
-const BUFFER: &str = "MEMORY__OBSERVATION__BUFFER_TOKENS";
+pub const BUFFER: &str = "MEMORY__OBSERVATION__BUFFER_TOKENS";
 const ACTIVATION: &str = "MEMORY__OBSERVATION__BUFFER_ACTIVATION";
 const LIMIT: &str = "MEMORY__OBSERVATION__BLOCK_AFTER";
 
@@ -314,6 +186,109 @@ fn each_phase_says_its_own() {
     assert!(!thresholds.early_reflection.model_change);
 }
 
-fn idle_buffering_is_off() {
+fn durations_of_idleness() {
+    let idle = |text: &str| {
+        let text = format!("[memory.observation]\nactivate_after_idle = {text}\n");
+        file(&text).map(|config| config.memory.thresholds.early_activation.idle)
+    };
+    let after = |millis| Ok(config::Idle::After(Duration::from_millis(millis)));
+    for (text, meant) in [
+        ("\"5m\"", after(300_000)),
+        ("\"1hr\"", after(3_600_000)),
+        ("\"30 s\"", after(30_000)),
+        ("\"1.5h\"", after(5_400_000)),
+        ("\"250ms\"", after(250)),
+        ("300000", after(300_000)),
+        ("\"auto\"", Ok(config::Idle::Auto)),
+        ("false", Ok(config::Idle::Never)),
+    ] {
+        assert_eq!(idle(text), meant, "{text}");
+    }
+    // Neither a unit of ours, nor one at all, nor a time that can pass.
+    for wrong in [
+        "\"5 parsecs\"",
+        "\"-5m\"",
+        "\"m\"",
+        "5",
+        "\"5\"",
+        "true",
+        "-300000",
+    ] {
+        assert_eq!(
+            idle(wrong),
+            Err(vec!["memory.observation.activate_after_idle".to_owned()]),
+            "{wrong}"
+        );
+    }
+    // What `auto` is, in minutes.
+    for (host, model, retention, minutes) in [
+        ("api.openai.com", "o3", Some("24h"), 60),
+        ("api.openai.com", "o3", Some("in_memory"), 5),
+        ("api.openai.com", "gpt-4.1-mini", None, 5),
+        ("api.openai.com", "gpt-5", None, 5),
+        ("api.openai.com", "gpt-5-mini", None, 5),
+        ("api.openai.com", "gpt-5.1", None, 5),
+        ("api.openai.com", "gpt-5.4-codex", None, 5),
+        ("api.openai.com", "gpt-5.5", None, 60),
+        ("api.openai.com", "o3", None, 60),
+        (
+            "generativelanguage.googleapis.com",
+            "gemini-3-pro",
+            None,
+            24 * 60,
+        ),
+        ("api.deepseek.com", "deepseek-chat", None, 60),
+        ("api.groq.com", "llama", None, 120),
+        ("api.anthropic.com", "claude-opus-4", None, 5),
+        ("api.x.ai", "grok", None, 5),
+        ("openrouter.ai", "openai/o3", None, 5),
+        ("models.example.com", "anything", None, 5),
+    ] {
+        let lives = diarist::memory::policy::cache_lifetime(host, model, retention);
+        assert_eq!(
+            lives,
+            Duration::from_mins(minutes),
+            "{host} {model} {retention:?}"
+        );
+    }
+}
+
+/// Published, an override that is not above `bufferTokens`, or not above what is kept, is passed over.
+fn the_narrowest_override() {
+    let config = file(
+        "[[memory.overrides]]\nupstream = \"*.openai.com\"\nobservation.message_tokens = 15000\n\
+         [[memory.overrides]]\nmodel = \"gpt-5*\"\nobservation.message_tokens = 20000\n\
+         [[memory.overrides]]\nmodel = \"gpt-5-mini\"\nobservation.message_tokens = 25000\n\
+         reflection.observation_tokens = 30000\n",
+    )
+    .unwrap();
+    let all = &config.memory.overrides;
+    let numbers: Vec<u32> = all
+        .iter()
+        .map(|one| one.thresholds.message_tokens)
+        .collect();
+    assert_eq!(numbers, [25_000, 20_000, 15_000]);
+    assert_eq!(all[0].thresholds.observation_tokens, 30_000);
+    assert_eq!(
+        config.memory.thresholds.message_tokens, 30_000,
+        "for all others"
+    );
+    for (unsafe_one, key) in [
+        ("buffer_tokens = 6000", "buffer_tokens"),
+        ("buffer_activation = 6000", "buffer_activation"),
+    ] {
+        let text = format!(
+            "[memory.observation]\n{unsafe_one}\n\
+             [[memory.overrides]]\nmodel = \"small\"\nobservation.message_tokens = 6000\n"
+        );
+        let wrong = file(&text).err().unwrap_or_default();
+        assert!(
+            wrong.len() == 1 && wrong[0].contains(key),
+            "{unsafe_one}: {wrong:?}"
+        );
+    }
+}
+
+pub fn idle_buffering_is_off() {
     assert!(!plain().memory.thresholds.buffer_on_idle);
 }

@@ -1,7 +1,7 @@
 //! Token counts, records that are not there, and refusals that say "too long".
 
 use bytes::Bytes;
-use diarist::history::{History, Scope, Spoken};
+use diarist::history::{Attachment, Detail, History, Media, Piece, Role, Scope, Spoken};
 use diarist::memory::measure;
 use diarist::memory::select::{Before, select};
 use diarist::store::{SqliteStore, Store as _};
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[19, 20], nothing_is_nothing_and_counts_are_whole),
+    (&[19], nothing_is_nothing),
+    (&[20, 28], pictures_and_files_in_whole_tokens),
     (&[24], reasoning_adds_nothing),
     (&[25], a_large_result_counts_in_full),
     (&[27], a_picture_is_no_text),
@@ -35,7 +36,96 @@ fn weigh(message: &Value) -> u32 {
     measure::message(&spoken(message), "gpt-4o", &O200k::new())
 }
 
-fn nothing_is_nothing_and_counts_are_whole() {
+/// What a message weighs beside what it holds.
+const MESSAGE: u32 = 4;
+
+fn holds(kind: Attachment, media: Media, model: &str) -> u32 {
+    let label = "x".to_owned();
+    let spoken = Spoken {
+        role: Role::User,
+        name: None,
+        pieces: vec![Piece::Attachment { kind, label, media }],
+    };
+    measure::message(&spoken, model, &O200k::new()) - MESSAGE
+}
+
+fn pictures_and_files_in_whole_tokens() {
+    let picture = |width, height, detail| Media {
+        pixels: Some((width, height)),
+        bytes: Some(1),
+        detail,
+        ..Media::default()
+    };
+    let weigh = |model, media| holds(Attachment::Image, media, model);
+    for (model, base, tile) in [
+        ("gpt-4o", 85, 170),
+        ("gpt-5-mini", 70, 140),
+        ("gpt-4o-mini", 2_833, 5_667),
+        ("o1", 75, 150),
+        ("o3", 75, 150),
+        ("computer-use-preview", 65, 129),
+    ] {
+        let of = |width, height, detail| weigh(model, picture(width, height, detail));
+        assert_eq!(
+            of(4_096, 8_192, Detail::Low),
+            base,
+            "{model}: low is the base"
+        );
+        assert_eq!(of(1_024, 1_024, Detail::High), base + 4 * tile, "{model}");
+        // Fit into 2,048, then the short side to 768: 768 x 1,536, 2 x 3 tiles.
+        assert_eq!(of(2_048, 4_096, Detail::High), base + 6 * tile, "{model}");
+        // Auto looks closely where the long edge is beyond 768.
+        assert_eq!(of(768, 768, Detail::Auto), base, "{model}");
+        assert_eq!(of(769, 100, Detail::Auto), base + 2 * tile, "{model}");
+    }
+    let bytes = |bytes| Media {
+        bytes: Some(bytes),
+        detail: Detail::High,
+        ..Media::default()
+    };
+    for (size, tiles, anthropic) in [
+        (512 << 10, 1, 341),
+        (2 << 20, 4, 1_366),
+        (4 << 20, 6, 2_048),
+        ((4 << 20) + 1, 8, 2_731),
+    ] {
+        assert_eq!(weigh("gpt-4o", bytes(size)), 85 + tiles * 170, "{size}");
+        assert_eq!(weigh("claude-opus-4", bytes(size)), anthropic, "{size}");
+    }
+    assert_eq!(weigh("claude-opus-4", Media::default()), 1_600);
+    let high = |width, height| picture(width, height, Detail::High);
+    // Width times height by 750; 1,333.3 is 1,334, and a long edge is 1,568 at most.
+    assert_eq!(weigh("claude-opus-4", high(1_000, 1_000)), 1_334);
+    assert_eq!(weigh("claude-opus-4", high(3_136, 1_568)), 1_640);
+    assert_eq!(
+        weigh("gemini-3-pro", picture(9_000, 9_000, Detail::Low)),
+        280
+    );
+    assert_eq!(weigh("gemini-3-pro", high(9_000, 9_000)), 1_120);
+    assert_eq!(weigh("gemini-2.5-pro", high(1_024, 700)), 2 * 258);
+
+    // A third, a quarter and a twentieth of bytes that none of them divides; and the least.
+    let pdf = |bytes| Media {
+        mime: Some("application/pdf".to_owned()),
+        bytes: Some(bytes),
+        ..Media::default()
+    };
+    for (model, tokens, least) in [
+        ("claude-opus-4", 20_000, 1_500),
+        ("gpt-4o", 15_000, 500),
+        ("gemini-2.5-pro", 3_000, 258),
+    ] {
+        let of = |bytes| holds(Attachment::File, pdf(bytes), model);
+        assert_eq!((of(60_001), of(30)), (tokens, least), "{model}");
+    }
+    let csv = Media {
+        mime: Some("text/csv".to_owned()),
+        ..pdf(403)
+    };
+    assert_eq!(holds(Attachment::File, csv, "gpt-4o"), 100);
+}
+
+fn nothing_is_nothing() {
     let counts: [u32; 2] = [O200k::new().count(""), Estimate.count("")];
     assert_eq!(counts, [0, 0]);
     let none: Vec<u32> = Vec::new();
@@ -122,16 +212,30 @@ fn wordings() {
             too_long,
             "{wording}"
         );
-        for other in [401, 429] {
-            assert_ne!(
+        // Whoever says it: the credential, the rate, the upstream itself.
+        for other in [401, 403, 429, 500, 502, 503] {
+            assert_eq!(
                 kind(other, json!({"message": wording})),
-                too_long,
+                None,
                 "{other}: {wording}"
             );
         }
+        // A 429 anywhere in the chain is none either, nor is a network that failed.
+        let limited = json!({"message": "no", "cause": {"status": 429, "message": wording}});
+        assert_ne!(kind(400, limited), too_long, "429: {wording}");
+        let nested = json!({"error": {"cause": {"error": {"message": wording}}}});
+        assert_eq!(kind(400, nested), too_long, "nested: {wording}");
     }
-    assert_eq!(
-        kind(500, json!({"message": "The server had an error"})),
-        None
-    );
+    for network in [
+        "fetch failed",
+        "read ECONNRESET",
+        "socket hang up",
+        "UND_ERR_CONNECT_TIMEOUT",
+    ] {
+        assert_ne!(
+            kind(400, json!({"message": network})),
+            too_long,
+            "{network}"
+        );
+    }
 }

@@ -8,18 +8,23 @@ use super::Check;
 pub const CHECKS: &[Check] = &[
     (&[93, 94, 95], what_the_observer_is_told),
     (&[103], mentions_end_nothing),
+    (&[104], a_block_that_is_not_closed),
+    (&[105], markup_in_code),
     (&[106], several_blocks),
+    (&[107], hints_that_are_left_out),
+    (&[108], loops),
     (&[110], a_line_of_ten_thousand),
     (&[111, 112], the_log_before),
     (&[116], below_the_target),
     (&[117, 119], nothing_usable),
     (&[118], nothing_and_then_something),
+    (&[124], the_rest_of_a_partial_slice),
     (&[127], what_the_reflector_is_told),
     (&[129], the_level_it_starts_with),
     (&[130], the_task_is_no_observation),
 ];
 
-const INPUT: ObserveInput<'_> = ObserveInput {
+pub const INPUT: ObserveInput<'_> = ObserveInput {
     stood: Stood {
         task: None,
         response: None,
@@ -80,6 +85,120 @@ fn mentions_end_nothing() {
     );
 }
 
+fn a_block_that_is_not_closed() {
+    for answer in [
+        "<observations>\n* one\n  * -> two\n- three\n1. four",
+        // No block at all: the lines of lists alone.
+        "Here is what I noted.\n* one\n  * -> two\n- three\n1. four\nThat is all.",
+    ] {
+        let (text, _) = read(answer);
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with("Date:"))
+            .collect();
+        assert_eq!(
+            lines,
+            ["* one", "  * -> two", "- three", "1. four"],
+            "{answer}"
+        );
+    }
+    let (text, task) = read("<observations>\n* one\n<current-task>\ngo on\n</current-task>");
+    assert!(
+        text.ends_with("* one") && task.as_deref() == Some("go on"),
+        "{text}"
+    );
+}
+
+fn markup_in_code() {
+    let answer = "<observations>\n* 🔴 The template:\n```xml\n<note>\n  <b>x</b>\n</observations>\n</note>\n```\n* after\n</observations>";
+    let (text, _) = read(answer);
+    assert!(
+        text.contains("<note>\n  <b>x</b>\n") && text.contains("</note>"),
+        "{text}"
+    );
+    assert!(text.ends_with("* after"), "{text}");
+}
+
+fn hints_that_are_left_out() {
+    let with = "<observations>\n* one\n</observations>\n<current-task>\ngo on\n</current-task>\n\
+                <suggested-response>\nAsk.\n</suggested-response>";
+    let hints = |answer: &str| match observe::read(answer, INPUT.transcript) {
+        Outcome::Observed {
+            current_task,
+            suggested_response,
+            ..
+        } => (current_task, suggested_response),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        hints(with),
+        (Some("go on".to_owned()), Some("Ask.".to_owned()))
+    );
+    assert_eq!(
+        hints("<observations>\n* one\n</observations>"),
+        (None, None)
+    );
+    let empty = "<observations>\n* one\n</observations>\n<current-task>\n</current-task>";
+    assert_eq!(hints(empty), (None, None));
+}
+
+/// Lines of which no two say the same, in words without a number.
+fn honest(from: usize, lines: usize) -> String {
+    let letter = |c: char| char::from(b'a' + u8::try_from(c.to_digit(16).unwrap()).unwrap());
+    let word = |at: usize| -> String {
+        let hash = blake3::hash(&at.to_le_bytes()).to_hex();
+        hash.chars().take(9).map(letter).collect()
+    };
+    let line = |at: usize| {
+        let words = [at, at + 100_000, at + 200_000].map(word).join(" ");
+        format!("* 🟡 {words}\n")
+    };
+    (from..from + lines).map(line).collect()
+}
+
+fn loops() {
+    let is_loop = |answer: &str, input: &str| observe::read(answer, input) == Outcome::Degenerate;
+    let long = format!("User (14:05): {}", honest(50_000, 4_000));
+    // Below 2,000 characters never.
+    assert!(!is_loop(&"* a\n".repeat(499), &long));
+    assert!(is_loop(&"a".repeat(2_001), &long));
+    // Windows of 200 characters, of which more than 40 % were there before: a long period as well.
+    let (once, period) = (honest(0, 150), honest(200, 40));
+    assert!(!is_loop(&once, &long));
+    assert!(is_loop(&(once + &period.repeat(12)), &long));
+    // A line of more than 50,000 characters, whatever it says.
+    let words = |chars: usize| {
+        format!(
+            "* {}",
+            honest(0, 2_000)
+                .replace('\n', " ")
+                .chars()
+                .take(chars)
+                .collect::<String>()
+        )
+    };
+    assert!(!is_loop(&words(49_998), &long));
+    assert!(is_loop(&words(49_999), &long));
+    // Of 20 lines and more, more than half said before; they are so much shorter than the others that the
+    // windows say nothing. Of 82 lines 41 are half, of 83 lines 42 are more.
+    let wide: Vec<String> = honest(0, 160)
+        .lines()
+        .map(|line| line[7..].to_owned())
+        .collect();
+    let wide: String = wide
+        .chunks(4)
+        .map(|four| format!("* 🟡 {}\n", four.join(" ")))
+        .collect();
+    let same = |times| wide.clone() + &"* 🟢 exactly the same line of words\n".repeat(times);
+    assert_eq!(same(42).lines().count(), 82);
+    assert!(!is_loop(&same(42), &long));
+    assert!(is_loop(&same(43), &long));
+    // Beside an input that repeats itself as often it is a faithful log (published: a known fault).
+    let polled = "Tool result build: error: linker failed with code 1\n".repeat(300);
+    let log = "* 🟡 Build failed: linker failed with code 1\n".repeat(100);
+    assert!(!is_loop(&log, &polled) && is_loop(&log, &long));
+}
+
 fn several_blocks() {
     let (text, _) =
         read("<observations>\n* one\n</observations>\nand\n<observations>\n* two\n</observations>");
@@ -125,8 +244,31 @@ fn below_the_target() {
     // 20,500 tokens in 400 lines: 390 lines are condensed, 19,988 tokens, to 14,991.
     assert_eq!(reflect::target(19_988), 14_991);
     assert_eq!(reflect::accept(14_990, 19_988, 14_991), Verdict::GoodEnough);
+    // Equal is not below.
+    assert_eq!(reflect::accept(14_991, 19_988, 14_991), Verdict::Smaller);
     assert_eq!(reflect::accept(19_987, 19_988, 14_991), Verdict::Smaller);
     assert_eq!(reflect::accept(19_988, 19_988, 14_991), Verdict::Rejected);
+}
+
+/// 400 lines of 51.25 tokens are condensed from 20,000 on; here a day has ten of them, and is never cut.
+fn the_rest_of_a_partial_slice() {
+    let day = |day: usize| {
+        let line = |at: usize| format!("* 🟡 (10:{at:02}) event {at} of day {day}\n");
+        format!("Date: day {day}\n{}", (0..10).map(line).collect::<String>())
+    };
+    let log: Vec<String> = (1..=60).map(|at| day(at).trim_end().to_owned()).collect();
+    let source = reflect::Source::of(&log);
+    // 512.5 tokens a day: in halves of a token, 1,025.
+    let weigh = |text: &str| u32::try_from(text.matches("Date:").count()).unwrap() * 1_025;
+    let (older, newer) = source.older(40_000, weigh);
+    // At least 20,000: whole days, in the place of 390 lines.
+    assert_eq!(weigh(older), 41_000);
+    assert!(newer.starts_with("Date: day 41\n"), "{newer}");
+    let reflected = reflect::join("Date: day 1\n* 🔴 much happened", newer);
+    for line in log[40..].iter().flat_map(|day| day.lines()) {
+        assert!(reflected.contains(line), "{line}");
+    }
+    assert!(reflected.ends_with(newer) && !reflected.contains("of day 40"));
 }
 
 fn ladder() -> Ladder {

@@ -1,0 +1,114 @@
+//! Which model is asked, when it is another one, and when a call is made again.
+
+use std::time::Duration;
+
+use diarist::config;
+use diarist::llm::{CallError, Models, backoff};
+use diarist::memory::policy::is_another_model;
+
+use super::Check;
+use super::configuration::file;
+
+pub const CHECKS: &[Check] = &[
+    (&[13], models_by_size),
+    (&[72], another_model_or_provider),
+    (&[115], retries),
+];
+
+fn models_by_size() {
+    let tiers = |text: &str| {
+        let written = file(&format!("[memory]\nmodel = {text}\n"))?;
+        let Some(config::Models::Tiers(tiers)) = written.memory.observation.phase.model else {
+            panic!("{text}");
+        };
+        Ok::<_, Vec<String>>(Models::Tiers(tiers))
+    };
+    // In any order, and by number.
+    let models =
+        tiers("{ \"200000\" = \"large\", \"9000\" = \"tiny\", \"20000\" = \"small\" }").unwrap();
+    for (tokens, model) in [
+        (0, "tiny"),
+        (9_000, "tiny"),
+        (9_001, "small"),
+        (20_000, "small"),
+        (20_001, "large"),
+        (200_000, "large"),
+        // Published, this one fails the turn.
+        (200_001, "large"),
+        (u32::MAX, "large"),
+    ] {
+        assert_eq!(models.pick(tokens), model, "{tokens}");
+    }
+    for wrong in [
+        "{}",
+        "{ \"0\" = \"a\" }",
+        "{ \"-5\" = \"a\" }",
+        "{ \"many\" = \"a\" }",
+        "{ \"5\" = \"\" }",
+    ] {
+        assert_eq!(
+            tiers(wrong).err(),
+            Some(vec!["memory.model".to_owned()]),
+            "{wrong}"
+        );
+    }
+}
+
+fn another_model_or_provider() {
+    for (old, new, changed) in [
+        ("gpt-5", "gpt-5-mini", true),
+        ("openai/gpt-5", "azure/gpt-5", true),
+        ("openai.chat/gpt-5", "openai.responses/gpt-5-mini", true),
+        ("openai/gpt-5", "openai.responses/gpt-5", false),
+        ("openai.chat/gpt-5", "openai.responses/gpt-5", false),
+        // A provider that is not named is no other one.
+        ("gpt-5", "openai/gpt-5", false),
+        ("openai/gpt-5", "gpt-5", false),
+        ("", "gpt-5", false),
+    ] {
+        assert_eq!(is_another_model(old, new), changed, "{old} {new}");
+    }
+}
+
+/// One second doubled, 120 at most, a fifth more or less: eight tries in about four minutes.
+fn retries() {
+    let mut all = 0;
+    for (attempt, seconds) in [1, 2, 4, 8, 16, 32, 64, 120, 120, 120]
+        .into_iter()
+        .enumerate()
+    {
+        let attempt = u32::try_from(attempt).unwrap();
+        for _ in 0..200 {
+            let wait = backoff(attempt, None);
+            let within = Duration::from_secs(seconds).mul_f64(0.8)
+                ..=Duration::from_secs(seconds).mul_f64(1.2);
+            assert!(within.contains(&wait), "{attempt}: {wait:?}");
+        }
+        all += if attempt < 8 { seconds } else { 0 };
+    }
+    assert_eq!(all, 247);
+    // Spread on purpose, or all would come back at once.
+    assert!((0..50).any(|_| backoff(6, None) != backoff(6, None)));
+    let message = String::new;
+    for (error, again) in [
+        (
+            CallError::Transient {
+                retry_after: None,
+                message: message(),
+            },
+            true,
+        ),
+        (
+            CallError::RateLimited {
+                retry_after: None,
+                message: message(),
+            },
+            true,
+        ),
+        (CallError::Fatal { message: message() }, false),
+    ] {
+        assert_eq!(error.is_retryable(), again, "{error:?}");
+    }
+    // What is asked for is waited for.
+    assert!(backoff(0, Some(Duration::from_mins(3))) >= Duration::from_mins(3));
+}

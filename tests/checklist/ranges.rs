@@ -1,0 +1,302 @@
+//! What is observed, what is condensed and when: [`advance()`] on a path that others work on too.
+
+use diarist::history::Role;
+use diarist::memory::advance::{Path, Plan, Step, Work, WorkState, advance};
+use diarist::memory::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotId, SnapshotMeta};
+
+use super::Check;
+use super::buffering::{chunks, nodes, policy, root, span};
+
+pub const CHECKS: &[Check] = &[
+    (&[46, 47], what_is_observed_or_waits_is_not_offered),
+    (&[54], an_open_call_at_the_end),
+    (&[70, 82, 83, 85], a_task_of_many_rounds),
+    (&[79, 123], chunks_that_came_during_a_reflection),
+    (&[120, 121], a_log_that_was_given_up),
+    (&[122], one_reflection_at_a_time),
+    (&[126], code_at_the_limit),
+];
+
+fn thirty() -> Policy {
+    policy(30_000, 6_000, 6_000)
+}
+
+#[derive(Default)]
+struct Log {
+    nodes: Vec<Node>,
+    parts: Vec<PartMeta>,
+    snapshots: Vec<SnapshotMeta>,
+    work: Vec<Work>,
+}
+
+impl Log {
+    /// So many turns of 10,000, each observed in so many tokens.
+    fn observed(turns: usize, tokens: u32) -> Self {
+        let nodes = nodes(&vec![10_000; turns]);
+        let mut parts = chunks(&nodes);
+        for part in &mut parts {
+            part.tokens = tokens;
+        }
+        Self {
+            nodes,
+            parts,
+            ..Self::default()
+        }
+    }
+
+    fn path(&self) -> Path<'_> {
+        Path {
+            root: root(),
+            nodes: &self.nodes,
+            parts: &self.parts,
+            snapshots: &self.snapshots,
+            work: &self.work,
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        advance(&self.path(), &thirty())
+    }
+
+    /// Ranges that are to be observed, by how many messages stand before and up to their end.
+    fn ranges(&self) -> Vec<(usize, usize)> {
+        let steps = self.steps().into_iter();
+        let ranges = steps.filter_map(|step| match step {
+            Step::Observe { span, .. } => Some((span.from_count, span.to_count)),
+            _ => None,
+        });
+        ranges.collect()
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.steps().into_iter().find_map(|step| match step {
+            Step::Snapshot(plan) => Some(plan),
+            _ => None,
+        })
+    }
+
+    /// Tokens that are to be condensed.
+    fn condenses(&self) -> Option<u32> {
+        self.steps().into_iter().find_map(|step| match step {
+            Step::Reflect { tokens, .. } => Some(tokens),
+            _ => None,
+        })
+    }
+
+    fn work(&mut self, kind: PartKind, from: usize, to: usize, state: WorkState) {
+        let span = span(&self.nodes, from, to);
+        self.work.push(Work { kind, span, state });
+    }
+
+    fn reflection(&mut self, to: usize, tokens: u32) -> PartId {
+        let id = PartId(99);
+        self.parts.push(PartMeta {
+            id,
+            kind: PartKind::Reflection,
+            span: span(&self.nodes, 0, to),
+            tokens,
+            message_tokens: 5_000 * u32::try_from(to).unwrap(),
+            asked: false,
+        });
+        id
+    }
+
+    fn sent(&mut self, to_count: usize, parts: &[PartId]) {
+        let tokens = |id: &PartId| {
+            let mut parts = self.parts.iter();
+            parts
+                .find(|part| part.id == *id)
+                .map_or(0, |part| part.tokens)
+        };
+        self.snapshots.push(SnapshotMeta {
+            id: SnapshotId(i64::try_from(self.snapshots.len()).unwrap() + 1),
+            to: self.nodes[to_count - 1].link,
+            to_count,
+            eligible_from: 1,
+            pin: None,
+            parts: parts.to_vec(),
+            tokens: parts.iter().map(tokens).sum(),
+            cause: Cause::Threshold,
+            placement: String::new(),
+            others: None,
+        });
+    }
+}
+
+fn what_is_observed_or_waits_is_not_offered() {
+    let mut log = Log {
+        nodes: nodes(&[6_000; 4]),
+        ..Log::default()
+    };
+    assert_eq!(log.ranges(), [(0, 2), (2, 4), (4, 6), (6, 8)]);
+    log.parts = chunks(&log.nodes)[..1].to_vec();
+    log.work(PartKind::Chunk, 2, 4, WorkState::Fresh);
+    assert_eq!(
+        log.ranges(),
+        [(4, 6), (6, 8)],
+        "observed, waiting, and what is left"
+    );
+    // It is not sent: the model goes on seeing it.
+    assert_eq!(log.plan(), None);
+}
+
+/// A question and rounds of a call and its result of 1,000 each; the newest message is new.
+fn task(rounds: usize, last_is_open: bool) -> Log {
+    let mut nodes = nodes(&vec![2_000; rounds]);
+    nodes.truncate(2 * rounds + usize::from(last_is_open));
+    let last = nodes.len() - 1;
+    for (at, node) in nodes.iter_mut().enumerate() {
+        node.role = match at {
+            0 => Role::User,
+            _ if at % 2 == 1 => Role::Assistant,
+            _ => Role::Tool,
+        };
+        node.tokens = 1_000;
+        node.closed = at % 2 == 0;
+        node.turn_end = false;
+        node.confirmed = at < last;
+    }
+    Log {
+        nodes,
+        ..Log::default()
+    }
+}
+
+fn an_open_call_at_the_end() {
+    // User, call, result, call, result, call, result, and a call of 9,000 without its result.
+    let mut log = task(4, false);
+    assert_eq!(log.nodes.len(), 8);
+    for node in &mut log.nodes {
+        node.confirmed = true;
+    }
+    assert!(!log.nodes[7].closed);
+    log.nodes[7].tokens = 9_000;
+    assert_eq!(log.ranges(), [(0, 7)], "what stands before it");
+    // A range is never cut between a call and its result, however large they are.
+    for node in &mut log.nodes {
+        node.tokens = 4_000;
+    }
+    for (_, to) in log.ranges() {
+        assert!(log.nodes[to - 1].closed, "{to}");
+    }
+}
+
+fn a_task_of_many_rounds() {
+    // 15 rounds: 31 messages of 1,000, over the threshold, and nobody said anything but the first.
+    let mut log = task(15, true);
+    assert_eq!(log.nodes.len(), 31);
+    let ranges = log.ranges();
+    assert_eq!(
+        ranges,
+        [(0, 7), (7, 13), (13, 19), (19, 25)],
+        "while it runs"
+    );
+    let commit = |log: &mut Log| {
+        for (from, to) in log.ranges() {
+            let id = PartId(i64::try_from(to).unwrap());
+            log.parts.push(PartMeta {
+                id,
+                kind: PartKind::Chunk,
+                span: span(&log.nodes, from, to),
+                tokens: 800,
+                message_tokens: u32::try_from(1_000 * (to - from)).unwrap(),
+                asked: false,
+            });
+        }
+    };
+    commit(&mut log);
+    assert_eq!(log.ranges(), [], "nothing again in the next step");
+    let plan = log.plan().unwrap();
+    // In the middle of the task, at once, and its question stands in every step.
+    assert_eq!((plan.to_count, plan.pin), (25, Some(0)));
+}
+
+fn chunks_that_came_during_a_reflection() {
+    // Ten chunks of 4,000 are sent. While the first five were condensed, three more came, and the
+    // raw history is full again.
+    let mut log = Log::observed(13, 4_000);
+    log.nodes[26].tokens = 3_500;
+    log.sent(20, &(1..=10).map(PartId).collect::<Vec<_>>());
+    log.reflection(10, 6_000);
+    let plan = log.plan().unwrap();
+    let parts = [99, 6, 7, 8, 9, 10, 11, 12, 13].map(PartId);
+    assert_eq!(plan.parts, parts, "and what came meanwhile behind it");
+    assert_eq!((plan.to_count, plan.cause), (26, Cause::Reflection));
+}
+
+fn one_reflection_at_a_time() {
+    // Half of 40,000.
+    assert_eq!(Log::observed(10, 1_999).condenses(), None);
+    let mut log = Log::observed(10, 2_000);
+    assert_eq!(log.condenses(), Some(20_000));
+    for state in [WorkState::Fresh, WorkState::Retrying] {
+        log.work.clear();
+        log.work(PartKind::Reflection, 0, 20, state);
+        assert_eq!(log.condenses(), None, "{state:?}");
+    }
+    // One that is there and not used yet.
+    log.work.clear();
+    log.reflection(20, 8_000);
+    assert_eq!(log.condenses(), None);
+}
+
+fn a_log_that_was_given_up() {
+    // 24,000 that no model could make smaller: 24,000 again, 29,999 and 30,000.
+    let grown = |tokens: u32| {
+        let mut log = Log::observed(11, 2_400);
+        log.parts[10].tokens = tokens - 24_000;
+        log.work(PartKind::Reflection, 0, 20, WorkState::Abandoned);
+        log
+    };
+    for (tokens, tried) in [
+        (24_000, None),
+        (24_001, None),
+        (29_999, None),
+        (30_000, Some(30_000)),
+    ] {
+        assert_eq!(grown(tokens).condenses(), tried, "{tokens}");
+    }
+    // Another conversation was not given up.
+    let mut other = grown(24_001);
+    other.work.clear();
+    assert_eq!(other.condenses(), Some(24_001));
+    // A success clears it: what is condensed is another log, and 20,000 are enough again.
+    let mut after = Log::observed(16, 2_400);
+    after.work(PartKind::Reflection, 0, 18, WorkState::Abandoned);
+    let id = after.reflection(20, 8_000);
+    let mut sent = vec![id];
+    sent.extend((11..=16).map(PartId));
+    after.sent(32, &sent);
+    assert_eq!(after.condenses(), Some(8_000 + 6 * 2_400));
+}
+
+/// 1.2 times 40,000: no request waits for a model there.
+fn code_at_the_limit() {
+    let shortens = |log: &Log| {
+        let mut steps = log.steps().into_iter();
+        steps.find_map(|step| match step {
+            Step::Shorten { limit, .. } => Some(limit),
+            _ => None,
+        })
+    };
+    let log = |tokens, state: Option<WorkState>| {
+        let mut log = Log::observed(10, tokens);
+        let parts: Vec<PartId> = (1..=10).map(PartId).collect();
+        log.sent(20, &parts);
+        if let Some(state) = state {
+            log.work(PartKind::Reflection, 0, 20, state);
+        }
+        log
+    };
+    assert_eq!(shortens(&log(4_799, Some(WorkState::Retrying))), None);
+    assert_eq!(
+        shortens(&log(4_800, Some(WorkState::Retrying))),
+        Some(48_000)
+    );
+    assert_eq!(
+        shortens(&log(4_800, Some(WorkState::Abandoned))),
+        Some(48_000)
+    );
+    // A Reflector that is at work for the first time is given its time.
+    assert_eq!(shortens(&log(4_800, Some(WorkState::Fresh))), None);
+}

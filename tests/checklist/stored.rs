@@ -1,0 +1,159 @@
+//! What the store holds to: two that come at once, a process that dies, a conversation that is deleted.
+
+use diarist::memory::{PartId, PartKind, SnapshotId};
+use diarist::store::{Offered, SqliteStore, Store};
+
+use super::Check;
+use super::world::{ANYBODY, LEASE, Talk, scope};
+
+pub const CHECKS: &[Check] = &[
+    (&[37], everything_that_was_made_is_listed),
+    (&[38], two_that_begin_at_once),
+    (&[44], a_process_that_died),
+    (&[51], two_that_observe_at_once),
+    (&[88], two_that_append_at_once),
+    (&[91], deleted_while_it_is_observed),
+];
+
+fn stored(check: impl AsyncFnOnce(SqliteStore)) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        check(SqliteStore::open("sqlite::memory:").await.unwrap()).await;
+    });
+}
+
+fn everything_that_was_made_is_listed() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 8);
+        let lineage = talk.recorded(&store).await;
+        let chunks = [
+            talk.observed(&store, 0, 2).await,
+            talk.observed(&store, 2, 4).await,
+        ];
+        for upto in [1, 2] {
+            let snapshot = talk.snapshot(2 * upto, &chunks[..upto]);
+            store.commit_snapshot(&talk.scope, &snapshot).await.unwrap();
+        }
+        let mut job = talk.job(PartKind::Reflection, 0, 4);
+        job.parts = chunks.to_vec();
+        store.offer(&talk.scope, &job, 0).await.unwrap();
+        let job = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
+        let mut part = talk.chunk(0, 4);
+        part.kind = PartKind::Reflection;
+        part.sources = chunks.to_vec();
+        let reflection = store.commit_part(&job, &part, 2).await.unwrap().unwrap();
+
+        let detail = store.thread(lineage).await.unwrap().unwrap();
+        let mut parts: Vec<PartId> = detail.parts.iter().map(|part| part.id).collect();
+        parts.sort_unstable();
+        assert_eq!(parts, [chunks[0], chunks[1], reflection]);
+        let snapshots: Vec<SnapshotId> = detail.snapshots.iter().map(|one| one.meta.id).collect();
+        assert_eq!(snapshots.len(), 2);
+        let texts: Vec<&str> = detail
+            .parts
+            .iter()
+            .map(|part| part.body.text.as_str())
+            .collect();
+        assert!(
+            texts.contains(&"observed 0 to 2"),
+            "condensed, and kept: {texts:?}"
+        );
+    });
+}
+
+fn two_that_begin_at_once() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 3);
+        let record = talk.record(None, 0);
+        let (one, two) = tokio::join!(
+            store.record(&talk.scope, &record),
+            store.record(&talk.scope, &record)
+        );
+        assert_eq!(one.unwrap(), two.unwrap());
+        assert_eq!(store.threads(10).await.unwrap().len(), 1);
+        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        assert_eq!(known.nodes.len(), 3);
+    });
+}
+
+fn a_process_that_died() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 4);
+        talk.recorded(&store).await;
+        let job = talk.job(PartKind::Chunk, 0, 2);
+        store.offer(&talk.scope, &job, 0).await.unwrap();
+        let dead = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
+        // It holds the range until its lease has run out, and no longer.
+        let early = store.claim(&ANYBODY, LEASE, LEASE).await.unwrap();
+        assert!(early.is_none(), "leased at 1 for {LEASE}");
+        let next = store.claim(&ANYBODY, LEASE + 1, LEASE).await.unwrap();
+        let next = next.unwrap();
+        let late = store.commit_part(&dead, &talk.chunk(0, 2), LEASE + 2).await;
+        assert_eq!(late.unwrap(), None, "the fence keeps it from committing");
+        let part = store.commit_part(&next, &talk.chunk(0, 2), LEASE + 3).await;
+        assert!(part.unwrap().is_some());
+    });
+}
+
+fn two_that_observe_at_once() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 4);
+        talk.recorded(&store).await;
+        let job = talk.job(PartKind::Chunk, 0, 2);
+        let (one, two) = tokio::join!(
+            store.offer(&talk.scope, &job, 0),
+            store.offer(&talk.scope, &job, 0)
+        );
+        let mut offered = [one.unwrap(), two.unwrap()];
+        offered.sort_by_key(|one| *one != Offered::New);
+        assert_eq!(offered, [Offered::New, Offered::Known]);
+        let claimed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
+        assert!(store.claim(&ANYBODY, 1, LEASE).await.unwrap().is_none());
+        let part = store.commit_part(&claimed, &talk.chunk(0, 2), 2).await;
+        assert!(part.unwrap().is_some());
+        // Observed: not taken again.
+        let again = store.offer(&talk.scope, &job, 3).await.unwrap();
+        assert_eq!(again, Offered::Known);
+    });
+}
+
+fn two_that_append_at_once() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 3);
+        let lineage = talk.recorded(&store).await;
+        let (left, right) = (talk.grown("left", 2), talk.grown("right", 2));
+        let records = (
+            left.record(Some(lineage), 3),
+            right.record(Some(lineage), 3),
+        );
+        let (one, two) = tokio::join!(
+            store.record(&talk.scope, &records.0),
+            store.record(&talk.scope, &records.1)
+        );
+        one.unwrap();
+        two.unwrap();
+        for talk in [&left, &right] {
+            let known = store.known(&talk.scope, &talk.links).await.unwrap();
+            assert_eq!(known.nodes.len(), 5);
+        }
+    });
+}
+
+fn deleted_while_it_is_observed() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 4);
+        let lineage = talk.recorded(&store).await;
+        let job = talk.job(PartKind::Chunk, 0, 2);
+        store.offer(&talk.scope, &job, 0).await.unwrap();
+        let running = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
+        assert!(store.forget(&talk.scope, lineage).await.unwrap() > 0);
+        let late = store.commit_part(&running, &talk.chunk(0, 2), 2).await;
+        assert_eq!(late.unwrap(), None);
+        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        assert!(known.nodes.is_empty() && known.parts.is_empty());
+        assert_eq!(store.open_jobs().await.unwrap(), 0);
+    });
+}

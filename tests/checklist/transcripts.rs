@@ -1,0 +1,299 @@
+//! What the Observer is shown of a conversation.
+
+use bytes::Bytes;
+use diarist::history::{Role, Scope, Spoken};
+use diarist::memory::observe::{self, Show, Stood};
+use diarist::memory::redact::Redactor;
+use diarist::memory::transcript::{
+    ARGUMENT_TOKENS, Entry, RESULT_TOKENS, Style, format, system_messages,
+};
+use diarist::memory::{Node, dates};
+use diarist::tokens::{O200k, TokenCounter as _};
+use diarist::wire::chat;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+
+use super::Check;
+use super::buffering::root;
+use super::prompts::INPUT;
+
+pub const CHECKS: &[Check] = &[
+    (&[49, 113], the_log_before_the_range),
+    (&[58], context_of_one_request),
+    (&[96], how_things_stood),
+    (&[97], pictures_and_files),
+    (&[98, 101], how_calls_ended),
+    (&[99], days_and_minutes),
+    (&[100], a_call_and_its_result_once),
+    (&[102], cuts_between_characters),
+    (&[137], a_pause_of_ten_minutes),
+];
+
+/// 2026-03-04T14:05:00Z
+const START: i64 = 1_772_633_100_000;
+const MINUTE: i64 = 60_000;
+
+fn said(messages: &Value) -> Vec<Spoken> {
+    let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
+    let parsed = chat::parse(&Bytes::from(body)).unwrap();
+    (0..parsed.messages().len())
+        .map(|index| parsed.spoken(index).unwrap())
+        .collect()
+}
+
+/// The transcript of messages that came so many milliseconds after the first.
+fn shown_at(messages: &Value, after: &[i64]) -> String {
+    let spoken = said(messages);
+    assert_eq!(spoken.len(), after.len());
+    let node = |at: usize| Node {
+        link: root(),
+        count: at + 1,
+        role: Role::User,
+        tokens: 1,
+        closed: true,
+        turn_end: false,
+        born: 1,
+        confirmed: true,
+        seen_ms: START + after[at],
+        live: true,
+    };
+    let entries: Vec<Entry<'_>> = (0..spoken.len())
+        .map(|at| match at {
+            0 => Entry::of(&node(at), &spoken[at]),
+            _ => Entry::of(&node(at), &spoken[at]).after(&node(at - 1)),
+        })
+        .collect();
+    let style = Style {
+        zone: &TimeZone::UTC,
+        counter: &O200k::new(),
+        redactor: &Redactor::default(),
+    };
+    format(&entries, &style)
+}
+
+fn shown(messages: &Value) -> String {
+    let count = messages.as_array().unwrap().len();
+    shown_at(messages, &vec![0; count])
+}
+
+fn the_log_before_the_range() {
+    let budget = |log: &str, tokens| observe::earlier(log, tokens, |text| text.len().div_ceil(4));
+    let asked = |earlier: &str| observe::prompt(&observe::ObserveInput { earlier, ..INPUT }).user;
+    // None; what is sent; and what is not sent yet behind it.
+    let (sent, waiting) = ("* 🔴 (09:00) sent already", "* 🔴 (09:30) not sent yet");
+    assert!(asked("").contains("no earlier observations"));
+    assert!(asked(sent).contains(sent) && !asked(sent).contains(waiting));
+    let both = observe::join(&[sent.to_owned(), waiting.to_owned()]);
+    let told = asked(&both);
+    assert!(told.contains(sent) && told.find(sent) < told.find(waiting));
+    // The budget is for both, the newest first.
+    assert_eq!(budget(&both, None), both);
+    let older: String = (0..30)
+        .map(|at| format!("* 🟡 (09:{at:02}) sent as number {at}\n"))
+        .collect();
+    let both = observe::join(&[older, waiting.to_owned()]);
+    let short = budget(&both, Some(60));
+    assert!(
+        short.contains("not sent yet") && !short.contains("number 0"),
+        "{short}"
+    );
+    assert_eq!(budget(&both, Some(0)), "");
+}
+
+fn context_of_one_request() {
+    let chain = |system: &str, more: &Value| {
+        let mut messages = vec![json!({"role": "system", "content": system})];
+        messages.extend(more.as_array().unwrap().clone());
+        let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
+        let parsed = chat::parse(&Bytes::from(body)).unwrap();
+        let history = parsed.history(&Scope::of(b"key", None));
+        history
+            .turns()
+            .iter()
+            .map(|turn| turn.link)
+            .collect::<Vec<_>>()
+    };
+    let talk =
+        json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]);
+    // Neither counted as history nor shown: what the application says for this one request.
+    let now = chain("It is 14:05.", &talk);
+    assert_eq!(now.len(), 2);
+    assert_eq!(now, chain("It is 14:06, and the user sits in Oslo.", &talk));
+    let mixed = json!([
+        {"role": "user", "content": "hi"},
+        {"role": "system", "content": "Only for this request."},
+        {"role": "user", "content": "and?"},
+    ]);
+    let told = shown(&mixed);
+    assert!(
+        told.contains("hi") && told.contains("and?") && !told.contains("Only for"),
+        "{told}"
+    );
+    let spoken = said(&mixed);
+    let entries: Vec<Entry<'_>> = spoken
+        .iter()
+        .enumerate()
+        .map(|(at, spoken)| Entry {
+            count: at + 1,
+            seen_ms: START,
+            live: true,
+            pause_ms: 0,
+            spoken,
+        })
+        .collect();
+    assert_eq!(
+        system_messages(&entries),
+        [(2, "Only for this request.".to_owned())]
+    );
+}
+
+fn how_things_stood() {
+    let plain = observe::prompt(&INPUT).user;
+    let long = "a".repeat(599) + "bcd";
+    let told = observe::prompt(&observe::ObserveInput {
+        stood: Stood {
+            task: Some("Primary: book the hut"),
+            response: Some(&long),
+        },
+        ..INPUT
+    })
+    .user;
+    assert!(told.contains("Primary: book the hut") && !plain.contains("Primary: book the hut"));
+    assert!(
+        told.contains(&("a".repeat(599) + "b")) && !told.contains(&long),
+        "600 characters"
+    );
+}
+
+fn pictures_and_files() {
+    let url = "data:image/png;base64,iVBORw0KGgo=";
+    let told = shown(&json!([
+        {"role": "user", "content": [
+            {"type": "text", "text": "look"},
+            {"type": "image_url", "image_url": {"url": "https://example.com/maps/pass.png?x=1"}},
+            {"type": "file", "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+            {"type": "image_url", "image_url": {"url": url}},
+        ]},
+        {"role": "user", "content": [{"type": "file", "file": {"filename": "b.csv", "file_data": "data:text/csv;base64,YQ=="}}]},
+    ]));
+    for placeholder in [
+        "[Image #1: pass.png]",
+        "[File #1: plan.pdf]",
+        "[Image #2",
+        "[File #2: b.csv]",
+    ] {
+        assert!(told.contains(placeholder), "{placeholder}: {told}");
+    }
+    assert!(
+        !told.contains("iVBOR") && !told.contains("JVBERi0"),
+        "{told}"
+    );
+    // Parts for models that take them.
+    let only = Show::Only(vec!["image/*".to_owned()]);
+    for (media_type, auto, images) in [
+        ("image/jpeg", true, true),
+        ("application/pdf", true, false),
+        ("text/csv", false, false),
+    ] {
+        assert_eq!(Show::Auto.shows(media_type), auto, "{media_type}");
+        assert_eq!(only.shows(media_type), images, "{media_type}");
+    }
+    assert!(!Show::Only(Vec::new()).shows("image/png"));
+}
+
+fn call(id: &str, name: &str, arguments: &str) -> Value {
+    let function = json!({"name": name, "arguments": arguments});
+    json!({"id": id, "type": "function", "function": function})
+}
+
+fn asks(calls: &[Value]) -> Value {
+    json!({"role": "assistant", "content": null, "tool_calls": calls})
+}
+
+fn result(id: &str, words: &str) -> Value {
+    json!({"role": "tool", "tool_call_id": id, "content": words})
+}
+
+fn how_calls_ended() {
+    let told = shown(&json!([
+        asks(&[call("c1", "load", "{\"rows\": 10}"), call("c2", "save", ""), call("c3", "wipe", "{}")]),
+        result("c1", "Error: ENOENT: no such file 'orders.csv'"),
+        result("c2", ""),
+        result("c3", "{\"denied\": true, \"reason\": \"not on a Friday\"}"),
+        {"role": "assistant", "content": "It is in data/orders.csv: that mends it."},
+    ]));
+    for line in [
+        "Tool error load: Error: ENOENT: no such file 'orders.csv'",
+        "[empty result]",
+        "[no arguments]",
+        "Tool denied wipe: {\"denied\": true, \"reason\": \"not on a Friday\"}",
+        "It is in data/orders.csv: that mends it.",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+}
+
+fn days_and_minutes() {
+    let talk = json!([
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"},
+        {"role": "assistant", "content": "four"},
+    ]);
+    let told = shown_at(&talk, &[0, 59_999, MINUTE, 600 * MINUTE]);
+    assert_eq!(
+        told,
+        "Date: Mar 4, 2026\nUser (14:05): one\nAssistant: two\nUser (14:06): three\n\
+         Date: Mar 5, 2026\nAssistant (00:05): four\n"
+    );
+}
+
+fn a_call_and_its_result_once() {
+    // Clients repeat a call they did not hear of; the result stands in another message.
+    let told = shown(&json!([
+        asks(&[call("c1", "search", "{\"query\": \"pass\"}")]),
+        asks(&[call("c1", "search", "{\"query\": \"pass\"}")]),
+        result("c1", "open until Friday"),
+        result("c1", "open until Friday"),
+    ]));
+    assert_eq!(told.matches("Tool call search").count(), 1, "{told}");
+    assert_eq!(told.matches("{\"query\": \"pass\"}").count(), 1, "{told}");
+    assert_eq!(told.matches("open until Friday").count(), 1, "{told}");
+}
+
+fn cuts_between_characters() {
+    assert_eq!((RESULT_TOKENS, ARGUMENT_TOKENS), (5_000, 2_000));
+    let long = "漢👍🏽é".repeat(20_000);
+    let told = shown(&json!([
+        asks(&[call("c1", "read", "{}")]),
+        result("c1", &long)
+    ]));
+    let (_, result) = told.split_once("Tool result read: ").unwrap();
+    let tokens = O200k::new().count(result);
+    assert!((4_900..=5_000).contains(&tokens), "{tokens}");
+    assert!(result.starts_with("漢👍") && result.contains("tokens left out"));
+    assert!(!told.contains('\u{fffd}'));
+}
+
+fn a_pause_of_ten_minutes() {
+    assert_eq!(dates::pause(10 * MINUTE - 1), None);
+    assert_eq!(dates::pause(10 * MINUTE).as_deref(), Some("10 minutes"));
+    let two = dates::pause((2 * 60 + 5) * MINUTE + 59_000);
+    assert_eq!(two.as_deref(), Some("2 hours 5 minutes"));
+    // Three units: the two largest.
+    let days = dates::pause((26 * 60 + 5) * MINUTE);
+    assert_eq!(days.as_deref(), Some("1 day 2 hours"));
+    // Once, before what ended it; an answer that took long is no pause.
+    let talk = json!([
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"},
+        {"role": "user", "content": "four"},
+    ]);
+    let told = shown_at(&talk, &[0, 20 * MINUTE, 145 * MINUTE, 145 * MINUTE]);
+    assert_eq!(told.matches(" later]").count(), 1, "{told}");
+    assert!(
+        told.contains("[2 hours 5 minutes later]\nUser (16:30): three\n"),
+        "{told}"
+    );
+}

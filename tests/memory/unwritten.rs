@@ -1,0 +1,85 @@
+//! What was never written down is shown to no model; and what had to be done once is no setting.
+
+use diarist::provider::{Options, Part};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+async fn run(rig: &Rig, statement: &'static str) {
+    let mut database = rig.database().await;
+    sqlx::raw_sql(statement)
+        .execute(&mut database)
+        .await
+        .unwrap();
+}
+
+/// Words are in the queue before a model sees them: where the queue takes none, nobody is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_takes_no_job_lets_no_model_be_asked() {
+    let rig = Rig::small().await;
+    run(
+        &rig,
+        "CREATE TRIGGER no_jobs BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END",
+    )
+    .await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!(answer.memory(), "watching");
+    assert_eq!(rig.last().body, talk.body(ACTIVE).to_string(), "untouched");
+    assert_eq!(rig.provider.record_of(Part::Observer).len(), 0);
+    for (table, count) in [
+        ("SELECT count(*) FROM jobs", 0),
+        ("SELECT count(*) FROM parts", 0),
+        // The requests themselves were recorded.
+        ("SELECT count(*) FROM nodes", 2 * ACTIVE - 1),
+    ] {
+        let found = rig.number(table).await;
+        assert_eq!(found, i64::try_from(count).unwrap(), "{table}");
+    }
+
+    // Nothing was marked as observed: all of it is, once the queue takes it, from the first message on.
+    run(&rig, "DROP TRIGGER no_jobs").await;
+    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 2).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
+    let first = &rig.provider.record_of(Part::Observer)[0];
+    assert!(String::from_utf8_lossy(&first.body).contains(&talk.canary()));
+}
+
+const THRESHOLD: i64 = 9_000;
+
+/// A request is too long for its model far below the threshold, and everything observed is applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_forced_once_lowers_no_threshold() {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=12).await;
+    let window = rig.last().measured.unwrap().prompt_tokens;
+    rig.provider.rules(|rules| rules.window = Some(window));
+    let forced = rig.talk(&talk, 13..=13).await;
+    assert_eq!(forced.memory(), "active; rung=observed");
+    rig.provider.rules(|rules| rules.window = None);
+    let causes = "SELECT count(*) FROM snapshots WHERE cause <> 'overflow'";
+    assert_eq!(rig.number(causes).await, 0);
+
+    let raw = "SELECT sum(tokens) FROM nodes WHERE count > (SELECT max(to_count) FROM snapshots)";
+    let mut grown = rig.number(raw).await;
+    assert!(grown < THRESHOLD / 2, "{grown}");
+    for turn in 14.. {
+        rig.talk(&talk, turn..=turn).await;
+        if rig.number(causes).await > 0 {
+            break;
+        }
+        grown = rig.number(raw).await;
+        assert!(grown < THRESHOLD * 6 / 5, "{grown} and nothing happens");
+    }
+    // One turn weighs less than 500.
+    assert!(grown > THRESHOLD - 500, "activated at {grown}");
+    // And a chunk holds what it held before.
+    let least = "SELECT min(message_tokens) FROM parts WHERE kind = 'chunk'";
+    assert!(rig.number(least).await >= 700);
+}
