@@ -121,6 +121,11 @@ fn the_table_and_the_tests_say_the_same() {
         "checklist: {}",
         counts(table.rows.iter().map(|row| row.standing))
     );
+    let done = table.rows.iter().filter(|row| !row.held.is_empty()).count();
+    println!(
+        "{} of {done} that are same or better are asserted here",
+        here.len()
+    );
     println!(
         "options: {}",
         counts(table.options.iter().map(|option| option.standing))

@@ -2,6 +2,7 @@
 
 use diarist::history::Role;
 use diarist::memory::advance::{Path, Plan, Step, Work, WorkState, advance};
+use diarist::memory::observe;
 use diarist::memory::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotId, SnapshotMeta};
 
 use super::Check;
@@ -11,8 +12,10 @@ pub const CHECKS: &[Check] = &[
     (&[46, 47], what_is_observed_or_waits_is_not_offered),
     (&[54], an_open_call_at_the_end),
     (&[70, 82, 83, 85], a_task_of_many_rounds),
+    (&[74], a_tail_above_the_threshold),
     (&[79, 123], chunks_that_came_during_a_reflection),
     (&[120, 121], a_log_that_was_given_up),
+    (&[81], one_message_larger_than_the_threshold),
     (&[122], one_reflection_at_a_time),
     (&[126], code_at_the_limit),
 ];
@@ -209,6 +212,62 @@ fn a_task_of_many_rounds() {
     let plan = log.plan().unwrap();
     // In the middle of the task, at once, and its question stands in every step.
     assert_eq!((plan.to_count, plan.pin), (25, Some(0)));
+}
+
+/// After an activation 36,000 are raw, of which nobody observed anything.
+fn a_tail_above_the_threshold() {
+    let mut log = Log {
+        nodes: nodes(&[6_000; 10]),
+        ..Log::default()
+    };
+    log.parts = chunks(&log.nodes)[..4].to_vec();
+    log.sent(8, &[1, 2, 3, 4].map(PartId));
+    let all = [(8, 10), (10, 12), (12, 14), (14, 16), (16, 18), (18, 20)];
+    assert_eq!(log.ranges(), all);
+    for (from, to) in all {
+        log.work(PartKind::Chunk, from, to, WorkState::Fresh);
+    }
+    assert_eq!(log.ranges(), [], "once");
+    assert_eq!(log.plan(), None, "and the model sees it raw until then");
+    log.work.clear();
+    log.parts = chunks(&log.nodes);
+    assert_eq!(log.ranges(), []);
+    // Of 36,000 four fifths go, behind what is sent.
+    let plan = log.plan().unwrap();
+    assert_eq!(plan.parts, (1..=9).map(PartId).collect::<Vec<_>>());
+}
+
+/// 40,000 of 30,000, in one message: observed as soon as a request has carried it again.
+fn one_message_larger_than_the_threshold() {
+    let mut nodes = nodes(&[200]);
+    nodes[0].tokens = 40_000;
+    let mut log = Log {
+        nodes,
+        ..Log::default()
+    };
+    assert_eq!(log.ranges(), [(0, 1)], "by itself");
+    for node in &mut log.nodes {
+        node.confirmed = false;
+    }
+    assert_eq!(log.ranges(), []);
+    // By a model that takes 6,000 at a time: every line once, in order, none left out.
+    let line = |at: usize| format!("  {at:04} of what the book says on its pages");
+    let lines: Vec<String> = (0..2_000).map(line).collect();
+    let said = format!(
+        "Date: Mar 4, 2026\nUser (14:05): the book\n{}\n",
+        lines.join("\n")
+    );
+    let count = |text: &str| u32::try_from(text.len() / 4).unwrap();
+    let pieces = observe::pieces(&said, 6_000, count);
+    assert!(pieces.len() > 3, "{}", pieces.len());
+    for piece in &pieces {
+        assert!(count(piece) <= 6_000, "{}", count(piece));
+    }
+    let told = pieces.iter().flat_map(|piece| piece.lines());
+    let told: Vec<&str> = told
+        .filter(|told| told.contains("of what the book"))
+        .collect();
+    assert_eq!(told, lines);
 }
 
 fn chunks_that_came_during_a_reflection() {

@@ -1,7 +1,7 @@
 //! What the store holds to: two that come at once, a process that dies, a conversation that is deleted.
 
 use diarist::memory::{PartId, PartKind, SnapshotId};
-use diarist::store::{Offered, SqliteStore, Store};
+use diarist::store::{Offered, Release, SqliteStore, Store};
 
 use super::Check;
 use super::world::{ANYBODY, LEASE, Talk, scope};
@@ -11,6 +11,7 @@ pub const CHECKS: &[Check] = &[
     (&[38], two_that_begin_at_once),
     (&[44], a_process_that_died),
     (&[51], two_that_observe_at_once),
+    (&[52], an_observer_that_fails),
     (&[88], two_that_append_at_once),
     (&[91], deleted_while_it_is_observed),
 ];
@@ -117,6 +118,28 @@ fn two_that_observe_at_once() {
         // Observed: not taken again.
         let again = store.offer(&talk.scope, &job, 3).await.unwrap();
         assert_eq!(again, Offered::Known);
+    });
+}
+
+fn an_observer_that_fails() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 4);
+        talk.recorded(&store).await;
+        let job = talk.job(PartKind::Chunk, 0, 2);
+        store.offer(&talk.scope, &job, 0).await.unwrap();
+        let failed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
+        store
+            .release(&failed, Release::RetryAt(2_000))
+            .await
+            .unwrap();
+        // Nothing is stored, nobody holds it, and it is asked again when its time has come.
+        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        assert!(known.parts.is_empty());
+        assert!(store.claim(&ANYBODY, 1_999, LEASE).await.unwrap().is_none());
+        let again = store.claim(&ANYBODY, 2_000, LEASE).await.unwrap().unwrap();
+        assert_eq!(again.work.payload, failed.work.payload);
+        let part = store.commit_part(&again, &talk.chunk(0, 2), 2_001).await;
+        assert!(part.unwrap().is_some());
     });
 }
 
