@@ -239,7 +239,7 @@ fn durations_of_idleness() {
         ),
         ("api.deepseek.com", "deepseek-chat", None, 60),
         ("api.groq.com", "llama", None, 120),
-        ("api.anthropic.com", "claude-opus-4", None, 5),
+        ("api.anthropic.com", "anything", None, 5),
         ("api.x.ai", "grok", None, 5),
         ("openrouter.ai", "openai/o3", None, 5),
         ("models.example.com", "anything", None, 5),

@@ -87,17 +87,17 @@ fn the_log_before_the_range() {
     let told = asked(&both);
     assert!(told.contains(sent) && told.find(sent) < told.find(waiting));
     // The budget is for both, the newest first.
-    assert_eq!(budget(&both, None), both);
+    assert_eq!(budget(&both, usize::MAX), both);
     let older: String = (0..30)
         .map(|at| format!("* 🟡 (09:{at:02}) sent as number {at}\n"))
         .collect();
     let both = observe::join(&[older, waiting.to_owned()]);
-    let short = budget(&both, Some(60));
+    let short = budget(&both, 60);
     assert!(
         short.contains("not sent yet") && !short.contains("number 0"),
         "{short}"
     );
-    assert_eq!(budget(&both, Some(0)), "");
+    assert_eq!(budget(&both, 0), "");
 }
 
 fn context_of_one_request() {
