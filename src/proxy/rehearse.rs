@@ -112,12 +112,16 @@ impl Rehearsal {
         ladder::conclude(memory, &self.asked, &self.choice);
     }
 
-    /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it
-    /// lent its memory, if any.
-    pub fn exchange(&self, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
+    /// The upstream has taken it: however its answer ends, it goes out alike from now on.
+    pub fn accept(&self) {
         if let Some(settled) = &self.settled {
             settled.accept();
         }
+    }
+
+    /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it
+    /// lent its memory, if any.
+    pub fn exchange(&self, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         self.asked.clone().exchange(self.used(), way, at_ms)
     }
 }

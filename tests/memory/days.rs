@@ -148,6 +148,7 @@ impl World {
             .push(json!({"role": "user", "content": format!("{words}. {filler}")}));
         let sent = self.goes_out(zone).await;
         let at_ms = self.clock.now_ms();
+        sent.accept();
         self.hand.record(sent.exchange(None, at_ms)).await;
         while let Some(job) = self.hand.claim().await {
             let written = self.hand.ask(&job).await;

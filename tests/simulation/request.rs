@@ -84,6 +84,7 @@ impl World {
         self.judge(request, &mut exchange, &first);
         let accepted = exchange.accepted.is_some();
         if accepted {
+            last.accept();
             self.same(
                 at,
                 request,

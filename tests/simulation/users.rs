@@ -258,6 +258,7 @@ impl Served {
         }
         let sent = last.body().to_vec();
         let now = jiff::Timestamp::UNIX_EPOCH.as_millisecond();
+        last.accept();
         self.hand.record(last.exchange(None, now)).await;
         Some((sent, shortened))
     }
