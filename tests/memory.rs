@@ -29,6 +29,8 @@ mod cut;
 mod database;
 #[path = "memory/days.rs"]
 mod days;
+#[path = "memory/declined.rs"]
+mod declined;
 #[path = "memory/fixed.rs"]
 mod fixed;
 #[path = "memory/hangups.rs"]

@@ -120,7 +120,8 @@ pub struct Failure {
     pub status: u16,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
-    /// Body and content type; the API's usual error object for the status when not given.
+    /// Content type and body; the API's usual error object for the status when not given. Of the type of
+    /// a stream it is sent as one.
     pub body: Option<(&'static str, String)>,
 }
 

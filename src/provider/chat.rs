@@ -24,6 +24,9 @@ use super::script::{Ask, Reply};
 use super::sending::{self, Body};
 use super::server::{Call, MAX_BODY_BYTES, lock};
 
+/// What a stream is called; the length of what is called so is announced to nobody.
+const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
+
 /// A request body that has been read.
 struct Received {
     parsed: Option<Map<String, Value>>,
@@ -216,6 +219,9 @@ impl Call {
             .header(CONTENT_TYPE, kind)
             .body(())
             .map_err(io::Error::other)?;
+        if kind == EVENT_STREAM {
+            return Ok(self.send(response, vec![body.into()], behaviour, watch));
+        }
         Ok(self.plain(response, body.into(), behaviour, watch))
     }
 }
@@ -242,7 +248,7 @@ impl Received {
 
 fn event_stream(response: Builder) -> io::Result<Response<()>> {
     response
-        .header(CONTENT_TYPE, "text/event-stream; charset=utf-8")
+        .header(CONTENT_TYPE, EVENT_STREAM)
         .header("cache-control", "no-cache")
         .body(())
         .map_err(io::Error::other)

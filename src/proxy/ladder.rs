@@ -45,20 +45,18 @@ pub(super) async fn send(
     choice: Choice,
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
-    let answer = once(proxy, parts, &choice).await?;
+    let answer = once(proxy, parts, &choice, Form::Answer).await?;
     let Some(asked) = asked.filter(|_| may_refuse(answer.status().as_u16())) else {
         return Ok(choice.sent(answer));
     };
     let (mut choice, (mut answer, mut read)) = (choice, examine(answer).await);
     // Where there is no second answer, the first is the client's.
     if let Some(again) = again(memory, asked, &choice, read.kind.as_ref()).await
-        && let Ok(second) = once(proxy, parts, &again).await
+        && let Ok(second) = once(proxy, parts, &again, Form::Answer).await
     {
         line.chosen(&again);
         (answer, read) = examine(second).await;
-        if answer.status().is_success() {
-            conclude(memory, asked, &again);
-        }
+        conclude_of(memory, asked, &again, &answer);
         choice = again;
     }
     if read.kind != Some(RefusalKind::TooLong) {
@@ -169,6 +167,14 @@ pub(super) fn conclude(memory: &Memory, asked: &Asked, accepted: &Choice) {
     }
 }
 
+/// The same, as far as the head of `answer` tells. Of a stream it tells nothing: what that begins with does,
+/// and [`super::late`] hears it.
+fn conclude_of<B>(memory: &Memory, asked: &Asked, sent: &Choice, answer: &Response<B>) {
+    if answer.status().is_success() && !opening::can_look(answer) {
+        conclude(memory, asked, sent);
+    }
+}
+
 /// As what the answer goes on to the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form<'a> {
@@ -197,18 +203,18 @@ pub(super) async fn shorten(
     let mut shortening = Shortening::begin(memory, asked, &way, choice);
     let mut next = shortening.next(excess).await;
     while let Some(again) = next {
-        if matches!(form, Form::Stream(_)) && again.asks_usage != asks_usage {
-            // What is taken out of the stream was settled with its head.
+        if matches!(form, Form::Stream(_)) && again.asks_usage && !asks_usage {
+            // The report would reach a client that has not asked for it.
             break;
         }
         tell(&again);
-        let Ok(answer) = once(proxy, parts, &again).await else {
+        let Ok(answer) = once(proxy, parts, &again, form).await else {
             break;
         };
         let (answer, came) = came(answer, form).await;
         match came {
             Came::Taken => {
-                shortening.accepted();
+                conclude_of(memory, asked, &again, &answer);
                 return Some((again, answer));
             }
             Came::TooLong(more) => next = shortening.next(more).await,
@@ -220,8 +226,8 @@ pub(super) async fn shorten(
     None
 }
 
-/// What came of a shorter request.
-enum Came {
+/// What came of another request.
+pub(super) enum Came {
     /// An answer for the client.
     Taken,
     /// It is still too long.
@@ -232,7 +238,10 @@ enum Came {
     Otherwise,
 }
 
-async fn came(answer: Response<ProxyBody>, form: Form<'_>) -> (Response<ProxyBody>, Came) {
+pub(super) async fn came(
+    answer: Response<ProxyBody>,
+    form: Form<'_>,
+) -> (Response<ProxyBody>, Came) {
     if may_refuse(answer.status().as_u16()) {
         let (answer, read) = examine(answer).await;
         let came = match read.kind {
@@ -251,6 +260,7 @@ async fn came(answer: Response<ProxyBody>, form: Form<'_>) -> (Response<ProxyBod
             let came = match said {
                 Said::Answer => Came::Taken,
                 Said::TooLong(excess) => Came::TooLong(excess),
+                Said::Declined(kind) => Came::Declined(kind),
                 Said::Error => Came::Otherwise,
             };
             (answer, came)
@@ -283,15 +293,16 @@ impl Choice {
     }
 }
 
-async fn once(
+pub(super) async fn once(
     proxy: &Proxy,
     parts: &Parts,
     choice: &Choice,
+    form: Form<'_>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut parts = parts.clone();
-    if choice.asks_usage {
+    if choice.asks_usage || matches!(form, Form::Stream(_)) {
         // The event that answers our own question is taken out again, which a compressed stream
-        // would not allow.
+        // would not allow; and a head that has gone said that there is none.
         parts.headers.insert(
             header::ACCEPT_ENCODING,
             HeaderValue::from_static("identity"),

@@ -2,9 +2,10 @@
 //! the same stream.
 //!
 //! The same steps as for any refusal ([`super::ladder`]); where none of them helps, the client hears the
-//! first one as it came. The head keeps saying what was sent first; audit and metric say what was sent
+//! first one about its own prompt as it came, if that is a stream too. The head keeps saying what was sent first; audit and metric say what was sent
 //! last. Called by `remember` for answers whose beginning can be looked at.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Response;
@@ -12,14 +13,19 @@ use http::request::Parts;
 
 use super::choice::Choice;
 use super::choose::Settled;
-use super::ladder::{self, Form, Refused};
+use super::ladder::{self, Came, Form, Refused};
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Hears, Said};
 use super::{Proxy, ProxyBody};
+use crate::wire::usage::{Excess, RefusalKind};
 
-/// What became of a stream after its head, for the audit line.
+/// What became of a stream after its head.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome(Arc<Mutex<Became>>);
+pub(super) struct Outcome {
+    became: Arc<Mutex<Became>>,
+    /// What goes on was not asked for its usage, whatever the head is the answer to.
+    unasked: Arc<AtomicBool>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Became {
@@ -31,7 +37,12 @@ pub(super) struct Became {
 
 impl Outcome {
     fn became(&self) -> MutexGuard<'_, Became> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.became.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Set once nothing of the stream may be taken out any more.
+    pub(super) fn unasked(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.unasked)
     }
 
     pub(super) fn take(&self) -> Became {
@@ -56,46 +67,103 @@ impl Late {
         answer.map(|body| opening::listened(body, self))
     }
 
-    fn accepted(&self) {
+    /// `choice` was taken.
+    fn accepted(&self, choice: &Choice) {
+        ladder::conclude(&self.memory, &self.asked, choice);
         if let Some(settled) = &self.settled {
             settled.accept();
         }
+    }
+
+    /// `choice` goes out now: a client that leaves meanwhile leaves its line with that.
+    fn tell(&self, choice: &Choice) {
+        self.outcome.became().sent = Some(choice.clone());
+    }
+
+    fn failed(&self, failed: &'static str) {
+        self.outcome.became().failed = Some(failed);
+    }
+
+    /// `choice` is what the client's stream is the answer to from now on.
+    fn goes_on(&self, choice: &Choice, answer: Response<ProxyBody>) -> ProxyBody {
+        let unasked = self.choice.asks_usage && !choice.asks_usage;
+        self.outcome.unasked.store(unasked, Ordering::Relaxed);
+        self.tell(choice);
+        answer.into_body()
+    }
+
+    /// The request was refused for what it holds, and what was changed of it may be at fault.
+    async fn declined(&self, kind: &RefusalKind, beside: &Beside) -> Option<ProxyBody> {
+        let (form, choice) = (Form::Stream(beside), &self.choice);
+        let again = ladder::again(&self.memory, &self.asked, choice, Some(kind)).await;
+        let again = again.filter(|again| choice.asks_usage || !again.asks_usage);
+        let Some(again) = again else {
+            return self.none("error");
+        };
+        self.tell(&again);
+        let Ok(answer) = ladder::once(&self.proxy, &self.parts, &again, form).await else {
+            return self.none("error");
+        };
+        let (answer, came) = ladder::came(answer, form).await;
+        let failed = match came {
+            Came::Taken => {
+                self.accepted(&again);
+                return Some(self.goes_on(&again, answer));
+            }
+            Came::TooLong(excess) => {
+                let shorter = self.too_long(again.clone(), excess, beside).await;
+                if shorter.is_some() {
+                    return shorter;
+                }
+                "too_long"
+            }
+            Came::Declined(_) | Came::Otherwise => "error",
+        };
+        if !opening::can_look(&answer) {
+            return self.none("error");
+        }
+        self.failed(failed);
+        Some(self.goes_on(&again, answer))
+    }
+
+    /// Nothing goes on in the place of what the client was sent first.
+    fn none(&self, failed: &'static str) -> Option<ProxyBody> {
+        self.outcome.became().sent = None;
+        self.failed(failed);
+        None
+    }
+
+    /// `choice` did not fit its model.
+    async fn too_long(
+        &self,
+        choice: Choice,
+        excess: Option<Excess>,
+        beside: &Beside,
+    ) -> Option<ProxyBody> {
+        let refused = Refused { choice, excess };
+        let mut tell = |choice: &Choice| self.tell(choice);
+        let (proxy, memory, asked) = (&self.proxy, &self.memory, &self.asked);
+        let form = Form::Stream(beside);
+        let shorter = ladder::shorten(proxy, memory, &self.parts, asked, refused, form, &mut tell);
+        let (choice, answer) = shorter.await?;
+        self.accepted(&choice);
+        Some(self.goes_on(&choice, answer))
     }
 }
 
 impl Hears for Late {
     async fn heard(self, said: Said, beside: Beside) -> Option<ProxyBody> {
-        let excess = match said {
+        match said {
             Said::Answer => {
-                self.accepted();
-                return None;
+                self.accepted(&self.choice);
+                None
             }
-            Said::Error => {
-                self.outcome.became().failed = Some("error");
-                return None;
+            Said::Error => self.none("error"),
+            Said::Declined(kind) => self.declined(&kind, &beside).await,
+            Said::TooLong(excess) => {
+                let shorter = self.too_long(self.choice.clone(), excess, &beside).await;
+                shorter.or_else(|| self.none("too_long"))
             }
-            Said::TooLong(excess) => excess,
-        };
-        let choice = self.choice.clone();
-        let refused = Refused { choice, excess };
-        let mut tell = |choice: &Choice| self.outcome.became().sent = Some(choice.clone());
-        let (proxy, memory, asked) = (&self.proxy, &self.memory, &self.asked);
-        let shorter = ladder::shorten(
-            proxy,
-            memory,
-            &self.parts,
-            asked,
-            refused,
-            Form::Stream(&beside),
-            &mut tell,
-        );
-        if let Some((_, answer)) = shorter.await {
-            self.accepted();
-            return Some(answer.into_body());
         }
-        let mut became = self.outcome.became();
-        became.sent = None;
-        became.failed = Some("too_long");
-        None
     }
 }

@@ -1,5 +1,5 @@
-//! The beginning of a stream: some providers answer 200 and say in the first event that the prompt does
-//! not fit.
+//! The beginning of a stream: some providers answer 200 and say in the first event that they do not take
+//! the request.
 //!
 //! The head has gone on by then, comments pass at once, and so does whatever does not begin as an error
 //! does. What does is held until the event is complete, which takes what the upstream takes to write it;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use super::body::ProxyBody;
 use super::sse::{BlockEnds, EventReader};
 use crate::upstream::BoxError;
-use crate::wire::usage::{Excess, RefusalKind, excess, refusal};
+use crate::wire::usage::{Excess, RefusalKind, excess, refusal_without_status};
 
 /// An error is a few hundred bytes; an event longer than this is none and is not held.
 const HELD: usize = 16 * 1024;
@@ -32,12 +32,14 @@ const ERROR_KEYS: [&str; 7] = [
 ];
 
 /// What a stream begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// An answer, as far as can be told.
     Answer,
     /// That the prompt does not fit the model.
     TooLong(Option<Excess>),
+    /// That the request is refused for what it holds.
+    Declined(RefusalKind),
     /// Another error.
     Error,
 }
@@ -165,10 +167,10 @@ fn said(event: &str) -> Said {
     if !fails || says_something(&event_object) {
         return Said::Answer;
     }
-    // As the same words would be read under the status they belong to.
-    match refusal(StatusCode::BAD_REQUEST.as_u16(), event.as_bytes()) {
+    match refusal_without_status(event.as_bytes()) {
         Some(RefusalKind::TooLong) => Said::TooLong(excess(event.as_bytes())),
-        _ => Said::Error,
+        Some(kind) => Said::Declined(kind),
+        None => Said::Error,
     }
 }
 

@@ -272,6 +272,7 @@ fn stream_back(
     }
     let status = parts.status;
     let (body, observed) = tee(body, spec, &proxy.tasks);
+    let body = body.unless(taken.outcome.unasked());
     let memory = Arc::clone(memory);
     let unfinished = Unfinished::of(&memory);
     // The drain waits until what was answered is audited and handed over.
@@ -301,6 +302,7 @@ fn ended(
     if let Some(sent) = &became.sent {
         line.chosen(sent);
         taken.used = sent.used().clone();
+        taken.asks_usage = sent.asks_usage;
     }
     let failed = became.failed.or(observed.error.then_some("error"));
     if status.is_success() {

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -98,6 +100,12 @@ impl Filter {
         }
     }
 
+    /// From now on everything passes.
+    fn pass(&mut self, out: &mut VecDeque<Bytes>) {
+        give(out, self.held.split().freeze());
+        self.found = true;
+    }
+
     /// What is still held when the stream ends.
     fn finish(&mut self, out: &mut VecDeque<Bytes>) {
         let held = self.held.split().freeze();
@@ -159,6 +167,8 @@ fn names_no_choices(block: &[u8]) -> bool {
 pub struct UsageFilter<B: Body> {
     body: B,
     filter: Option<Filter>,
+    /// Set where what comes now was not asked for its usage.
+    unasked: Option<Arc<AtomicBool>>,
     ready: VecDeque<Bytes>,
     /// Trailers or an error, which follow what is still held.
     last: Option<Result<Frame<Bytes>, B::Error>>,
@@ -172,9 +182,19 @@ impl<B: Body> UsageFilter<B> {
         Self {
             body,
             filter: filter.then(Filter::new),
+            unasked: None,
             ready: VecDeque::new(),
             last: None,
             ended: false,
+        }
+    }
+
+    /// The same, which takes out nothing that comes once `unasked` is set.
+    #[must_use]
+    pub fn unless(self, unasked: Arc<AtomicBool>) -> Self {
+        Self {
+            unasked: Some(unasked),
+            ..self
         }
     }
 }
@@ -204,7 +224,13 @@ where
             if this.ended {
                 return Poll::Ready(None);
             }
-            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+            let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+            // Only the frame that came knows whose it is.
+            let set = |unasked: &Arc<AtomicBool>| unasked.load(Ordering::Relaxed);
+            if this.unasked.take_if(|unasked| set(unasked)).is_some() {
+                filter.pass(&mut this.ready);
+            }
+            match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => filter.push(&data, &mut this.ready),
                     Err(trailers) => {

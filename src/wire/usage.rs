@@ -12,6 +12,7 @@ use serde_json::Value;
 
 pub use refusal::{
     Excess, RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,
+    refusal_without_status,
 };
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.

@@ -19,6 +19,14 @@ fn only_an_error_is_taken_for_one() {
         ),
         (r#"{"error":{"message":"overloaded"}}"#, Said::Error),
         (r#"{"error":"rate","code":429}"#, Said::Error),
+        (
+            r#"{"error":{"message":"roles must alternate","type":"BadRequestError","code":400}}"#,
+            Said::Declined(RefusalKind::Other),
+        ),
+        (
+            r#"{"error":{"message":"no","code":400},"choices":[{"delta":{"content":"So"}}]}"#,
+            Said::Answer,
+        ),
         (WORDS, Said::Answer),
         (r#"{"choices":[],"prompt_filter_results":[]}"#, Said::Answer),
         (r#"{"error":null,"choices":[]}"#, Said::Answer),

@@ -89,6 +89,21 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     })
 }
 
+/// The same for an error that no status stands beside, as the first event of a stream: only one that says
+/// of itself that the request is at fault. Any other may be a failure over there, which the same request
+/// sent again would only meet once more, and which teaches nothing.
+#[must_use]
+pub fn refusal_without_status(event: &[u8]) -> Option<RefusalKind> {
+    let kind = refusal(400, event)?;
+    let said = Said::read(event.get(..READ_AT_MOST).unwrap_or(event));
+    match kind {
+        RefusalKind::TooLong => Some(kind),
+        _ if said.is_about_something_else() => None,
+        RefusalKind::UnknownParameter(_) => Some(kind),
+        RefusalKind::Other => said.blames_the_request().then_some(kind),
+    }
+}
+
 /// The provider's own message in an error body, if it has one.
 #[must_use]
 pub fn error_message(body: &Value) -> Option<String> {
@@ -100,15 +115,17 @@ pub fn error_message(body: &Value) -> Option<String> {
 /// Whether an error body says that a content filter declined the request.
 #[must_use]
 pub fn is_content_filter(body: &[u8]) -> bool {
-    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).has_code(&[
-        "content_filter",
-        "content_policy_violation",
-        "moderation_blocked",
-        // Azure's inner error; Alibaba's.
-        "ResponsibleAIPolicyViolation",
-        "data_inspection_failed",
-    ])
+    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).has_code(&CONTENT_FILTER)
 }
+
+const CONTENT_FILTER: [&str; 5] = [
+    "content_filter",
+    "content_policy_violation",
+    "moderation_blocked",
+    // Azure's inner error; Alibaba's.
+    "ResponsibleAIPolicyViolation",
+    "data_inspection_failed",
+];
 
 /// What an error body says, apart from what it echoes.
 #[derive(Default)]
@@ -194,6 +211,46 @@ impl Said {
             "insufficient_quota",
             "RESOURCE_EXHAUSTED",
         ])
+    }
+
+    /// Whether it names a status, or a cause, that is no fault of what the request holds. Some of them are
+    /// of the type of a bad request all the same.
+    fn is_about_something_else(&self) -> bool {
+        let elsewhere = |code: &String| {
+            let status = code.parse().ok();
+            status.is_some_and(|status: u16| (400..600).contains(&status) && !may_refuse(status))
+        };
+        let causes = ["invalid_api_key", "model_not_found", "model_not_allowed"];
+        self.codes.iter().any(elsewhere) || self.has_code(&causes)
+    }
+
+    /// Whether it says by its code, or in words that nothing else is told in, that the request is at fault.
+    fn blames_the_request(&self) -> bool {
+        const CODES: [&str; 14] = [
+            "400",
+            "413",
+            "422",
+            "invalid_request_error",
+            "invalid_request",
+            "invalid_prompt",
+            "invalid_value",
+            "BadRequestError",
+            "BadRequest",
+            "bad_request",
+            "bad_request_error",
+            "INVALID_ARGUMENT",
+            "UnprocessableEntityError",
+            "unprocessable_entity",
+        ];
+        // Local servers render the prompt after their head has gone, and give no code.
+        let cannot_render = |message: &String| {
+            let message = message.to_lowercase();
+            let template = ["jinja", "chat template", "prompt template"];
+            template.iter().any(|wording| message.contains(wording))
+        };
+        self.has_code(&CODES)
+            || self.has_code(&CONTENT_FILTER)
+            || self.messages.iter().any(cannot_render)
     }
 
     fn too_long(&self) -> bool {

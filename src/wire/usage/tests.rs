@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{RefusalKind, Usage, error_message, excess, refusal};
+use super::{RefusalKind, Usage, error_message, excess, refusal, refusal_without_status};
 
 fn usage(
     prompt: impl Into<Option<u64>>,
@@ -363,5 +363,44 @@ fn the_message_of_an_error_is_the_providers_own() {
     ];
     for (body, expected) in cases {
         assert_eq!(error_message(&body).as_deref(), expected, "{body}");
+    }
+}
+
+/// Under no status at all only what blames the request is a refusal of it.
+#[test]
+fn without_a_status_only_what_blames_the_request_refuses_it() {
+    let told = |body: &Value| refusal_without_status(body.to_string().as_bytes());
+    for body in [
+        json!({"error": {"message": "no", "type": "invalid_request_error", "param": null, "code": null}}),
+        json!({"error": {"object": "error", "message": "roles must alternate", "type": "BadRequestError", "code": 400}}),
+        json!({"object": "error", "message": "no", "type": "BadRequestError", "code": "400"}),
+        json!({"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}}),
+        json!({"error": {"message": "flagged", "code": "content_filter"}}),
+        json!({"error": {"message": "flagged", "code": "invalid_prompt"}}),
+        json!({"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": "{\"detail\":\"no\"}"}}}),
+        json!({"error": "Error rendering prompt with jinja template: \"roles must alternate\""}),
+    ] {
+        assert_eq!(told(&body), Some(RefusalKind::Other), "{body}");
+    }
+    let options = json!({"error": {"message": "Unknown parameter: 'stream_options'."}});
+    let named = RefusalKind::UnknownParameter("stream_options".to_owned());
+    assert_eq!(told(&options), Some(named));
+    for body in TOO_LONG {
+        let told = refusal_without_status(body.as_bytes());
+        assert_eq!(told, Some(RefusalKind::TooLong), "{body}");
+    }
+    for body in [
+        json!({"error": {"message": "overloaded"}}),
+        json!({"error": {"message": "Overloaded", "type": "overloaded_error"}}),
+        json!({"error": {"message": "The server had an error", "type": "server_error", "code": null}}),
+        json!({"error": {"message": "no", "type": "BadRequestError", "code": 503}}),
+        json!({"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "{\"code\":400}"}}}),
+        json!({"error": {"message": "Incorrect API key", "type": "invalid_request_error", "code": "invalid_api_key"}}),
+        json!({"error": {"message": "no such model", "type": "invalid_request_error", "code": "model_not_found"}}),
+        json!({"error": {"message": "slow down", "type": "invalid_request_error", "code": "rate_limit_exceeded"}}),
+        json!({"error": {"message": "jinja template: 404", "code": 404}}),
+        json!({"error": "upstream timed out"}),
+    ] {
+        assert_eq!(told(&body), None, "{body}");
     }
 }

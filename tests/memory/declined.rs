@@ -1,0 +1,282 @@
+//! A request that is refused for what it holds, and is told so inside the stream of an answer of status 200.
+
+use diarist::provider::{Behaviour, Failure, LineEnd, Part};
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+/// Says what is wrong with a request in the first event of a stream.
+fn inside() -> Behaviour {
+    Behaviour {
+        refuse_in_stream: true,
+        ..Behaviour::default()
+    }
+}
+
+/// A stream that says this and nothing else.
+fn saying(event: &Value) -> Behaviour {
+    let body = format!("data: {event}\n\ndata: [DONE]\n\n");
+    Behaviour {
+        fail: Some(Failure {
+            status: 200,
+            retry_after: None,
+            body: Some(("text/event-stream; charset=utf-8", body)),
+        }),
+        ..Behaviour::default()
+    }
+}
+
+fn failing(status: u16, message: &str) -> Behaviour {
+    let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
+    Behaviour {
+        fail: Some(Failure {
+            status,
+            retry_after: None,
+            body: Some(("application/json", body.to_string())),
+        }),
+        ..Behaviour::default()
+    }
+}
+
+/// Where the block stands in the newest request.
+fn block(rig: &Rig) -> Option<usize> {
+    let body = rig.last().json().unwrap();
+    let holds = |message: &Value| message["content"].to_string().contains("<diarist-log");
+    body["messages"].as_array().unwrap().iter().position(holds)
+}
+
+/// What the provider answers whoever asks it without anybody between.
+async fn direct(rig: &Rig, body: &Value) -> String {
+    let url = format!("{}/chat/completions", rig.provider.base_url());
+    let asked = rig.client.post(url).body(body.to_string());
+    asked.send().await.unwrap().text().await.unwrap()
+}
+
+/// A conversation with a block that stands in a message of its own.
+async fn active() -> (Rig, Talk) {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+    (rig, talk)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone() {
+    let odd = [
+        inside(),
+        Behaviour {
+            comments: true,
+            frame_bytes: Some(7),
+            line_end: LineEnd::CrLf,
+            ..inside()
+        },
+    ];
+    for behaviour in odd {
+        let (rig, talk) = active().await;
+        rig.provider.rules(|rules| rules.single_system = true);
+        rig.provider.behave(Part::Actor, behaviour);
+        let (body, before) = (talk.streamed(ACTIVE + 1), rig.got().len());
+        let answer = rig.send(&body).await;
+        // The head was written when nobody knew.
+        assert_eq!((answer.status, answer.memory()), (200, "active"));
+        let text = answer.text();
+        assert!(!text.contains("error"), "the second answer only: {text}");
+        assert_eq!(text.matches("data: [DONE]").count(), 1, "{text}");
+        let [refused, original] = &rig.got()[before..] else {
+            panic!("two requests")
+        };
+        assert!(refused.refusal().is_some() && original.accepted());
+        assert_eq!(original.body, body.to_string());
+        rig.quiet().await;
+        let line = rig.audited(ACTIVE + 1).await.pop().unwrap();
+        assert_eq!(
+            (&line["rung"], &line["memory"], &line["status"]),
+            (&json!("refused"), &json!("bypass"), &json!(200))
+        );
+        assert!(line["error"].is_null(), "{line}");
+        assert_eq!(line["bytes_sent"], body.to_string().len());
+        // The same again goes out as it was taken, and what follows it with the block where it may stand.
+        for (turn, place) in [(ACTIVE + 1, None), (ACTIVE + 2, Some(0))] {
+            let before = rig.got().len();
+            let answer = rig.send(&talk.streamed(turn)).await;
+            assert!(!answer.text().contains("error"), "{}", answer.text());
+            assert_eq!((rig.got().len(), block(&rig)), (before + 1, place));
+            rig.quiet().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
+    let rig = Rig::small().await;
+    rig.provider.rules(|rules| rules.single_system = true);
+    rig.provider.behave(Part::Actor, inside());
+    let mut body = Talk::new("ada").streamed(2);
+    let late = json!({"role": "system", "content": "Be brief."});
+    body["messages"].as_array_mut().unwrap().insert(2, late);
+    let direct = direct(&rig, &body).await;
+    assert!(direct.contains("invalid_request_error"), "{direct}");
+    let before = rig.got().len();
+    let answer = rig.send(&body).await;
+    assert_eq!((answer.status, answer.text()), (200, direct));
+    assert_eq!(rig.got().len(), before + 1, "nothing else is tried");
+    rig.quiet().await;
+    let line = rig.audited(1).await.pop().unwrap();
+    assert_eq!(line["error"], "error");
+    assert_eq!(rig.number("SELECT count(*) FROM requests").await, 0);
+}
+
+/// As under a status: the client hears of its own prompt, and nothing is learned.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
+    let (rig, talk) = active().await;
+    let refused = |message: &str| json!({"error": {"message": message, "code": 400}});
+    let before = rig.got().len();
+    for message in ["not so", "nor so"] {
+        rig.provider
+            .next(Part::Actor, 1, &saying(&refused(message)));
+    }
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("nor so"));
+    assert_eq!((answer.status, answer.text()), (200, whole));
+    assert_eq!(rig.got().len(), before + 2);
+    rig.quiet().await;
+    let line = rig.audited(ACTIVE + 1).await.pop().unwrap();
+    assert_eq!(
+        (&line["rung"], &line["error"]),
+        (&json!("refused"), &json!("error"))
+    );
+    // A second answer that is no stream is of no use to whoever has the head of one.
+    rig.provider
+        .next(Part::Actor, 1, &saying(&refused("not so")));
+    rig.provider
+        .next(Part::Actor, 1, &failing(400, "not that either"));
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
+    assert_eq!((answer.status, answer.text()), (200, whole));
+    rig.quiet().await;
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+}
+
+/// An error that blames nothing of the request is sent on, and no block moves because of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_broken_over_there_is_no_refusal() {
+    let (rig, talk) = active().await;
+    for error in [
+        json!({"error": {"message": "Overloaded", "type": "overloaded_error"}}),
+        json!({"error": {"message": "no", "type": "BadRequestError", "code": 503}}),
+        json!({"error": {"message": "no", "type": "invalid_request_error", "code": "invalid_api_key"}}),
+    ] {
+        rig.provider.next(Part::Actor, 1, &saying(&error));
+        let before = rig.got().len();
+        let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+        assert_eq!(
+            answer.text(),
+            format!("data: {error}\n\ndata: [DONE]\n\n"),
+            "as it came"
+        );
+        assert_eq!(rig.got().len(), before + 1, "{error}");
+        rig.quiet().await;
+    }
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+}
+
+/// The question for usage is at fault. What goes on was not asked it, so a report that comes all the same
+/// is what the client would have had without anybody between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_taken_out() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut own = talk.streamed(1);
+    own["stream_options"] = json!({"include_usage": true});
+    rig.send(&own).await;
+    rig.quiet().await;
+    rig.provider
+        .rules(|rules| rules.refuse_stream_options = true);
+    let behaviour = Behaviour {
+        unasked_usage: true,
+        ..inside()
+    };
+    rig.provider.behave(Part::Actor, behaviour);
+    let (body, before) = (talk.streamed(2), rig.got().len());
+    let answer = rig.send(&body).await;
+    assert_eq!(rig.got().len(), before + 2);
+    let asked = rig.got()[before].json().unwrap();
+    assert_eq!(asked["stream_options"]["include_usage"], true);
+    assert_eq!(rig.last().body, body.to_string());
+    let text = answer.text();
+    assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
+    assert_eq!(text.matches("\"choices\":[]").count(), 1, "{text}");
+    rig.quiet().await;
+    let before = rig.got().len();
+    rig.send(&talk.streamed(3)).await;
+    assert_eq!(rig.got().len(), before + 1, "never again");
+    assert!(rig.last().json().unwrap().get("stream_options").is_none());
+}
+
+/// A stream that goes on in the place of a refused one is in plain bytes, as its head said.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_on_is_asked_for_as_the_head_promised() {
+    let (rig, talk) = active().await;
+    rig.provider.rules(|rules| rules.single_system = true);
+    rig.provider.behave(Part::Actor, inside());
+    let before = rig.got().len();
+    let body = talk.streamed(ACTIVE + 1);
+    let asked = [("accept-encoding", "gzip, br")];
+    rig.send_as("Bearer sk-test", &asked, &body).await;
+    let [first, second] = &rig.got()[before..] else {
+        panic!("two requests")
+    };
+    assert_eq!(first.headers["accept-encoding"], "gzip, br");
+    assert_eq!(second.headers["accept-encoding"], "identity");
+}
+
+/// It does not fit without its block, which is refused where it stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=16).await;
+    let room = rig.last().measured.unwrap().prompt_tokens + 700;
+    rig.provider.rules(|rules| {
+        rules.single_system = true;
+        rules.window = Some(room);
+    });
+    rig.provider.behave(Part::Actor, inside());
+    let before = rig.got().len();
+    let answer = rig.send(&talk.streamed(17)).await;
+    let text = answer.text();
+    assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
+    assert_eq!((rig.got().len(), block(&rig)), (before + 3, Some(0)));
+    rig.quiet().await;
+    let line = rig.audited(17).await.pop().unwrap();
+    assert_eq!(
+        (&line["rung"], &line["memory"]),
+        (&json!("lowered"), &json!("active"))
+    );
+    let before = rig.got().len();
+    let answer = rig.send(&talk.streamed(18)).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!((rig.got().len(), block(&rig)), (before + 1, Some(0)));
+}
+
+/// The head of the second answer says 200; what it begins with says that nothing was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_alone_teaches_nothing() {
+    let (rig, talk) = active().await;
+    let refused = json!({"error": {"message": "nor so", "type": "invalid_request_error"}});
+    rig.provider.next(Part::Actor, 1, &failing(400, "not so"));
+    rig.provider.next(Part::Actor, 1, &saying(&refused));
+    let before = rig.got().len();
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
+    assert!(answer.text().contains("nor so"), "{}", answer.text());
+    assert_eq!(rig.got().len(), before + 2);
+    rig.quiet().await;
+    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+}
