@@ -323,7 +323,7 @@ impl Jobs {
     /// Has `exchange`, which was refused as too long when it was sent with `sent`, observed up to its
     /// message `to_count`, and waits for that: the only time a client waits for a model. What it may
     /// go out with instead is stored when it is recorded, and not before. `None` where nothing came
-    /// of it `within` the time.
+    /// of it `until` then.
     ///
     /// # Errors
     /// Those of the store.
@@ -332,9 +332,9 @@ impl Jobs {
         exchange: &Exchange,
         sent: Option<crate::memory::SnapshotId>,
         to_count: usize,
-        within: Duration,
+        until: tokio::time::Instant,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        rescue::rescue(&self.shop, exchange, sent, to_count, within).await
+        rescue::rescue(&self.shop, exchange, sent, to_count, until).await
     }
 }
 

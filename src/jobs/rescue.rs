@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tokio::time::{Instant, timeout_at};
 
 use super::events::Awaited;
 use super::minutes;
@@ -68,17 +68,16 @@ impl Rescues {
 }
 
 /// Observes `exchange`, which was refused when it was sent with the snapshot `sent`, up to its message
-/// `to_count`, for no longer than `within`. What is written by then counts, if it makes the request
+/// `to_count`, until the client waits no longer. What is written by then counts, if it makes the request
 /// smaller.
 pub(super) async fn rescue(
     shop: &Shop,
     exchange: &Exchange,
     sent: Option<SnapshotId>,
     to_count: usize,
-    within: Duration,
+    until: Instant,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let awaited = Awaited::new(shop);
-    let deadline = tokio::time::Instant::now() + within;
     let (scope, history) = (&exchange.scope, &exchange.history);
     let mut track = load(shop, scope, history).await?;
     track.model.clone_from(&exchange.model);
@@ -108,7 +107,7 @@ pub(super) async fn rescue(
     let mut calls = std::pin::pin!(futures_util::stream::iter(calls).buffered(AT_ONCE));
     let mut parts: Vec<NewPart> = Vec::new();
     // In order: what lies behind a range that failed would leave a gap.
-    while let Ok(Some(Some(part))) = tokio::time::timeout_at(deadline, calls.next()).await {
+    while let Ok(Some(Some(part))) = timeout_at(until, calls.next()).await {
         parts.push(part);
     }
     if parts.is_empty() {

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
+
 use super::choice::{Block, Choice, Declined, Rung};
 use super::choose::place;
 use super::ladder::Refused;
@@ -245,11 +247,17 @@ impl<'a> Steps<'a> {
 
     /// What is left observed while the client waits, as much of it as has to be.
     async fn awaited(&self, refused: &Refused, within: Duration) -> Option<Choice> {
-        let (memory, asked) = (self.memory, self.asked);
+        let asked = self.asked;
         let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
         // Of equal requests one has its history observed; the others wait for what comes of it.
-        let turn = memory.rescuing.of(scope, tip, &asked.model);
-        let _turn = turn.lock().await;
+        let turn = self.memory.rescuing.of(scope, tip, &asked.model);
+        let observed = in_turn(&turn, within, |until| self.observed_until(refused, until));
+        observed.await?
+    }
+
+    async fn observed_until(&self, refused: &Refused, until: Instant) -> Option<Choice> {
+        let (memory, asked) = (self.memory, self.asked);
+        let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
         if let Some(alike) = self.alike(&refused.choice).await {
             return Some(alike);
         }
@@ -265,7 +273,7 @@ impl<'a> Steps<'a> {
         let sent = refused.choice.used().snapshot;
         let snapshot = memory
             .jobs
-            .rescue(&exchange, sent, to_count, within)
+            .rescue(&exchange, sent, to_count, until)
             .await
             .inspect_err(|error| tracing::warn!(error = %error, "nothing could be observed"))
             .ok()??;
@@ -395,6 +403,22 @@ pub struct Turns(Mutex<HashMap<Asking, Weak<Turn>>>);
 type Asking = ([u8; 32], Link, String);
 type Turn = tokio::sync::Mutex<()>;
 
+/// What comes of `work` once those that came before have had their turn. It is told until when the client
+/// waits: whoever waits for others has that much less time left. `None` where nothing is left.
+async fn in_turn<T, F: Future<Output = T>>(
+    turn: &Turn,
+    within: Duration,
+    work: impl FnOnce(Instant) -> F,
+) -> Option<T> {
+    let until = Instant::now() + within;
+    let _turn = timeout_at(until, turn.lock()).await.ok()?;
+    // The one before may have taken all of it.
+    if Instant::now() >= until {
+        return None;
+    }
+    Some(work(until).await)
+}
+
 impl Turns {
     fn of(&self, scope: &Scope, tip: Link, model: &str) -> Arc<Turn> {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -407,5 +431,55 @@ impl Turns {
             *turn = Arc::downgrade(&new);
             new
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An Observer that never answers, for one who waits so many seconds.
+    async fn waits(turn: &Turn, seconds: u32) -> (Option<u64>, u64) {
+        let began = Instant::now();
+        let until = in_turn(turn, SECOND * seconds, |until| async move {
+            let silence = std::future::pending::<()>();
+            assert!(timeout_at(until, silence).await.is_err());
+            began.elapsed().as_secs()
+        });
+        (until.await, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_longer_than_the_time_however_many_wait() {
+        let turn = Turn::default();
+        let waited = join_all((0..20).map(|_| waits(&turn, 10))).await;
+        let observing = waited.iter().filter(|(observed, _)| observed.is_some());
+        assert_eq!(
+            observing.count(),
+            1,
+            "nothing is asked for what has no time"
+        );
+        assert!(waited.iter().all(|(_, waited)| *waited == 10), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_for_others_has_the_rest() {
+        let turn = Turn::default();
+        let seconds = [10, 25, 10, 40];
+        let waited = join_all(seconds.map(|seconds| waits(&turn, seconds))).await;
+        let expected = [(Some(10), 10), (Some(25), 25), (None, 10), (Some(40), 40)];
+        assert_eq!(waited, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_quick_leaves_the_others_their_time() {
+        let turn = Turn::default();
+        let quick = in_turn(&turn, 10 * SECOND, |_| tokio::time::sleep(3 * SECOND));
+        let (quick, slow) = tokio::join!(quick, waits(&turn, 10));
+        assert_eq!((quick, slow), (Some(()), (Some(10), 10)));
     }
 }
