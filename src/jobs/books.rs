@@ -29,6 +29,13 @@ impl Spent {
         }
         look(&mut spent.1)
     }
+
+    /// What `tenant` spent on the day of `at_ms` is all it may; whether that is news at `now_ms`. What is
+    /// owed since before midnight says nothing of today.
+    fn spend(&self, tenant: [u8; 32], at_ms: i64, now_ms: i64) -> bool {
+        let today = day(now_ms);
+        day(at_ms) == today && self.today(today, |spent| spent.insert(tenant))
+    }
 }
 
 /// Owners whose costs wait at most; with one more the others' are forgotten.
@@ -165,9 +172,7 @@ async fn booked(shop: &Shop, scope: &Scope, now: i64) -> u64 {
 
 async fn book(shop: &Shop, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
     match shop.store.pay(scope, tip, cost, at_ms).await {
-        // What is owed since before midnight says nothing of today.
-        Ok(total) if day(at_ms) == day(shop.clock.now_ms()) => heed(shop, scope, total, at_ms),
-        Ok(_) => {}
+        Ok(total) => heed(shop, scope, total, at_ms),
         Err(error) => {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
             tracing::warn!(error = %error, "what a model call cost could not be written down");
@@ -184,15 +189,13 @@ async fn guess(shop: &Shop, texts: &[&str], guessed: &mut u64) -> u64 {
     tokens
 }
 
-fn heed(shop: &Shop, scope: &Scope, total: u64, now: i64) {
+fn heed(shop: &Shop, scope: &Scope, total: u64, at_ms: i64) {
     let limit = shop.settings.now().daily_tokens;
     let Some(most) = limit.filter(|most| total >= *most) else {
         return;
     };
-    if shop
-        .spent
-        .today(day(now), |spent| spent.insert(scope.tenant))
-    {
+    let now = shop.clock.now_ms();
+    if shop.spent.spend(scope.tenant, at_ms, now) {
         metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
         tracing::warn!(
             tenant = %scope.tenant_label(),
@@ -232,6 +235,19 @@ mod tests {
             written: 1,
             guessed: 0,
         }
+    }
+
+    /// What was owed is booked when the owner comes again, which may be after midnight.
+    #[test]
+    fn what_was_spent_yesterday_is_no_budget_of_today() {
+        let spent = Spent::default();
+        let (yesterday, today) = (DAY_MS - 1, DAY_MS + 1);
+        let is_spent = |tenant: [u8; 32]| spent.today(day(today), |known| known.contains(&tenant));
+        assert!(spent.spend([1; 32], today, today));
+        assert!(!spent.spend([1; 32], today, today), "no news");
+        assert!(!spent.spend([2; 32], yesterday, today));
+        assert!(is_spent([1; 32]), "what is known of today is not forgotten");
+        assert!(!is_spent([2; 32]));
     }
 
     #[test]

@@ -136,19 +136,7 @@ pub(super) async fn rescue(
     };
     let stored: Vec<PartId> = plan.parts.iter().copied().filter(|id| id.0 > 0).collect();
     let stored = shop.store.parts(scope, &stored).await?;
-    // In the order of the log, whichever of them were there before.
-    let written = plan.parts.iter().map(|id| {
-        if id.0 > 0 {
-            return stored.iter().find(|part| part.id == *id).cloned();
-        }
-        let part = parts.get(usize::try_from(-id.0 - 1).ok()?)?;
-        Some(Part {
-            id: *id,
-            rendering: None,
-            body: part.clone(),
-        })
-    });
-    let Some(written) = written.collect::<Option<Vec<Part>>>() else {
+    let Some(written) = in_order(&plan.parts, &stored, &parts) else {
         return Ok(None);
     };
     let Some(tip) = history.tip() else {
@@ -195,6 +183,23 @@ pub(super) async fn rescue(
     Ok(Some(shop.recall.rescued(scope, tip, held)))
 }
 
+/// The parts of a plan in the order of the log, whichever of them were there before: `stored` ones by their
+/// numbers, `new` ones counted downwards from -1. `None` where one of them is gone.
+fn in_order(plan: &[PartId], stored: &[Part], new: &[NewPart]) -> Option<Vec<Part>> {
+    let written = plan.iter().map(|id| {
+        if id.0 > 0 {
+            return stored.iter().find(|part| part.id == *id).cloned();
+        }
+        let part = new.get(usize::try_from(-id.0 - 1).ok()?)?;
+        Some(Part {
+            id: *id,
+            rendering: None,
+            body: part.clone(),
+        })
+    });
+    written.collect()
+}
+
 /// The chunk of one range; `None` where no model wrote it.
 async fn observed(
     shop: &Shop,
@@ -237,5 +242,54 @@ async fn observed(
             tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Link, Scope};
+
+    fn chunk(text: &str) -> NewPart {
+        let root = Link::root(&Scope::of(b"tenant", None));
+        NewPart {
+            kind: PartKind::Chunk,
+            span: Span {
+                from: root,
+                from_count: 0,
+                to: root,
+                to_count: 1,
+            },
+            text: text.to_owned(),
+            tokens: 1,
+            message_tokens: 1,
+            current_task: None,
+            suggested_response: None,
+            sources: Vec::new(),
+            model: "observer".to_owned(),
+            asked: false,
+            evidence: crate::memory::Evidence::default(),
+        }
+    }
+
+    /// A gap that was left by a range of which no model would speak is closed for a client that waits.
+    #[test]
+    fn what_is_new_stands_where_the_plan_has_it() {
+        let stored = [(7, "third"), (3, "first")].map(|(id, text)| Part {
+            id: PartId(id),
+            rendering: None,
+            body: chunk(text),
+        });
+        let new = [chunk("second"), chunk("fourth")];
+        let texts = |plan: &[i64]| {
+            let plan: Vec<PartId> = plan.iter().copied().map(PartId).collect();
+            let parts = in_order(&plan, &stored, &new)?;
+            assert_eq!(parts.iter().map(|it| it.id).collect::<Vec<_>>(), plan);
+            Some(parts.into_iter().map(|it| it.body.text).collect::<Vec<_>>())
+        };
+        let whole = ["first", "second", "third", "fourth"].map(str::to_owned);
+        assert_eq!(texts(&[3, -1, 7, -2]), Some(whole.to_vec()));
+        assert_eq!(texts(&[3, -1, 4]), None, "one that is stored no longer");
+        assert_eq!(texts(&[3, -3]), None, "one that was never written");
     }
 }

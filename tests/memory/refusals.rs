@@ -1,6 +1,6 @@
 //! What is done when the upstream refuses: the original once, what is observed once, else nothing.
 
-use diarist::provider::{Behaviour, Failure, Options, Part};
+use diarist::provider::{Behaviour, Cut, Failure, Options, Part};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -123,6 +123,33 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients_and_nothin
     assert_eq!(rig.got().len(), before + 2);
     assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
     let answer = rig.talk(&talk, ACTIVE + 2..=ACTIVE + 2).await;
+    assert_eq!(answer.memory(), "active");
+    let at = block(&rig.last().json().unwrap());
+    assert_eq!(at, Some((1, "system".into())), "no step down");
+}
+
+/// The upstream refuses what was changed, and is gone when it is asked for the original.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_is_no_second_answer_the_first_is_the_clients() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
+    let gone = Behaviour::cutting(Cut::BeforeHead);
+    rig.provider.next(Part::Actor, 1, &gone);
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(answer.json()["error"]["message"], "not so");
+    assert_eq!(answer.memory(), "active", "what it is the answer to");
+    assert_eq!(rig.got().len(), before + 2);
+    rig.quiet().await;
+    let line = rig.audited(ACTIVE + 1).await.pop().unwrap();
+    assert_eq!(
+        (&line["status"], &line["rung"]),
+        (&json!(400), &json!("whole"))
+    );
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
     let at = block(&rig.last().json().unwrap());
     assert_eq!(at, Some((1, "system".into())), "no step down");

@@ -138,3 +138,67 @@ impl Known {
         self.openers.get(&(scope.tenant, *newest))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Asks, BUDGET};
+    use super::*;
+    use crate::history::{Role, Stand};
+    use crate::memory::Cause;
+    use crate::memory::place::Step;
+    use crate::store::{SqliteStore, Used};
+
+    /// There is no room left for how the request began, so everything goes while it is learned.
+    #[tokio::test]
+    async fn what_is_dropped_while_a_request_is_learned_is_not_taken_for_known() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let recall = Recall::new(Arc::new(store));
+        let scope = Scope::of(b"tenant", Some(b"user"));
+        let tip = Link::from_slice(&[7; 32]).expect("32");
+        let key = (scope.tenant, tip);
+        let meta = SnapshotMeta {
+            id: SnapshotId(1),
+            to: tip,
+            to_count: 1,
+            eligible_from: 1,
+            pin: None,
+            parts: Vec::new(),
+            tokens: 1,
+            cause: Cause::Threshold,
+            placement: String::new(),
+            others: None,
+        };
+        let step = Step {
+            stand: Stand {
+                link: tip,
+                role: Role::User,
+            },
+            parent: Link::root(&scope),
+            item: None,
+            anchor: None,
+            taken: false,
+            live: true,
+            kept: false,
+            lineage: 1,
+        };
+        let asks = Asks {
+            model: "m",
+            key: None,
+        };
+        for (room, drops) in [(2 * ENTRY, false), (ENTRY, true)] {
+            recall.clear();
+            let mut known = recall.known();
+            known.steps.insert(key, step);
+            known.bytes = BUDGET - room;
+            drop(known);
+            let metas = std::slice::from_ref(&meta);
+            recall.complete(&scope, tip, asks, Used::default(), metas);
+            let known = recall.known();
+            assert!(known.seen.contains(&key), "nobody asks the store again");
+            assert_eq!(known.ends.get(&key), Some(&vec![meta.clone()]), "{room}");
+            assert_eq!(known.steps.is_empty(), drops);
+        }
+    }
+}

@@ -209,6 +209,53 @@ async fn five_thousand_conversations_cost_what_twenty_do() {
     assert_eq!(work(5_000).await, few);
 }
 
+/// So many messages that follow one message, each with a request that ends there.
+async fn followed(pool: &SqlitePool, scope: &Scope, before: Link, count: i64) {
+    for statement in [
+        "INSERT INTO lineages (id, tenant, resource, family, model, requests, first_ms, last_ms)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)
+         SELECT i, $1, $2, i, 'm', 1, i, i FROM n WHERE $3 IS NOT NULL",
+        "INSERT INTO nodes (tenant, resource, link, parent, count, role, tokens, closed, turn_end, born, confirmed, seen_ms, live, lineage)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)
+         SELECT $1, $2, unhex(format('%064x', 1000 + i)), $3, 4, 'user', 9, 1, 0, 1, 0, i, 1, i FROM n",
+        "INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times, first_ms, last_ms)
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)
+         SELECT $1, $2, unhex(format('%064x', 1000 + i)), 4, i, NULL, '', 'm', 1, i, i FROM n WHERE $3 IS NOT NULL",
+    ] {
+        sqlx::query(statement)
+            .bind(scope.tenant.as_slice())
+            .bind(scope.resource_key())
+            .bind(before.as_bytes().as_slice())
+            .bind(count)
+            .execute(pool)
+            .await
+            .expect("filled");
+    }
+}
+
+/// What SQLite does to find a request that goes on from a message which so many others went on from.
+async fn found_among(children: i64) -> u64 {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let scope = Scope::of(b"tenant", None);
+    let chain = [1, 2, 3, 0xff].map(|last| Link::from_slice(&[last; 32]).expect("32"));
+    followed(&store.writer, &scope, chain[2], children).await;
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    let steps = count(&mut conn).await;
+    let request = read::Request::of(&scope, &chain, &Probes::default()).expect("a request");
+    steps.store(0, Ordering::SeqCst);
+    let found = read::find(&mut conn, scope.clone(), request).await;
+    assert!(found.expect("found").begun.is_empty());
+    steps.load(Ordering::SeqCst)
+}
+
+/// What other requests went on from is asked only where a user's conversations are told of each other.
+#[tokio::test]
+async fn without_a_user_what_others_went_on_with_costs_nothing() {
+    let few = found_among(20).await;
+    assert!(few > 0);
+    assert_eq!(found_among(5_000).await, few);
+}
+
 #[tokio::test]
 async fn what_nobody_was_sent_with_goes_after_a_day() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
