@@ -20,6 +20,8 @@ const HEAD: &str = "\
 #
 # What is logged is no key: DIARIST_LOG (or RUST_LOG) takes a level, or levels by module, such as
 # DIARIST_LOG=warn,diarist=debug. Logs go to standard error, as JSON unless that is a terminal.
+# What happens to memory is logged under diarist::events, and how a conversation stands after each
+# of its requests under diarist::events::status: DIARIST_LOG=info,diarist::events::status=off.
 ";
 
 /// Marks a line that shows what a value looks like but is no default.

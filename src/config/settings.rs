@@ -329,7 +329,8 @@ settings! {
         /// number from 1000 is milliseconds), "auto" (as long as this provider keeps the cache of this
         /// model), or false.
         activate_after_idle: Timing = Default("false"),
-        /// The same when another model is asked than before, whose cache holds nothing yet.
+        /// The same when another model is asked than before, whose cache holds nothing yet. Known to the
+        /// process that the model before was asked of: the first request after a restart changes nothing.
         activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0.3"),
