@@ -23,7 +23,7 @@ pub use sqlite::{OpenError, SqliteStore};
 pub use terms::{
     Adopted, Adoption, Begun, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Event,
     Found, Job, Known, LIVE_MS, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
-    StoreError, ThreadDetail, ThreadRow, Traces, Used, Waiting, Wanted, day,
+    StoreError, ThreadDetail, ThreadRow, Traces, Urgency, Used, Waiting, Wanted, day,
 };
 pub use timer::{Alarms, NewTimer, Timer};
 
@@ -97,14 +97,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         lease_ms: i64,
     ) -> Result<Option<Job>, StoreError>;
 
-    /// Jobs that end at these links are now to go this way (`None`: as before), and those of the
-    /// Observer are so urgent: another request of their conversation came.
+    /// Jobs that end at these links are now to go this way (`None`: as before) and are so urgent: another
+    /// request of their conversation came.
     async fn steer(
         &self,
         scope: &Scope,
         ends: &[Link],
         way: Option<[u8; 32]>,
-        urgency: u32,
+        urgency: Urgency,
     ) -> Result<(), StoreError>;
 
     /// Writes down what a call for the conversation of `tip` cost, and returns what its tenant spent

@@ -33,7 +33,7 @@ use crate::memory::advance::{
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
 use crate::store::recall::Asks;
-use crate::store::{Record, StoreError, Used};
+use crate::store::{Record, StoreError, Urgency, Used};
 use crate::telemetry;
 
 /// Tracks of one conversation that may be stale at the same time, its forks.
@@ -289,8 +289,12 @@ impl Recorder {
         if ends.is_empty() {
             return;
         }
-        let urgency = self.urgency(track, PartKind::Chunk);
-        let steered = Some((track.way, urgency / 100));
+        let urgency = Urgency {
+            observation: self.urgency(track, PartKind::Chunk),
+            reflection: self.urgency(track, PartKind::Reflection),
+        };
+        let tenths = [urgency.observation / 100, urgency.reflection / 100];
+        let steered = Some((track.way, tenths));
         if track.steered == steered {
             return;
         }

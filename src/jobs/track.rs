@@ -35,7 +35,7 @@ pub(super) struct Track {
     /// The way its last request took, by its hash.
     pub(super) way: Option<[u8; 32]>,
     /// What the store was last told of its open jobs: their way and their urgency, in tenths.
-    pub(super) steered: Option<(Option<[u8; 32]>, u32)>,
+    pub(super) steered: Option<(Option<[u8; 32]>, [u32; 2])>,
     pub(super) nodes: Vec<Node>,
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,

@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use super::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
     Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release, Revived,
-    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
+    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting,
+    Wanted,
 };
 use crate::history::{Link, Scope};
 use crate::memory::others::Digest;
@@ -213,7 +214,7 @@ impl Store for Reopening {
         scope: &Scope,
         ends: &[Link],
         way: Option<[u8; 32]>,
-        urgency: u32,
+        urgency: Urgency,
     ) -> Answer<()> {
         forward!(self, steer(scope, ends, way, urgency))
     }

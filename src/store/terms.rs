@@ -232,6 +232,15 @@ pub enum Offered {
     Forgotten,
 }
 
+/// How close a conversation is to the limits that its jobs keep it from, in thousandths of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgency {
+    /// Of what the Observer is to do.
+    pub observation: u32,
+    /// Of what the Reflector is to do; one that somebody asked for stays as urgent as it is.
+    pub reflection: u32,
+}
+
 /// A claimed job. `fence` changes with every claim; a commit with an old one is refused.
 #[derive(Clone, Debug)]
 pub struct Job {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
 
 use diarist::provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
@@ -316,4 +317,46 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
     assert_eq!(started, ids("data-om-observation-failed"));
     assert_eq!(rig.events().await, []);
     assert_eq!(log.of("data-om-observation-end"), [json!(null); 0]);
+}
+
+/// A reflection that was queued ahead of need is as urgent as its log has become meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
+    let small = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "400"),
+        ("MEMORY__REFLECTION__BLOCK_AFTER", "40000"),
+    ];
+    let rig = Rig::with(Options::default(), &small).await;
+    rig.provider
+        .behave(Part::Reflector, Behaviour::failing(503));
+    let talk = Talk::new("ada");
+    let observing = "SELECT count(*) FROM jobs WHERE kind = 'chunk'";
+    let urgency = "SELECT coalesce(max(urgency), 0) FROM jobs WHERE kind = 'reflection'";
+    let mut seen = Vec::new();
+    for turn in 1..=2 * ACTIVE {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        let recorded = i64::try_from(turn).unwrap();
+        while rig.number("SELECT count(*) FROM requests").await < recorded
+            || rig.number(observing).await > 0
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        seen.push(rig.number(urgency).await);
+    }
+    let first = seen.iter().copied().find(|urgency| *urgency > 0);
+    assert!((500..1_000).contains(&first.unwrap()), "{seen:?}");
+    assert!(seen.last() >= Some(&1_000), "{seen:?}");
+    rig.provider.behave(Part::Reflector, Behaviour::default());
+    let started = async || {
+        let events = rig.events().await;
+        let started = events
+            .iter()
+            .filter(|(kind, _)| kind == "data-om-observation-start");
+        let mut started = started.map(|(_, body)| body);
+        started.any(|body| body["operationType"] == "reflection")
+    };
+    while !started().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -13,7 +13,7 @@ use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, Snap
 use diarist::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
     Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store,
-    StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
+    StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
 };
 
 use super::gate::Gate;
@@ -390,7 +390,7 @@ impl Store for Watched {
         scope: &Scope,
         ends: &[Link],
         way: Option<[u8; 32]>,
-        urgency: u32,
+        urgency: Urgency,
     ) -> Answer<()> {
         through!(self, steer(scope, ends, way, urgency))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use diarist::memory::PartKind;
 use diarist::memory::advance::{Work, WorkState};
-use diarist::store::{ClaimFilter, Job, NewJob, Offered, Release, SqliteStore, Store};
+use diarist::store::{ClaimFilter, Job, NewJob, Offered, Release, SqliteStore, Store, Urgency};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -274,15 +274,25 @@ async fn waiting_jobs_follow_their_conversation_onto_another_way() {
         };
         store.offer(&talk.scope, &job, 0).await.expect("offered");
     }
-    let first = [talk.span(0, 2).to];
+    // One that somebody waits for is as urgent as can be.
+    let asked = NewJob {
+        urgency: u32::MAX,
+        ..talk.job(PartKind::Reflection, 0, 4)
+    };
+    store.offer(&talk.scope, &asked, 0).await.expect("offered");
+    let near = Urgency {
+        observation: 900,
+        reflection: 1_100,
+    };
+    let first = [talk.span(0, 2).to, talk.span(0, 4).to];
     store
-        .steer(&talk.scope, &first, Some(OTHER_WAY), 900)
+        .steer(&talk.scope, &first, Some(OTHER_WAY), near)
         .await
         .expect("steered");
     let stranger = scope("bob");
     let second = [talk.span(2, 4).to];
     store
-        .steer(&stranger, &second, Some(OTHER_WAY), 900)
+        .steer(&stranger, &second, Some(OTHER_WAY), near)
         .await
         .expect("nothing of theirs");
     let other = filter(false, false, &[(talk.scope.tenant, OTHER_WAY)]);
@@ -292,7 +302,11 @@ async fn waiting_jobs_follow_their_conversation_onto_another_way() {
     }
     assert_eq!(
         seen,
-        [(PartKind::Chunk, 2, 900), (PartKind::Reflection, 2, 5)]
+        [
+            (PartKind::Reflection, 4, u32::MAX),
+            (PartKind::Reflection, 2, 1_100),
+            (PartKind::Chunk, 2, 900),
+        ]
     );
 }
 

@@ -70,10 +70,10 @@ RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, 
           payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency";
 
 /// Open jobs that end at some links (`$3`) go another way (`$4`, unless empty); the Observer's are so
-/// urgent (`$5`).
+/// urgent (`$5`) and the Reflector's so much (`$6`), which one that somebody asked for may be already.
 pub(in crate::store) const STEER: &str = "
 UPDATE jobs SET way = CASE WHEN $4 = x'' THEN way ELSE $4 END,
-                urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE urgency END
+                urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE max(urgency, $6) END
 WHERE tenant = $1 AND resource = $2 AND state = 'open'
   AND to_link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 

@@ -11,7 +11,7 @@ use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::rows::{self, count, get, id_list, pair_list, way, whole};
-use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, StoreError, day, sql};
+use crate::store::{ClaimFilter, Job, NewJob, Offered, Release, StoreError, Urgency, day, sql};
 
 /// What a worker holds of a claimed job: its name and the fence, not its words.
 pub(super) struct Held {
@@ -125,14 +125,15 @@ pub(super) async fn steer(
     scope: Scope,
     ends: String,
     onto: Option<[u8; 32]>,
-    urgency: u32,
+    urgency: Urgency,
 ) -> Answer<()> {
     query(sql::STEER)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(ends)
         .bind(way(onto.as_ref()))
-        .bind(urgency)
+        .bind(urgency.observation)
+        .bind(urgency.reflection)
         .execute(conn)
         .await?;
     Ok(())

@@ -13,7 +13,7 @@ use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, Snapsh
 use crate::store::{
     Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
     Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, TenantRow,
-    ThreadDetail, ThreadRow, Timer, Waiting, Wanted,
+    ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
 };
 
 #[async_trait]
@@ -101,7 +101,7 @@ impl Store for SqliteStore {
         scope: &Scope,
         ends: &[Link],
         way: Option<[u8; 32]>,
-        urgency: u32,
+        urgency: Urgency,
     ) -> Answer<()> {
         let (scope, ends) = (scope.clone(), crate::store::rows::probes(ends));
         self.write("store steer", move |conn| {
