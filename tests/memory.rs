@@ -91,3 +91,5 @@ mod turns;
 mod unwritten;
 #[path = "memory/users.rs"]
 mod users;
+#[path = "memory/wishes.rs"]
+mod wishes;

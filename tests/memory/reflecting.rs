@@ -168,7 +168,7 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
 }
 
 /// The binary, on the database of a server that runs.
-fn threads(rig: &Rig, args: &[&str]) -> (String, bool) {
+pub fn threads(rig: &Rig, args: &[&str]) -> (String, bool) {
     let url = format!("sqlite://{}", rig.file().display());
     let output = Command::new(env!("CARGO_BIN_EXE_diarist"))
         .arg("threads")

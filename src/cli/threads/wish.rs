@@ -104,7 +104,8 @@ pub(super) async fn reflect(
     let wish = Wish {
         asked: true,
         focus: args.focus.clone(),
-        ..Wish::default()
+        // As the conversation's own requests have it; that of the server where its client names none.
+        zone: chain.known.zone.clone(),
     };
     let job = job(&chain, sources, span, message_tokens, &wish);
     let said = match store.demand(&chain.scope, &job, now()).await? {

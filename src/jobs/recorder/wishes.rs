@@ -22,7 +22,8 @@ impl Recorder {
         };
         track.learn(known);
         if wanted == Wanted::Observe {
-            let steps = everything(&track.path(), &self.shop.settings.now().policy);
+            let settings = self.shop.settings.now();
+            let steps = everything(&track.path(), settings.policy_for(&track.model));
             let ranges = steps.into_iter().filter_map(|step| match step {
                 Step::Observe {
                     span,

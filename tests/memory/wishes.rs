@@ -1,0 +1,60 @@
+//! What an operator asks of one conversation is done by what holds for it: its model's thresholds, its zone.
+
+use diarist::provider::Options;
+use serde_json::Value;
+
+use crate::reflecting::threads;
+use crate::rig::Rig;
+use crate::tools::Talk;
+
+/// Turns after which little enough is observed that much is left.
+const TURNS: usize = 2;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_to_be_observed_is_cut_by_the_thresholds_of_its_model() {
+    let overrides = "[{ model = \"small-*\", observation = { buffer_tokens = 500 } }]";
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "6000"),
+        ("MEMORY__OVERRIDES", overrides),
+    ];
+    for (model, alone) in [("small-one", false), ("large", true)] {
+        let rig = Rig::with(Options::default(), &settings).await;
+        let talk = Talk {
+            model,
+            ..Talk::new("ada")
+        };
+        rig.talk(&talk, 1..=TURNS).await;
+        rig.talk(&talk, 4 * TURNS..=4 * TURNS).await;
+        let (text, done) = threads(&rig, &["observe", "1"]);
+        assert!(done, "{text}");
+        rig.talk(&talk, 4 * TURNS + 1..=4 * TURNS + 1).await;
+        let longest = "SELECT max(message_tokens) FROM parts";
+        let longest = rig.number(longest).await;
+        assert_eq!(longest > 2_000, alone, "{model}: {longest}");
+        assert_eq!(rig.number("SELECT count(*) FROM parts").await > 2, !alone);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversation() {
+    let mut rig = Rig::with(
+        Options::default(),
+        &[("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000")],
+    )
+    .await;
+    let zone = [("x-diarist-timezone", "Pacific/Auckland")];
+    rig.talk_as("Bearer sk-test", &zone, &Talk::new("ada"), 1..=9)
+        .await;
+    rig.stop().await;
+    let (text, done) = threads(&rig, &["reflect", "1"]);
+    assert!(done && text.contains("is queued"), "{text}");
+    let mut database = rig.database().await;
+    let wish = "SELECT payload FROM jobs WHERE kind = 'reflection'";
+    let wish: String = sqlx::query_scalar(wish)
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    let wish: Value = serde_json::from_str(&wish).unwrap();
+    assert_eq!(wish["zone"], "Pacific/Auckland");
+}
