@@ -73,6 +73,38 @@ fn check_warns_of_models_that_are_known_not_to_work() {
     assert!(!said.contains("warning"), "{said}");
 }
 
+/// What an override makes otherwise is judged with the rest of the configuration that it leaves as it is.
+#[test]
+fn check_warns_of_overrides_and_names_them() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let checked = |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        let path = file.path().to_str().unwrap();
+        stdout(&diarist(&["check", "--config", path]).assert().success())
+    };
+    let said = checked(
+        "memory.model = \"gpt-4o-mini\"\n\
+         [[memory.overrides]]\nmodel = \"small-*\"\nobservation.model = \"o1-mini\"\n\
+         [[memory.overrides]]\nmodel = \"big-*\"\nupstream = \"*\"\n\
+         reflection.observation_tokens = 120000\n\
+         [[memory.overrides]]\nmodel = \"fine\"\nreflection.model = \"gpt-4o\"\n",
+    );
+    for warning in [
+        "warning: memory.overrides for model = \"small-*\": o1-mini does not work as Observer",
+        "warning: memory.overrides for model = \"big-*\", upstream = \"*\": gpt-4o-mini reads 128,000 \
+         tokens, too few as Reflector: it needs 144,000",
+    ] {
+        assert!(said.contains(warning), "{said}");
+    }
+    assert_eq!(said.matches("warning").count(), 2, "{said}");
+    // What holds for everybody is said once.
+    let said = checked(
+        "memory.model = \"o1-mini\"\n[[memory.overrides]]\nmodel = \"x\"\n\
+         observation.buffer_on_idle = true\n",
+    );
+    assert_eq!(said.matches("warning").count(), 2, "{said}");
+}
+
 #[test]
 fn check_lists_every_problem_with_key_and_remedy() {
     let file = tempfile::NamedTempFile::new().unwrap();

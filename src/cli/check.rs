@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::output::print;
 use super::sources::Sources;
-use crate::config::{Config, Models};
+use crate::config::{Config, Models, Observation, Override, Reflection, Thresholds};
 use crate::llm::known;
 use crate::report::grouped;
 
@@ -32,31 +32,65 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known to go wrong with the models that are named. Of a model nobody knows nothing is said.
+/// What is known to go wrong with the models that are named, for each override what it makes otherwise.
+/// Of a model nobody knows nothing is said.
 fn warnings(config: &Config) -> Vec<String> {
     let memory = &config.memory;
     if !memory.enabled {
         return Vec::new();
     }
-    let thresholds = &memory.thresholds;
+    let (observation, reflection) = (&memory.observation, &memory.reflection);
+    let mut warnings = of_phases(&memory.thresholds, observation, reflection);
+    for known in &memory.overrides {
+        let (observation, reflection) = (&known.observation, &known.reflection);
+        let own = of_phases(&known.thresholds, observation, reflection);
+        let name = whom(known);
+        let own = own
+            .into_iter()
+            .filter(|warning| !warnings.contains(warning));
+        let own: Vec<String> = own.map(|warning| format!("{name}: {warning}")).collect();
+        warnings.extend(own);
+    }
+    warnings
+}
+
+/// The override, by whom it is for.
+fn whom(known: &Override) -> String {
+    let named = |key: &str, value: &Option<String>| {
+        let value = value.as_deref()?;
+        Some(format!("{key} = \"{value}\""))
+    };
+    let whom = [
+        named("model", &known.model),
+        named("upstream", &known.upstream),
+    ];
+    let whom: Vec<String> = whom.into_iter().flatten().collect();
+    format!("memory.overrides for {}", whom.join(", "))
+}
+
+fn of_phases(
+    thresholds: &Thresholds,
+    observation: &Observation,
+    reflection: &Reflection,
+) -> Vec<String> {
     let reflector = thresholds.observation_tokens.saturating_mul(6) / 5;
     let observer = thresholds
         .buffer_tokens
         .saturating_mul(3)
         .saturating_div(2)
-        .saturating_add(memory.observation.previous_observer_tokens.unwrap_or(0))
+        .saturating_add(observation.previous_observer_tokens.unwrap_or(0))
         .saturating_add(BESIDE_MESSAGES);
     let mut warnings = Vec::new();
     for (name, models, needs, what) in [
         (
             "Observer",
-            &memory.observation.phase.model,
+            &observation.phase.model,
             observer,
             "for what is observed at a time (buffer_tokens), the log before it and the answer",
         ),
         (
             "Reflector",
-            &memory.reflection.phase.model,
+            &reflection.phase.model,
             reflector,
             "for 1.2 times observation_tokens",
         ),
