@@ -263,15 +263,21 @@ impl Jobs {
     }
 
     /// What may be sent now that `history` asks another model by `model` than its conversation did
-    /// before, whose prompt cache holds nothing of it. Told by what this process remembers, committed by
-    /// one write, and not waited for longer than 20 ms: the request goes on without it then.
+    /// before, whose prompt cache holds nothing of it, where so many messages of its chain `may_go`.
+    /// Told by what this process remembers, committed by one write, and not waited for longer than
+    /// 20 ms: the request goes on without it then.
     pub async fn on_model_change(
         &self,
         scope: &crate::history::Scope,
         history: &crate::history::History,
         model: &str,
+        may_go: impl Fn(usize, Option<usize>) -> bool,
     ) -> Option<Prepared> {
         let ready = self.shop.standby.find(scope, history, model)?;
+        let new = &ready.draft.snapshot;
+        if !may_go(new.to_count, new.pin) {
+            return None;
+        }
         let (shop, scope, model) = (self.shop.clone(), scope.clone(), model.to_owned());
         let (tell, told) = tokio::sync::oneshot::channel();
         shop.untold.fetch_add(1, Ordering::SeqCst);

@@ -114,12 +114,16 @@ fn asks_usage(memory: &Memory, asked: &Asked, before: Option<&Used>) -> bool {
 /// committed because of it.
 async fn on_model_change(memory: &Memory, asked: &Asked) -> Option<Lookup> {
     let known = &asked.lookup;
-    let new = known.before.is_none() && known.origin == Origin::Warm;
-    if !new || !asked.writes || asked.seen.is_some() {
+    // A store in trouble is not waited for.
+    let new = known.before.is_none() && matches!(known.origin, Origin::Warm | Origin::Cold);
+    if !new || !asked.writes {
         return None;
     }
     let (scope, history) = (&asked.identity.scope, &asked.history);
-    let committed = memory.jobs.on_model_change(scope, history, &asked.model);
+    let may_go = |count, pin| asked.may_go(count, pin);
+    let committed = memory
+        .jobs
+        .on_model_change(scope, history, &asked.model, may_go);
     let mut lookup = known.clone();
     let Prepared { snapshot, bound } = committed.await?;
     let mut new = vec![snapshot.meta.clone()];

@@ -128,6 +128,51 @@ async fn another_model_is_asked_with_what_is_observed() {
     panic!("no request had what was committed for it");
 }
 
+/// A client that drops its oldest messages by itself is recognised by what is left, and asks another model
+/// like any other. As above, one of a few is in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_asks_another_model_with_what_is_observed() {
+    let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
+    for number in 1..=20 {
+        let talk = Talk::new(&format!("ada{number}"));
+        rig.talk(&talk, 1..=TURNS).await;
+        let mut body = talk.body(TURNS + 1);
+        body["model"] = "another-model".into();
+        // Behind the system message; too little to be covered for that alone.
+        body["messages"].as_array_mut().unwrap().drain(1..3);
+        let answer = rig.send(&body).await;
+        rig.quiet().await;
+        let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
+        let line = rig.audited(number * (TURNS + 1)).await.pop().unwrap();
+        if line["cause"] == "model_change" {
+            assert_eq!(answer.memory(), "active");
+            assert_eq!(line["reason"], "aligned", "{line}");
+            assert!(sent.contains("<diarist-log") && sent.contains(&talk.canary()));
+            return;
+        }
+    }
+    panic!("no request had what was committed for it");
+}
+
+/// Which model was asked last is known to the process that was asked: the first request after a restart
+/// activates nothing, and from then on it is known again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_not_asked_before_knows_of_no_change() {
+    let mut rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    rig.restart().await;
+    let other = Talk {
+        model: "another-model",
+        ..talk.clone()
+    };
+    let answer = rig.talk(&other, TURNS + 1..=TURNS + 1).await;
+    assert_eq!(answer.memory(), "watching");
+    assert_eq!(caused(&rig, "model_change").await, 0);
+    rig.talk(&talk, TURNS + 2..=TURNS + 2).await;
+    assert_eq!(caused(&rig, "model_change").await, 1);
+}
+
 /// A repetition goes out as it did, whichever model it asks; from then on that is the model.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repetition_with_another_model_activates_nothing() {
