@@ -6,16 +6,6 @@ use diarist::provider::{Ask, Behaviour, Part, Reply};
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
 
-async fn rows(rig: &Rig) -> i64 {
-    rig.number(
-        "SELECT (SELECT count(*) FROM lineages) + (SELECT count(*) FROM nodes)
-              + (SELECT count(*) FROM requests) + (SELECT count(*) FROM contents)
-              + (SELECT count(*) FROM accounts) + (SELECT count(*) FROM jobs)
-              + (SELECT count(*) FROM parts) + (SELECT count(*) FROM snapshots)",
-    )
-    .await
-}
-
 fn refusal() -> Reply {
     Reply {
         refusal: Some("I can't help with that.".to_owned()),
@@ -37,6 +27,8 @@ type Says = fn() -> Reply;
 async fn what_was_refused_leaves_no_trace() {
     let rig = Rig::small().await;
     let talk = Talk::new("refused");
+    let untouched = rig.everything().await;
+    assert!(untouched.len() > 15, "{untouched:?}");
     for stream in [false, true] {
         let body = |turn| {
             if stream {
@@ -53,7 +45,11 @@ async fn what_was_refused_leaves_no_trace() {
                 let answer = rig.send(&body(turn)).await;
                 assert_eq!(answer.status, status, "stream {stream}");
                 rig.quiet().await;
-                assert_eq!(rows(&rig).await, 0, "{status}, stream {stream}");
+                assert_eq!(
+                    rig.everything().await,
+                    untouched,
+                    "{status}, stream {stream}"
+                );
             }
         }
         rig.provider.behave(Part::Actor, Behaviour::default());
@@ -69,7 +65,7 @@ async fn what_was_refused_leaves_no_trace() {
                 let answer = rig.send(&body(turn)).await;
                 assert_eq!(answer.status, 200);
                 rig.quiet().await;
-                assert_eq!(rows(&rig).await, 0, "{name}, stream {stream}");
+                assert_eq!(rig.everything().await, untouched, "{name}, stream {stream}");
             }
         }
     }
@@ -87,11 +83,14 @@ async fn a_refused_turn_is_shown_to_no_observer() {
         let messages = refused["messages"].as_array_mut().unwrap();
         let last = messages.last_mut().unwrap();
         last["content"] = format!("unspeakable{turn} ").repeat(300).into();
+        let before = rig.everything().await;
         rig.provider.next(Part::Actor, 1, &Behaviour::failing(403));
         assert_eq!(rig.send(&refused).await.status, 403);
         rig.provider
             .script(Part::Actor, |_: &Ask<'_>| Reply::filtered());
         assert_eq!(rig.send(&refused).await.status, 200);
+        rig.quiet().await;
+        assert_eq!(rig.everything().await, before, "turn {turn}");
         rig.provider
             .script(Part::Actor, |_: &Ask<'_>| Reply::say("Yes."));
         rig.talk(&talk, turn..=turn).await;

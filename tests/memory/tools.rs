@@ -1,6 +1,7 @@
 //! What the tests of memory under trouble share: a short conversation with long words, the database
 //! seen from outside, the audit, and a client that can leave.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use diarist::provider::{Part, Recorded};
@@ -112,6 +113,36 @@ impl Rig {
     pub async fn database(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.file());
         options.connect().await.unwrap()
+    }
+
+    /// Every row of every table there is, by table, as one text each: whatever is written shows.
+    pub async fn everything(&self) -> BTreeMap<String, Vec<String>> {
+        let mut database = self.database().await;
+        let tables = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
+        let tables: Vec<String> = sqlx::query_scalar(tables)
+            .fetch_all(&mut database)
+            .await
+            .unwrap();
+        let mut rows = BTreeMap::new();
+        for table in tables {
+            let columns = "SELECT group_concat('quote(\"' || name || '\")', ' || \",\" || ')
+                           FROM pragma_table_info($1)";
+            let columns: String = sqlx::query_scalar(columns)
+                .bind(&table)
+                .fetch_one(&mut database)
+                .await
+                .unwrap();
+            let all = format!(
+                "SELECT {} FROM \"{table}\" ORDER BY 1",
+                columns.replace("\",\"", "','")
+            );
+            let all: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(all))
+                .fetch_all(&mut database)
+                .await
+                .unwrap();
+            rows.insert(table, all);
+        }
+        rows
     }
 
     /// A number out of the database.
