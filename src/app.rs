@@ -446,7 +446,7 @@ fn settings(
         others: memory.others,
         bundles: memory.bundles.clone(),
         concurrency: if memory.enabled && !memory.read_only {
-            MODEL_CALLS
+            jobs::MODEL_CALLS
         } else {
             0
         },
@@ -517,9 +517,6 @@ fn early(early: config::Early) -> Early {
         model_change: early.model_change,
     }
 }
-
-/// Model calls of memory at the same time. They share rate limits with the conversations.
-const MODEL_CALLS: usize = 4;
 
 fn phase(phase: &config::Phase) -> jobs::Phase {
     jobs::Phase {

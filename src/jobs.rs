@@ -41,6 +41,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
+pub use ask::MODEL_CALLS;
 pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
@@ -69,6 +72,9 @@ pub(crate) struct Shop {
     pub(crate) llm: Arc<dyn Model>,
     pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
+    /// A permit for each model call that may be under way. In the order of asking: neither jobs nor
+    /// whoever asks while a client waits can starve the other.
+    pub(crate) calls: Arc<Semaphore>,
     pub(crate) windows: Arc<observer::Windows>,
     /// The same of history and what is shown beside it together.
     pub(crate) rooms: Arc<observer::Windows>,
@@ -106,6 +112,7 @@ impl Shop {
             llm,
             clock,
             breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
+            calls: Arc::new(Semaphore::new(MODEL_CALLS)),
             windows: Arc::default(),
             rooms: Arc::default(),
             drafts: Arc::default(),

@@ -6,6 +6,10 @@ use super::{Phase, Shop, books, bundle};
 use crate::llm::{CallError, Endpoint, Models, Prompt, Reply};
 use crate::store::Job;
 
+/// Model calls of memory at the same time, of jobs and while clients wait. They share rate limits with
+/// the conversations.
+pub const MODEL_CALLS: usize = 4;
+
 /// Failures in a row after which an endpoint is left alone.
 pub(super) const FAILURES: u32 = 5;
 
@@ -24,6 +28,9 @@ pub(super) async fn ask(
     job: &Job,
     prompt: &Prompt,
 ) -> Result<Reply, CallError> {
+    // Before anything is decided, since there may be a queue. Never closed; and held for one call
+    // alone, so that whoever holds a permit waits for no other.
+    let _permit = shop.calls.acquire().await;
     books::admit(shop, &job.scope)?;
     let key = endpoint.breaker_key();
     if let Err(wait) = shop.breaker.admit(&key, shop.clock.instant()) {

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Shop;
+use crate::history::Scope;
 use crate::llm::{CallError, CallSettings, Endpoint, Finish, Prompt, Reply};
-use crate::memory::PartKind;
 use crate::memory::redact::{Kind, Redactor};
+use crate::memory::{PartKind, Span};
 use crate::store::Job;
 
 /// What this version writes; another one may not be understood.
@@ -110,9 +111,16 @@ impl Bundle {
     }
 }
 
-/// The last call of each running job, while bundles are wanted.
+/// The last call of each running job, while bundles are wanted. What is observed while a client waits
+/// has no number of its own.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<HashMap<i64, Attempt>>);
+pub(crate) struct Attempts(Mutex<HashMap<Whose, Attempt>>);
+
+type Whose = (i64, Scope, Span);
+
+fn whose(job: &Job) -> Whose {
+    (job.id, job.scope.clone(), job.work.span)
+}
 
 #[derive(Debug)]
 struct Attempt {
@@ -123,7 +131,7 @@ struct Attempt {
 }
 
 impl Attempts {
-    fn with<T>(&self, look: impl FnOnce(&mut HashMap<i64, Attempt>) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut HashMap<Whose, Attempt>) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -137,7 +145,7 @@ pub(super) fn asked(
     prompt: &Prompt,
     answer: &Result<Reply, CallError>,
 ) {
-    if shop.settings.now().bundles.is_none() || !job.has_row() {
+    if shop.settings.now().bundles.is_none() {
         return;
     }
     let attempt = Attempt {
@@ -146,12 +154,21 @@ pub(super) fn asked(
         prompt: prompt.clone(),
         answer: answer.clone(),
     };
-    shop.attempts.with(|held| held.insert(job.id, attempt));
+    shop.attempts.with(|held| held.insert(whose(job), attempt));
+}
+
+/// Forgets the last call of a job when nobody waits for it any more, however it ends.
+pub(super) struct Waiting<'a>(pub(super) &'a Shop, pub(super) &'a Job);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.attempts.with(|held| held.remove(&whose(self.1)));
+    }
 }
 
 /// `job` has ended: with a part that is worth nothing to look at, or because of `verdict`.
 pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
-    let attempt = shop.attempts.with(|held| held.remove(&job.id));
+    let attempt = shop.attempts.with(|held| held.remove(&whose(job)));
     let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
         return;
     };
@@ -162,11 +179,16 @@ pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
     let at = jiff::Timestamp::from_millisecond(shop.clock.now_ms());
     let at = at.map_or_else(|_| String::new(), |at| at.to_string());
     let own = settings.observer.redactor.clone();
-    let (kind, id, attempts) = (job.work.kind, job.id, job.attempts);
+    let (kind, attempts) = (job.work.kind, job.attempts);
+    let name = if job.has_row() {
+        job.id.to_string()
+    } else {
+        format!("awaited-{}", super::nonce())
+    };
     let verdict = verdict.to_owned();
     let written = tokio::task::spawn_blocking(move || {
         let bundle = bundle(&attempt, kind, attempts, at, &verdict, &own);
-        files::write(&folder, kind.name(), id, &bundle)
+        files::write(&folder, kind.name(), &name, &bundle)
     });
     match written.await {
         Ok(Ok(path)) => {

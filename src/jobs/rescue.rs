@@ -27,7 +27,8 @@ use crate::memory::{
 };
 use crate::store::{Adoption, Event, Job, NewJob, StoreError};
 
-/// Model calls for one request at the same time.
+/// Ranges of one request that are observed at the same time; how many calls there are in all, `ask`
+/// knows.
 const AT_ONCE: usize = 4;
 
 /// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.

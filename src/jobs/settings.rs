@@ -98,7 +98,7 @@ pub struct Settings {
     pub hints: Hints,
     /// The share of the items of high priority that a reflection may lose, 0 to 1.
     pub max_loss: f64,
-    /// Model calls at the same time; with 0 the queue is left alone.
+    /// Jobs at the same time; with 0 the queue is left alone.
     pub concurrency: usize,
     /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
     /// are not cut short.

@@ -174,13 +174,14 @@ enum How {
     Stopped,
 }
 
+/// The verdict on a call that a part of code was written for.
+const BY_CODE: &str = "no answer could be used, and code wrote in its place";
+
 impl How {
     /// Why a call is worth keeping: nobody could use what was said, or nothing was.
     fn verdict(&self) -> Option<String> {
         match self {
-            Self::Wrote(part) if part.model == CODE => {
-                Some("no answer could be used, and code wrote in its place".to_owned())
-            }
+            Self::Wrote(part) if part.model == CODE => Some(BY_CODE.to_owned()),
             Self::Failed(_) => self.trouble(),
             _ => None,
         }
@@ -208,7 +209,13 @@ pub(super) async fn observe_beside(
     let settings = shop.settings.now().for_model(&job.work.model);
     let endpoint = endpoint(shop, &settings.observation, job)?;
     awaited.started(&settings, job);
+    let _waiting = bundle::Waiting(shop, job);
     let observed = observe(shop, &settings, &endpoint, job).await;
+    let verdict = match &observed {
+        Ok(part) => (part.model == CODE).then_some(BY_CODE),
+        Err(failure) => Some(failure.told()),
+    };
+    bundle::ended(shop, job, verdict).await;
     Some(observed.inspect_err(|failure| awaited.failed(job, failure.told())))
 }
 

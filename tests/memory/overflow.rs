@@ -1,10 +1,13 @@
 //! What does not fit its model, beyond what is free: `overflow = "observe"`.
 
+use std::sync::Arc;
+
 use diarist::provider::{Behaviour, Failure, Options, Part};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::tools::{Talk, eventually};
 
 pub const NOTE: &str = "<diarist-gap>";
 
@@ -109,6 +112,64 @@ async fn what_is_left_is_observed_while_the_client_waits_once() {
             .await,
         0
     );
+}
+
+/// However many clients wait, memory asks its models four questions at a time: they share the rate
+/// limits of the conversations.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_wait_share_the_calls_of_memory() {
+    const CLIENTS: usize = 6;
+    let rig = observing().await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    let talks: Vec<Talk> = (0..CLIENTS)
+        .map(|n| Talk::new(&format!("ada{n}")))
+        .collect();
+    let sent = talks.iter().map(|talk| async {
+        let answer = rig.send(&talk.body(24)).await;
+        (answer.status, answer.memory().to_owned())
+    });
+    let let_through = async {
+        eventually("all were refused", || rig.got().len() >= CLIENTS).await;
+        eventually("four calls", || observers(&rig) >= 4).await;
+        // Whoever else could call has had the time to: so many other questions were answered.
+        for _ in 0..100 {
+            rig.metrics().await;
+        }
+        let held = observers(&rig);
+        gate.add_permits(1_000);
+        held
+    };
+    let (answers, held) = tokio::join!(futures_util::future::join_all(sent), let_through);
+    let all = answers
+        .iter()
+        .filter(|answer| answer.1 == "active; rung=awaited");
+    assert_eq!(all.count(), CLIENTS, "{answers:?}");
+    assert_eq!(held, 4);
+}
+
+/// A call that came to nothing while a client waited is kept like any other, where that is wanted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_while_a_client_waited_is_kept_to_be_looked_at() {
+    let bundles = tempfile::tempdir().unwrap();
+    let folder = bundles.path().join("bundles");
+    let settings = [
+        ("MEMORY__OVERFLOW", "observe"),
+        ("MEMORY__BUNDLES", folder.to_str().unwrap()),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    let answer = rig.send(&Talk::new("ada").body(24)).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let kept = std::fs::read_dir(&folder).unwrap().flatten();
+    let named = |file: &std::fs::DirEntry| {
+        let name = file.file_name().to_string_lossy().into_owned();
+        name.starts_with("diarist-call-chunk-awaited-")
+    };
+    let calls = kept.filter(named).count();
+    assert!((1..=observers(&rig)).contains(&calls), "{calls}");
 }
 
 /// What is buffered is applied first; where it is enough, nobody waits for a model.

@@ -16,7 +16,7 @@ const LARGEST: usize = 8 * 1024 * 1024;
 const PREFIX: &str = "diarist-call-";
 
 /// Writes the bundle of a job, in the place of an earlier one of it.
-pub(super) fn write(folder: &Path, kind: &str, job: i64, bundle: &Bundle) -> io::Result<PathBuf> {
+pub(super) fn write(folder: &Path, kind: &str, job: &str, bundle: &Bundle) -> io::Result<PathBuf> {
     let text = serde_json::to_vec_pretty(bundle)?;
     if text.len() > LARGEST {
         return Err(io::Error::other(format!(
@@ -122,9 +122,9 @@ mod tests {
         fs::write(folder.join("notes.txt"), "mine").unwrap();
         let mut last = PathBuf::new();
         for job in 0..i64::try_from(KEPT).unwrap() + 10 {
-            last = write(&folder, "chunk", job, &bundle("words")).unwrap();
+            last = write(&folder, "chunk", &job.to_string(), &bundle("words")).unwrap();
         }
-        let again = write(&folder, "chunk", 59, &bundle("other words")).unwrap();
+        let again = write(&folder, "chunk", "59", &bundle("other words")).unwrap();
         assert_eq!(last, again, "one a job");
         let left = fs::read_dir(&folder).unwrap().count();
         assert_eq!(left, KEPT + 1, "and what is not ours");
@@ -139,6 +139,6 @@ mod tests {
             assert_eq!(mode & 0o777, 0o600);
         }
         let endless = bundle(&"x".repeat(LARGEST));
-        assert!(write(&folder, "chunk", 1_000, &endless).is_err());
+        assert!(write(&folder, "chunk", "1000", &endless).is_err());
     }
 }
