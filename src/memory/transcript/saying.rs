@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         self.style.redactor.clean(text)
     }
 
-    /// What a message says. Nothing for an empty one, for an echo of our own block, and for calls
+    /// What a message says. Nothing for an empty one, for an echo of what is our own, and for calls
     /// and results that were told before.
     pub(super) fn read(&mut self, spoken: &Spoken) -> Vec<Saying> {
         let mut sayings = Vec::new();
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
             match piece {
                 Piece::Text(text) => {
                     let own = render::before_block(text).trim();
-                    if !own.is_empty() && own != render::REMINDER {
+                    if !["", render::REMINDER, render::BRIDGE].contains(&own) {
                         words.push(self.clean(own));
                     }
                 }

@@ -438,6 +438,7 @@ fn secrets_and_our_own_block_do_not_reach_the_observer() {
     let messages = at_once(vec![
         text(Role::User, &block),
         text(Role::User, render::REMINDER),
+        text(Role::Assistant, render::BRIDGE),
         text(Role::System, &block),
         text(Role::User, "DB_PASSWORD=correcthorse"),
     ]);
