@@ -125,7 +125,10 @@ fn a_message_that_grew() {
         says("user", "and?")
     ]));
     let covering = snapshot(&of, 2, None);
-    assert_eq!(select(&of, &[covering.clone()], Before::Unseen).cut(), 2);
+    assert_eq!(
+        select(&of, std::slice::from_ref(&covering), Before::Unseen).cut(),
+        2
+    );
     assert_eq!(select(&grown, &[covering], Before::Unseen).cut(), 0);
 }
 

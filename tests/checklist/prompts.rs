@@ -6,6 +6,7 @@ use diarist::memory::reflect::{self, Attempt, Ladder, ReflectInput, Verdict};
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
+    (&[59], an_empty_answer),
     (&[93, 94, 95], what_the_observer_is_told),
     (&[103], mentions_end_nothing),
     (&[104], a_block_that_is_not_closed),
@@ -72,6 +73,29 @@ fn read_of(answer: &str, transcript: &str) -> (String, Option<String>) {
         } => (text, current_task),
         other => panic!("{other:?}"),
     }
+}
+
+fn an_empty_answer() {
+    for answer in [
+        "",
+        " \n",
+        "<observations>\n</observations>",
+        "<observations>\nDate: Mar 4, 2026\n</observations>",
+        "<observations>\n</observations>\n<current-task>\ngo on\n</current-task>",
+        "I'm sorry, but I can't help with that.",
+    ] {
+        assert_eq!(
+            observe::read(answer, INPUT.transcript),
+            Outcome::Empty,
+            "{answer:?}"
+        );
+    }
+    // Published, the cursor passes over what nobody observed. Here code covers it, a line a message.
+    let covered = observe::by_code(INPUT.transcript);
+    assert!(
+        covered.starts_with("Date: Mar 4, 2026\n* ") && covered.contains("hi"),
+        "{covered}"
+    );
 }
 
 fn mentions_end_nothing() {

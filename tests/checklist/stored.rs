@@ -7,6 +7,7 @@ use super::Check;
 use super::world::{ANYBODY, LEASE, Talk, scope};
 
 pub const CHECKS: &[Check] = &[
+    (&[23], a_count_that_is_stored),
     (&[37], everything_that_was_made_is_listed),
     (&[38], two_that_begin_at_once),
     (&[44], a_process_that_died),
@@ -23,6 +24,27 @@ fn stored(check: impl AsyncFnOnce(SqliteStore)) {
         .unwrap();
     runtime.block_on(async {
         check(SqliteStore::open("sqlite::memory:").await.unwrap()).await;
+    });
+}
+
+fn a_count_that_is_stored() {
+    stored(async |store| {
+        let talk = Talk::new(&scope("ada"), "pass", 4);
+        let lineage = talk.recorded(&store).await;
+        // Somebody counts the same messages otherwise: a process of another version, a copy of them.
+        let mut again = talk.record(Some(lineage), 0);
+        for node in &mut again.new_nodes {
+            node.tokens = 99;
+        }
+        store.record(&talk.scope, &again).await.unwrap();
+        let longer = talk.grown("on", 1);
+        store
+            .record(&talk.scope, &longer.record(Some(lineage), 4))
+            .await
+            .unwrap();
+        let known = store.known(&talk.scope, &longer.links).await.unwrap();
+        let tokens: Vec<u32> = known.nodes.iter().map(|node| node.tokens).collect();
+        assert_eq!(tokens, [10; 5], "counted once, and never otherwise");
     });
 }
 
