@@ -1,10 +1,16 @@
 //! One question to a model: within the budget, past the circuit breaker, and paid for.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::{Phase, Shop, books, bundle};
 use crate::llm::{CallError, Endpoint, Models, Prompt, Reply};
+use crate::memory::measure;
 use crate::store::Job;
+use crate::wire::chat;
 
 /// Model calls of memory at the same time, of jobs and while clients wait. They share rate limits with
 /// the conversations.
@@ -39,14 +45,7 @@ pub(super) async fn ask(
             message: "the endpoint keeps failing and is left alone for a while".to_owned(),
         });
     }
-    let tokens = match &phase.model {
-        // The whole prompt decides; one that is for every prompt needs no counting.
-        Some(Models::Tiers(_)) => {
-            super::count(shop, &prompt.system).await + super::count(shop, &prompt.user).await
-        }
-        _ => 0,
-    };
-    let settings = phase.settings(&job.work.model, tokens);
+    let settings = phase.settings(&job.work.model, weight(shop, phase, prompt).await);
     let answer = shop.llm.call(endpoint, &settings, prompt).await;
     match &answer {
         Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
@@ -55,4 +54,31 @@ pub(super) async fn ask(
     books::pay(shop, job, prompt, &answer).await;
     bundle::asked(shop, job, endpoint, settings, prompt, &answer);
     answer
+}
+
+/// Tokens of the whole prompt, what is attached to it included, where they decide which model is asked;
+/// a model that is for every prompt needs no counting.
+pub(super) async fn weight(shop: &Shop, phase: &Phase, prompt: &Prompt) -> u32 {
+    let Some(Models::Tiers(tiers)) = &phase.model else {
+        return 0;
+    };
+    let text = super::count(shop, &prompt.system).await + super::count(shop, &prompt.user).await;
+    let parts: Vec<&Value> = prompt
+        .attachments
+        .iter()
+        .filter_map(|shown| shown.part.as_ref())
+        .collect();
+    if parts.is_empty() {
+        return text;
+    }
+    // By the rules of the model that is for prompts of this size: pictures weigh otherwise elsewhere.
+    let model = Models::Tiers(tiers.clone()).pick(text).to_owned();
+    let message = json!({"role": "user", "content": parts});
+    let body = Bytes::from(json!({"model": model, "messages": [message]}).to_string());
+    let counter = Arc::clone(&shop.counter);
+    let shown = tokio::task::spawn_blocking(move || {
+        let spoken = chat::parse(&body).ok()?.spoken(0)?;
+        Some(measure::message(&spoken, &model, &*counter))
+    });
+    text.saturating_add(shown.await.ok().flatten().unwrap_or(0))
 }

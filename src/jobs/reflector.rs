@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::ask;
+use super::ask::{ask, weight as weigh};
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
@@ -84,9 +84,22 @@ pub(super) async fn reflect(
     });
     let log = Arc::new(log.await?);
 
-    let mut model = phase.settings(&job.work.model, log.tokens).model;
     let zone = payload::zone(wish.zone.as_deref(), &settings.zone);
     let today = dates::day(shop.clock.now_ms(), &zone);
+    let prompt = |level: u8, missing: Option<&str>| {
+        reflect::prompt(&ReflectInput {
+            observations: &log.older,
+            level,
+            nonce: &super::nonce(),
+            now_date: &today,
+            instruction: phase.instruction.as_deref(),
+            focus: wish.focus.as_deref(),
+            missing,
+        })
+    };
+    // Where the size of the prompt decides who is asked, that of the gentlest one does.
+    let first = weigh(shop, phase, &prompt(0, None)).await;
+    let mut model = phase.settings(&job.work.model, first).model;
     let start = reflect::start_level(&model, wish.asked);
     let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
     let mut failure = None;
@@ -99,15 +112,7 @@ pub(super) async fn reflect(
         if next.missing.is_some() {
             metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
         }
-        let prompt = reflect::prompt(&ReflectInput {
-            observations: &log.older,
-            level: next.level,
-            nonce: &super::nonce(),
-            now_date: &today,
-            instruction: phase.instruction.as_deref(),
-            focus: wish.focus.as_deref(),
-            missing: next.missing.as_deref(),
-        });
+        let prompt = prompt(next.level, next.missing.as_deref());
         match ask(shop, phase, endpoint, job, &prompt).await {
             // Half a log is shorter, and that is all that can be said for it.
             Ok(reply) if reply.finish == Finish::Length => {

@@ -7,7 +7,7 @@ use diarist::provider::{
     Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded, Reflector, Reply,
     Script as _,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
@@ -357,6 +357,53 @@ async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_i
             assert_eq!(body.get("seed").is_some(), own);
         }
     }
+}
+
+/// Pictures are part of the prompt: by its text alone the small model would be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_attached_to_a_prompt_picks_its_model_too() {
+    let rig = rig(&[(
+        "MEMORY__OBSERVATION__MODEL",
+        r#"{"2900": "small", "1000000": "large"}"#,
+    )])
+    .await;
+    for turn in 1..=ACTIVE {
+        let mut body = Talk::new("ada").body(turn);
+        if turn > 1 {
+            let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
+            let mut parts = vec![json!({"type": "text", "text": "Which of them is newer?"})];
+            parts.extend(vec![picture; 12]);
+            body["messages"][3]["content"] = parts.into();
+        }
+        assert_eq!(rig.send(&body).await.status, 200);
+        rig.quiet().await;
+    }
+    let calls = rig.calls(Part::Observer);
+    let shows = |call: &Recorded| String::from_utf8_lossy(&call.body).contains("image_url");
+    let (shown, bare): (Vec<_>, Vec<_>) = calls.iter().partition(|call| shows(call));
+    assert!(!shown.is_empty() && !bare.is_empty());
+    assert!(
+        shown
+            .iter()
+            .all(|call| call.model.as_deref() == Some("large"))
+    );
+    assert!(
+        bare.iter()
+            .all(|call| call.model.as_deref() == Some("small"))
+    );
+}
+
+/// Instructions are part of it: how hard a log is condensed at first is decided for the model that is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
+    // The log is shorter than the first bound, and the prompt is not.
+    let models = r#"{"1500": "small", "1000000": "gemini-2.5-flash"}"#;
+    let rig = rig(&[("MEMORY__REFLECTION__MODEL", models)]).await;
+    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    let first = rig.calls(Part::Reflector).remove(0);
+    assert_eq!(first.model.as_deref(), Some("gemini-2.5-flash"));
+    let asked = String::from_utf8_lossy(&first.body).into_owned();
+    assert!(asked.contains("about six tenths of the length"), "{asked}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
