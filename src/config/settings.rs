@@ -298,7 +298,7 @@ settings! {
         /// "observe" (what is left is observed while the client waits, and the request sent again), or
         /// "trim" (the oldest messages are left out, with a note; nothing is known of them).
         overflow: String = Default(r#""pass""#),
-        /// How long a client waits for overflow = "observe", at most.
+        /// How long a client waits for overflow = "observe", at most, however many ask the same at once.
         overflow_timeout: Duration = Default(r#""1m""#),
     }
 
