@@ -31,7 +31,7 @@ impl Rig {
             let kept: Value = serde_json::from_str(row.get(4)).unwrap();
             let sum = |at: usize| -> f64 {
                 let kinds = kept.as_object().unwrap().iter();
-                let kinds = kinds.filter(|(kind, _)| *kind != "high");
+                let kinds = kinds.filter(|(kind, _)| !matches!(kind.as_str(), "high" | "others"));
                 kinds.map(|(_, share)| share[at].as_f64().unwrap()).sum()
             };
             let wrote = match row.get(1) {
