@@ -121,6 +121,9 @@ pub struct PartMeta {
     pub message_tokens: u32,
     /// Whether somebody asked for it: such a reflection is used at once, whatever the log weighs.
     pub asked: bool,
+    /// Whether it is a reflection that code wrote because the log had reached its hard limit before a
+    /// Reflector answered: what one writes later of as much, or of the beginning of it, is preferred.
+    pub stopgap: bool,
 }
 
 /// What is known of how a part came to be.
@@ -155,8 +158,25 @@ pub struct NewPart {
     pub model: String,
     /// See [`PartMeta::asked`].
     pub asked: bool,
+    /// See [`PartMeta::stopgap`].
+    pub stopgap: bool,
     /// Where its lines come from and what they kept. Never part of what is sent.
     pub evidence: Evidence,
+}
+
+impl NewPart {
+    /// The same without its text, under the `id` it was given.
+    pub fn meta(&self, id: PartId) -> PartMeta {
+        PartMeta {
+            id,
+            kind: self.kind,
+            span: self.span,
+            tokens: self.tokens,
+            message_tokens: self.message_tokens,
+            asked: self.asked,
+            stopgap: self.stopgap,
+        }
+    }
 }
 
 /// How a part is written in blocks: fixed when it first stands in one, and the same ever after, so

@@ -142,9 +142,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         at_ms: i64,
     ) -> Result<Option<PartId>, StoreError>;
 
-    /// Stores a part that code wrote, and drops the job of its span, in one transaction. `None` where
-    /// a part for that span exists; [`StoreError::Forgotten`] where its last link is not recorded
-    /// under this owner (any more).
+    /// Stores a stopgap. The job of its span stays: what a Reflector writes is preferred, and stands
+    /// beside it. `None` where a stopgap for that span exists; [`StoreError::Forgotten`] where its last
+    /// link is not recorded under this owner (any more).
     async fn commit_by_code(
         &self,
         scope: &Scope,

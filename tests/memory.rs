@@ -77,6 +77,8 @@ mod rotated;
 mod same;
 #[path = "memory/shown.rs"]
 mod shown;
+#[path = "memory/stopgap.rs"]
+mod stopgap;
 #[path = "memory/streams.rs"]
 mod streams;
 #[path = "memory/timeline.rs"]

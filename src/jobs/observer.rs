@@ -356,6 +356,7 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
         sources: Vec::new(),
         model: written.model,
         asked: false,
+        stopgap: false,
         evidence: crate::memory::Evidence::default(),
     }
 }

@@ -346,9 +346,7 @@ impl Recorder {
                         plan,
                     } => {
                         let sizes = (message_tokens, limit);
-                        // What can not be shortened is sent as it is.
-                        changed |= self.shorten(&mut track, &plan, span, sizes).await
-                            || self.snapshot(&mut track, plan).await;
+                        changed |= self.shorten(&mut track, plan, span, sizes).await;
                     }
                 }
             }

@@ -176,6 +176,7 @@ pub(super) async fn reflect(
             model
         },
         asked: wish.asked,
+        stopgap: false,
         evidence,
     })
 }

@@ -22,8 +22,8 @@ use super::worker;
 use super::{Exchange, Shop};
 use crate::memory::advance::{Path, overflow, rescue::unobserved};
 use crate::memory::{
-    NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
-    Span, dates, render,
+    NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, SnapshotMeta, Span,
+    dates, render,
 };
 use crate::store::{Adoption, Event, Job, NewJob, StoreError};
 
@@ -114,16 +114,11 @@ pub(super) async fn rescue(
     if parts.is_empty() {
         return Ok(None);
     }
-    track
-        .parts
-        .extend(parts.iter().zip(1..).map(|(part, number)| PartMeta {
-            id: PartId(-number),
-            kind: part.kind,
-            span: part.span,
-            tokens: part.tokens,
-            message_tokens: part.message_tokens,
-            asked: part.asked,
-        }));
+    track.parts.extend(
+        (1..)
+            .zip(&parts)
+            .map(|(number, part)| part.meta(PartId(-number))),
+    );
     let path = Path {
         work: &[],
         ..track.path()
@@ -269,6 +264,7 @@ mod tests {
             sources: Vec::new(),
             model: "observer".to_owned(),
             asked: false,
+            stopgap: false,
             evidence: crate::memory::Evidence::default(),
         }
     }

@@ -13,32 +13,41 @@ use crate::store::StoreError;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
-/// Stores a reflection by code of the parts of `plan`, below `limit` tokens. `None` where nothing can be
-/// left out, or the span has a reflection already.
+/// What became of a log that was to be shortened.
+pub(super) enum Shortened {
+    /// It was: the stopgap, and what it kept.
+    Written(Box<(PartMeta, Kept)>),
+    /// Nothing can be left out.
+    Whole,
+    /// It is another one by now: somebody else shortened it, or a part of it was deleted.
+    Changed,
+}
+
+/// Stores a stopgap for the parts of `plan`, below `limit` tokens.
 pub(super) async fn shorten(
     shop: &Shop,
     scope: &Scope,
     plan: &Plan,
     span: Span,
     (message_tokens, limit): (u32, u32),
-) -> Result<Option<(PartMeta, Kept)>, StoreError> {
+) -> Result<Shortened, StoreError> {
     let parts = shop.store.parts(scope, &plan.parts).await?;
     if parts.len() != plan.parts.len() {
-        return Ok(None);
+        return Ok(Shortened::Changed);
     }
     let counter = Arc::clone(&shop.counter);
     let written = tokio::task::spawn_blocking(move || {
         write(&parts, span, (message_tokens, limit), &*counter)
     });
     let Ok(Some(part)) = written.await else {
-        return Ok(None);
+        return Ok(Shortened::Whole);
     };
     let committed = shop
         .store
         .commit_by_code(scope, &part, shop.clock.now_ms())
         .await?;
     let Some(id) = committed else {
-        return Ok(None);
+        return Ok(Shortened::Changed);
     };
     tracing::warn!(
         tenant = %scope.tenant_label(),
@@ -51,15 +60,8 @@ pub(super) async fn shorten(
     if part.evidence.retention.high.loss() > shop.settings.now().max_loss {
         metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     }
-    let meta = PartMeta {
-        id,
-        kind: part.kind,
-        span,
-        tokens: part.tokens,
-        message_tokens,
-        asked: false,
-    };
-    Ok(Some((meta, Kept::of(&part))))
+    let written = (part.meta(id), Kept::of(&part));
+    Ok(Shortened::Written(Box::new(written)))
 }
 
 /// The shorter log; `None` where it would not be one.
@@ -89,6 +91,7 @@ fn write(
         sources: parts.iter().map(|part| part.id).collect(),
         model: fallback::MODEL.to_owned(),
         asked: false,
+        stopgap: true,
         evidence: evidence::of_reflection(parts, &source.observations, &text, &span),
         text,
     })

@@ -211,6 +211,11 @@ impl Track {
             && (span.from_count == 0 || ends(span.from_count, &span.from))
     }
 
+    /// Code wrote a reflection. Whoever is at work on one goes on.
+    pub(super) fn stopgap(&mut self, part: PartMeta) {
+        self.parts.push(part);
+    }
+
     /// A part was written, or its job changed.
     pub(super) fn settle(&mut self, kind: PartKind, span: &Span, how: &Settled) {
         // What is told of one job says nothing of the others.

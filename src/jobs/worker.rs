@@ -17,7 +17,7 @@ use super::track::Settled;
 use super::{Phase, Settings, Shop, bundle, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::WorkState;
-use crate::memory::{NewPart, PartId, PartKind, PartMeta};
+use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::{ClaimFilter, Job, Release, StoreError};
 use crate::tasks::Tasks;
 use crate::telemetry;
@@ -368,14 +368,7 @@ async fn commit(shop: &Shop, job: &Job, part: NewPart) -> Settled {
                 retention = %part.evidence.retention.to_json(),
                 "wrote a part of the log"
             );
-            Settled::Written(PartMeta {
-                id,
-                kind: part.kind,
-                span: part.span,
-                tokens: part.tokens,
-                message_tokens: part.message_tokens,
-                asked: part.asked,
-            })
+            Settled::Written(part.meta(id))
         }
         Ok(None) => Settled::Gone,
         Err(error) => {

@@ -425,20 +425,23 @@ fn plan_with(
 }
 
 /// The snapshot up to the end of `last`, if it makes the request smaller (INV-WORTH).
-fn plan_to(
-    view: &View<'_>,
+fn plan_to<'a>(
+    view: &View<'a>,
     policy: &Policy,
     last: Span,
     cause: Cause,
     reflected: Reflected,
 ) -> Option<Plan> {
     let to_count = last.to_count;
-    let appended = view.continued(to_count).or_else(|| view.log(to_count));
+    let condensed = view.log_within(to_count, policy.observation_limit);
+    let appended = view.continued(to_count).or_else(|| condensed.clone());
     let over_budget = appended
         .as_ref()
         .is_none_or(|log| text_tokens(log) >= policy.observation_tokens);
-    let log = if over_budget || reflected == Reflected::Now {
-        view.log(to_count).or(appended)
+    let first = |log: &Option<Vec<&'a PartMeta>>| log.as_ref()?.first().copied();
+    let answered = stood_in(first(&appended), first(&condensed));
+    let log = if over_budget || reflected == Reflected::Now || answered {
+        condensed.or(appended)
     } else {
         appended
     }?;
@@ -471,6 +474,13 @@ fn plan_to(
     })
 }
 
+/// Whether what would be sent begins with what code wrote while a Reflector was at work, which has
+/// answered since. What code left out comes back, so that waits for no budget.
+fn stood_in(appended: Option<&PartMeta>, condensed: Option<&PartMeta>) -> bool {
+    let written = |part: &PartMeta| part.kind == PartKind::Reflection && !part.stopgap;
+    appended.is_some_and(|part| part.stopgap) && condensed.is_some_and(written)
+}
+
 /// The log reached the point where a reflection is prepared in the background.
 fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
     let unused = view.reflection.is_some_and(|reflection| {
@@ -482,7 +492,12 @@ fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
         .work
         .iter()
         .any(|work| work.kind == PartKind::Reflection && work.state != WorkState::Abandoned);
-    if unused || running {
+    // It came so late that together with what came after it it is too long: it is condensed with that.
+    let passed_over = view
+        .log_within(view.observed(), policy.observation_limit)
+        .and_then(|log| log.first().copied())
+        .is_some_and(|first| first.stopgap && view.reflection != Some(first));
+    if unused && !passed_over || running {
         return None;
     }
     let log = view.log(view.observed())?;

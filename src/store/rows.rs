@@ -100,7 +100,7 @@ pub(super) fn node(row: &SqliteRow) -> Read<Node> {
     })
 }
 
-/// The first nine columns of every statement about parts.
+/// The first ten columns of every statement about parts.
 pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
     Ok(PartMeta {
         id: PartId(int(row, 0)?),
@@ -109,10 +109,11 @@ pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
         tokens: int(row, 6)?,
         message_tokens: int(row, 7)?,
         asked: flag(row, 8)?,
+        stopgap: flag(row, 9)?,
     })
 }
 
-/// All eighteen columns of a part.
+/// All nineteen columns of a part.
 pub(super) fn part(row: &SqliteRow) -> Read<Part> {
     let meta = part_meta(row)?;
     Ok(Part {
@@ -121,33 +122,34 @@ pub(super) fn part(row: &SqliteRow) -> Read<Part> {
         body: NewPart {
             kind: meta.kind,
             span: meta.span,
-            text: get(row, 9)?,
+            text: get(row, 10)?,
             tokens: meta.tokens,
             message_tokens: meta.message_tokens,
-            current_task: get(row, 10)?,
-            suggested_response: get(row, 11)?,
-            sources: part_ids(row, 12)?,
-            model: get(row, 13)?,
+            current_task: get(row, 11)?,
+            suggested_response: get(row, 12)?,
+            sources: part_ids(row, 13)?,
+            model: get(row, 14)?,
             asked: meta.asked,
+            stopgap: meta.stopgap,
             evidence: Evidence {
-                origins: Origins::from_json(get(row, 14)?)
+                origins: Origins::from_json(get(row, 15)?)
                     .ok_or_else(|| corrupt("the origins of a part are not readable"))?,
-                retention: Retention::from_json(get(row, 15)?)
+                retention: Retention::from_json(get(row, 16)?)
                     .ok_or_else(|| corrupt("the retention of a part is not readable"))?,
             },
         },
     })
 }
 
-/// Columns 16 and 17 of a part.
+/// Columns 17 and 18 of a part.
 fn rendering(row: &SqliteRow) -> Read<Option<Rendering>> {
-    let Some(as_of) = get::<Option<&str>>(row, 17)? else {
+    let Some(as_of) = get::<Option<&str>>(row, 18)? else {
         return Ok(None);
     };
     let as_of = as_of
         .parse()
         .map_err(|_| corrupt("the day of a part is not readable"))?;
-    let preamble = int(row, 16)?;
+    let preamble = int(row, 17)?;
     Ok(Some(Rendering { preamble, as_of }))
 }
 

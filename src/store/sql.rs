@@ -68,7 +68,7 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND paren
 /// Parts that end in a chain (`$3`: links), without their text.
 pub(super) const PARTS_OF_CHAIN: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.asked
+       t.asked, t.stopgap
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
 
@@ -89,7 +89,7 @@ WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
 /// Parts by id (`$3`: ids) with their text.
 pub(super) const PARTS: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
        t.retention, t.preamble, t.as_of
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
@@ -97,7 +97,7 @@ WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 /// The chunk whose range ends at a link (`$3`); of several the longest, as `advance` takes it.
 pub(super) const PART_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.asked, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
        t.retention, t.preamble, t.as_of
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = $4

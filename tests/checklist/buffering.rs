@@ -93,6 +93,7 @@ pub fn chunks(nodes: &[Node]) -> Vec<PartMeta> {
                 tokens: message_tokens / 10,
                 message_tokens,
                 asked: false,
+                stopgap: false,
             }
         })
         .collect()
@@ -208,6 +209,7 @@ fn used_early(reflection: u32, tail: u32) -> bool {
         tokens: reflection,
         message_tokens: 50_000,
         asked: false,
+        stopgap: false,
     });
     let path = Path {
         root: root(),

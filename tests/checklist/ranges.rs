@@ -100,6 +100,7 @@ impl Log {
             tokens,
             message_tokens: 5_000 * u32::try_from(to).unwrap(),
             asked: false,
+            stopgap: false,
         });
         id
     }
@@ -204,6 +205,7 @@ fn a_task_of_many_rounds() {
                 tokens: 800,
                 message_tokens: u32::try_from(1_000 * (to - from)).unwrap(),
                 asked: false,
+                stopgap: false,
             });
         }
     };
@@ -356,6 +358,7 @@ fn code_at_the_limit() {
         shortens(&log(4_800, Some(WorkState::Abandoned))),
         Some(48_000)
     );
-    // A Reflector that is at work for the first time is given its time.
-    assert_eq!(shortens(&log(4_800, Some(WorkState::Fresh))), None);
+    // Nor for one that is at work for the first time: what it writes is preferred when it comes.
+    assert_eq!(shortens(&log(4_799, Some(WorkState::Fresh))), None);
+    assert_eq!(shortens(&log(4_800, Some(WorkState::Fresh))), Some(48_000));
 }

@@ -194,6 +194,7 @@ fn the_published_trace(policy: &Policy) {
                 tokens: message_tokens / 10,
                 message_tokens,
                 asked: false,
+                stopgap: false,
             });
         }
         let next = advance(&unsent(&nodes, &written), policy);

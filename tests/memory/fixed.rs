@@ -82,6 +82,9 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     ] {
         sqlx::raw_sql(script).execute(&mut old).await.unwrap();
     }
+    // Parts were forgotten since; their numbers are not given again.
+    let numbers = "UPDATE sqlite_sequence SET seq = 900 WHERE name = 'parts'";
+    sqlx::raw_sql(numbers).execute(&mut old).await.unwrap();
     old.close().await.unwrap();
     // Another placement is configured by now: what was sent stays where it was.
     rig.set("UPSTREAM__PLACEMENT", "append_to_system");
@@ -120,6 +123,8 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     let moved = moved.expect("an activation");
     let (old, _) = before.split_once("<current-task>").unwrap();
     assert!(moved.starts_with(old), "{moved}");
+    let written = "SELECT count(*) FROM parts WHERE id > 900";
+    assert!(rig.number(written).await > 0, "with numbers of their own");
     assert!(
         !moved.contains("[as of "),
         "the first version relates no dates"

@@ -167,7 +167,10 @@ impl Proxy {
                     reflected: share,
                     ..self.script
                 };
-                let part = self.write_by(code, &job);
+                let part = NewPart {
+                    stopgap: true,
+                    ..self.write_by(code, &job)
+                };
                 self.world.commit_part(&job, part);
                 true
             }
@@ -295,6 +298,7 @@ impl Proxy {
             sources: job.sources.clone(),
             model: "script".into(),
             asked: false,
+            stopgap: false,
             evidence: diarist::memory::Evidence::default(),
         }
     }

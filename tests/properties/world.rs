@@ -120,14 +120,7 @@ impl World {
             .map(|row| row.node)
             .collect();
         let on: HashSet<Link> = chain.iter().copied().collect();
-        let meta = |part: &Part| PartMeta {
-            id: part.id,
-            kind: part.body.kind,
-            span: part.body.span,
-            tokens: part.body.tokens,
-            message_tokens: part.body.message_tokens,
-            asked: part.body.asked,
-        };
+        let meta = |part: &Part| part.body.meta(part.id);
         let mut parts: Vec<PartMeta> = if self.any_branch {
             self.parts
                 .iter()
@@ -225,7 +218,9 @@ impl World {
         let queued = self.jobs.iter().any(|other| {
             other.scope == job.scope && other.kind == job.kind && same_span(&other.span)
         });
-        let written = self.part_of(&job.scope, job.kind, &job.span).is_some();
+        let written = self
+            .part_of(&job.scope, job.kind, &job.span, false)
+            .is_some();
         let mut new = !queued && !written;
         if new && job.kind == PartKind::Chunk {
             let account = self.accounts.entry(job.scope.clone()).or_default();
@@ -243,22 +238,29 @@ impl World {
         new
     }
 
-    fn part_of(&self, scope: &Scope, kind: PartKind, span: &Span) -> Option<PartId> {
+    fn part_of(&self, scope: &Scope, kind: PartKind, span: &Span, stopgap: bool) -> Option<PartId> {
         let at = self.part_ends.get(&span.to)?;
         at.iter()
             .map(|at| &self.parts[*at])
             .find(|(owner, part)| {
-                owner == scope && part.body.kind == kind && part.body.span.from == span.from
+                let body = &part.body;
+                owner == scope
+                    && (body.kind, body.stopgap) == (kind, stopgap)
+                    && body.span.from == span.from
             })
             .map(|(_, part)| part.id)
     }
 
-    /// Stores the part of a job and takes the job out.
+    /// Stores the part of a job and takes the job out; a stopgap leaves it where it is.
     pub fn commit_part(&mut self, job: &Job, body: NewPart) {
         self.jobs.retain(|other| {
-            other.scope != job.scope || other.kind != job.kind || other.span != job.span
+            body.stopgap
+                || other.scope != job.scope
+                || other.kind != job.kind
+                || other.span != job.span
         });
-        if self.part_of(&job.scope, body.kind, &body.span).is_none() {
+        let known = self.part_of(&job.scope, body.kind, &body.span, body.stopgap);
+        if known.is_none() {
             let at = self.parts.len();
             let id = PartId(i64::try_from(at).unwrap());
             self.part_ends.entry(body.span.to).or_default().push(at);

@@ -50,6 +50,10 @@ pub struct Ledger {
     owners: HashMap<Scope, String>,
     parts: HashMap<PartId, (Scope, NewPart)>,
     committed: HashMap<Key, PartId>,
+    /// Logs that code shortened.
+    stopgaps: HashSet<Key>,
+    /// Tokens of a log that are too many.
+    pub limit: u32,
     leases: HashMap<i64, Lease>,
     snapshots: HashMap<SnapshotId, (Scope, Snapshot)>,
     /// Tips of recorded requests: their length, and what the first of them went out with.
@@ -371,7 +375,12 @@ impl Ledger {
     pub fn wrote(&mut self, scope: &Scope, part: &NewPart, id: PartId) {
         let range = self.range(scope, part.kind, &part.span);
         let key = key(scope, part.kind, &part.span);
-        if self.committed.insert(key, id).is_some() {
+        let twice = if part.stopgap {
+            !self.stopgaps.insert(key)
+        } else {
+            self.committed.insert(key, id).is_some()
+        };
+        if twice {
             self.breach(Rule::Once, format!("{range:?} was committed twice"));
         }
         if part.text.trim().is_empty() {
@@ -421,6 +430,15 @@ impl Ledger {
         if at != new.to_count {
             let how = format!("parts end at {at}, not at {}", new.to_count);
             self.breach(Rule::Contiguous, how);
+        }
+        let in_order = matches!(new.cause, Cause::Threshold | Cause::Reflection);
+        if in_order && new.tokens >= self.limit {
+            let mut stopgaps = self.stopgaps.iter();
+            let shortened = stopgaps.any(|key| key.0 == *scope && key.3 == new.to);
+            if !shortened {
+                let how = format!("a log of {} tokens is sent as it is", new.tokens);
+                self.breach(Rule::Limit, how);
+            }
         }
         let sent_without = self
             .recorded

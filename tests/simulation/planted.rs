@@ -35,6 +35,8 @@ pub enum Bug {
     ToldTwice,
     /// The hints are those of the first part.
     HintsOfBefore,
+    /// A log may grow for as long as a Reflector takes.
+    LimitIgnored,
     /// An answer without a word becomes a part.
     EmptyCommitted,
     /// Nobody is told that a limit cut an answer.

@@ -21,6 +21,8 @@ pub enum Rule {
     Hints,
     /// A snapshot that was left is not come back to.
     OnceActive,
+    /// No activation passes the hard limit of the log, unless code has left out what it could.
+    Limit,
     /// Every job ends.
     Stuck,
     /// A committed part says something.

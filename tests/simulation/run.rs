@@ -111,7 +111,7 @@ impl World {
         let (over, wait) = std::sync::mpsc::channel();
         runtime.spawn_blocking(move || wait.recv());
         let folder = folder();
-        let ground = Ground {
+        let mut ground = Ground {
             file: folder.path().join("diarist.db"),
             clock: Clock::by_hand(START_MS),
             ledger: Arc::default(),
@@ -125,8 +125,12 @@ impl World {
         let idle_ms = idle.then_some(IDLE_MS);
         let mut ledger = ground.ledger.lock().unwrap();
         ledger.clockwork.idle_ms = idle_ms;
+        ledger.limit = ground.settings.policy.observation_limit;
         ledger.ways = setup.borrows.then(Ways::default);
         drop(ledger);
+        if bug == Some(Bug::LimitIgnored) {
+            ground.settings.policy.observation_limit = u32::MAX;
+        }
         let script = Script {
             late: 0,
             empty_every: 0,

@@ -157,6 +157,7 @@ impl<'a> Client<'a> {
             sources: Vec::new(),
             model: "observer".to_owned(),
             asked: false,
+            stopgap: false,
             evidence: diarist::memory::Evidence::default(),
         };
         let id = self.store.commit_part(&job, &part, 2).await;

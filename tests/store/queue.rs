@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use diarist::memory::PartKind;
+use diarist::history::Link;
 use diarist::memory::advance::{Work, WorkState};
+use diarist::memory::{NewPart, PartKind};
 use diarist::store::{ClaimFilter, Job, NewJob, Offered, Release, SqliteStore, Store, Urgency};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -462,4 +463,62 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
         "another worker has it"
     );
     assert!(store.renew(&taken, 9_000).await.expect("asked"));
+}
+
+/// Code shortened a log while a Reflector was to condense it: both are kept, each once.
+#[tokio::test]
+async fn a_stopgap_takes_nothing_from_the_reflector() {
+    let (store, talk) = recorded(6).await;
+    let first = talk.observed(&store, 0, 4).await;
+    let reflection = |stopgap: bool| NewPart {
+        kind: PartKind::Reflection,
+        text: format!("condensed, in haste: {stopgap}"),
+        sources: vec![first],
+        stopgap,
+        ..talk.chunk(0, 4)
+    };
+    let in_haste = async |at_ms| {
+        let part = reflection(true);
+        let stored = store.commit_by_code(&talk.scope, &part, at_ms).await;
+        stored.expect("stored")
+    };
+    let job = NewJob {
+        parts: vec![first],
+        ..talk.job(PartKind::Reflection, 0, 4)
+    };
+    // Also where it comes first, the Reflector is asked, and its words are worth more.
+    let stopgap = in_haste(3).await.expect("a part");
+    assert_eq!(in_haste(4).await, None, "one is enough");
+    let offered = store.offer(&talk.scope, &job, 5).await.expect("offered");
+    assert_eq!(offered, Offered::New);
+    assert_eq!(in_haste(6).await, None);
+    assert_eq!(store.open_jobs().await.expect("counted"), 1, "it stays");
+    let job = store.claim(&ANYBODY, 7, LEASE).await.expect("claimed");
+    let job = job.expect("a job");
+    assert_eq!(job.work.parts, [first]);
+    let written = store.commit_part(&job, &reflection(false), 8).await;
+    let written = written.expect("stored").expect("a part");
+    assert!(written > stopgap);
+    let offered = store
+        .offer(&talk.scope, &job.work, 9)
+        .await
+        .expect("offered");
+    assert_eq!(offered, Offered::Known);
+
+    let chain: Vec<Link> = (1..=6).map(|count| talk.first(count).tip()).collect();
+    let known = store.known(&talk.scope, &chain).await.expect("read");
+    let mut stands: Vec<_> = known
+        .parts
+        .iter()
+        .map(|part| (part.id, part.stopgap))
+        .collect();
+    stands.sort();
+    assert_eq!(stands, [(first, false), (stopgap, true), (written, false)]);
+    let parts = store.parts(&talk.scope, &[stopgap, written]).await;
+    let texts = parts.expect("read").into_iter().map(|part| part.body.text);
+    let texts: Vec<String> = texts.collect();
+    assert_eq!(
+        texts,
+        ["condensed, in haste: true", "condensed, in haste: false"]
+    );
 }

@@ -202,6 +202,7 @@ impl Talk {
             sources: Vec::new(),
             model: "observer".to_owned(),
             asked: false,
+            stopgap: false,
             evidence: diarist::memory::Evidence::default(),
         }
     }

@@ -51,6 +51,7 @@ fn part(kind: PartKind, from: usize, to: usize) -> PartMeta {
         tokens: 100,
         message_tokens: 1_000,
         asked: false,
+        stopgap: false,
     }
 }
 

@@ -5,7 +5,6 @@ use super::Recorder;
 use crate::jobs::events::{self, Stood};
 use crate::jobs::rescue::Rescued;
 use crate::jobs::track::{Settled, Track};
-use crate::memory::PartMeta;
 use crate::store::{Adopted, Record, StoreError, Used};
 
 impl Recorder {
@@ -28,18 +27,7 @@ impl Recorder {
             .adopt(&track.scope, record, adoption)
             .await?;
         for (id, part) in parts.into_iter().zip(&adoption.parts) {
-            track.settle(
-                part.kind,
-                &part.span,
-                &Settled::Written(PartMeta {
-                    id,
-                    kind: part.kind,
-                    span: part.span,
-                    tokens: part.tokens,
-                    message_tokens: part.message_tokens,
-                    asked: part.asked,
-                }),
-            );
+            track.settle(part.kind, &part.span, &Settled::Written(part.meta(id)));
         }
         // Equal requests that waited for it too are recorded after the first.
         if track

@@ -9,8 +9,8 @@ use crate::jobs::intake::Exchange;
 use crate::jobs::minutes;
 use crate::jobs::payload;
 use crate::jobs::reflector::Wish;
-use crate::jobs::shorten::shorten;
-use crate::jobs::track::{Settled, Track};
+use crate::jobs::shorten::{Shortened, shorten};
+use crate::jobs::track::Track;
 use crate::memory::advance::{Plan, Work, WorkState};
 use crate::memory::{Node, PartKind, Span};
 use crate::store::{NewJob, Offered};
@@ -105,20 +105,27 @@ impl Recorder {
         false
     }
 
+    /// Shortens the log of `plan`, and where nothing can be left out prepares it as it is. Whether
+    /// anything changed.
     pub(super) async fn shorten(
         &self,
         track: &mut Track,
-        plan: &Plan,
+        plan: Plan,
         span: Span,
         sizes: (u32, u32),
     ) -> bool {
-        match shorten(&self.shop, &track.scope, plan, span, sizes).await {
-            Ok(Some((part, kept))) => {
+        match shorten(&self.shop, &track.scope, &plan, span, sizes).await {
+            Ok(Shortened::Written(written)) => {
+                let (part, kept) = *written;
                 evidence::tell(&self.shop, &track.scope, Some(track), &part, kept);
-                track.settle(PartKind::Reflection, &span, &Settled::Written(part));
+                track.stopgap(part);
                 true
             }
-            Ok(None) => false,
+            Ok(Shortened::Whole) => self.snapshot(track, plan).await,
+            Ok(Shortened::Changed) => {
+                track.stale = true;
+                false
+            }
             Err(error) => {
                 track.stale = true;
                 failed("a log could not be shortened", &error);

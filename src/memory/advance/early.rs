@@ -48,7 +48,7 @@ fn activate(view: &View<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
 /// the point at which a reflection is prepared and the one at which it is due (15,000 by default).
 fn condense(view: &View<'_>, policy: &Policy, to_count: usize, cause: Cause) -> Option<Plan> {
     let current = view.current?;
-    let log = view.log(to_count)?;
+    let log = view.log_within(to_count, policy.observation_limit)?;
     let (first, tail) = log.split_first()?;
     if first.kind != PartKind::Reflection || current.parts.contains(&first.id) {
         return None;

@@ -1,11 +1,12 @@
 //! The hard limit of the log: what is done where no model condensed it in time (INV-BOUND).
 //!
-//! Code can shorten a log, but it can only leave things out. So it is the last resort: only at the
-//! limit, and only while no Reflector is at work on its first try.
+//! Code can shorten a log, but it can only leave things out. So it is the last resort, at the limit
+//! alone, and what it writes is a stopgap: a Reflector is asked all the same, with what the log was
+//! before, and what it writes is preferred from the next activation on, however late it comes.
 
 use super::view::{View, text_tokens};
-use super::{Plan, Step, WorkState, reflect};
-use crate::memory::{Cause, PartKind, PartMeta, Policy, Span};
+use super::{Plan, Step};
+use crate::memory::{Cause, PartMeta, Policy, Span};
 
 /// The snapshot of `plan`, or where its log has reached the limit, a shorter log first.
 pub(super) fn within(view: &View<'_>, policy: &Policy, plan: Plan) -> Step {
@@ -15,7 +16,7 @@ pub(super) fn within(view: &View<'_>, policy: &Policy, plan: Plan) -> Step {
         to: plan.to,
         to_count: plan.to_count,
     };
-    let shortens = plan.tokens >= policy.observation_limit && possible(view, policy, span.to_count);
+    let shortens = plan.tokens >= policy.observation_limit && possible(view, span.to_count);
     if !shortens {
         return Step::Snapshot(plan);
     }
@@ -36,7 +37,7 @@ pub(super) fn overdue(view: &View<'_>, policy: &Policy) -> Option<Step> {
     let current = view.current?;
     let sent = view.continued(current.to_count)?;
     let tokens = text_tokens(&sent);
-    if tokens < policy.observation_limit || !possible(view, policy, current.to_count) {
+    if tokens < policy.observation_limit || !possible(view, current.to_count) {
         return None;
     }
     let plan = Plan {
@@ -52,15 +53,8 @@ pub(super) fn overdue(view: &View<'_>, policy: &Policy) -> Option<Step> {
     Some(within(view, policy, plan))
 }
 
-/// Whether code may shorten the log up to `to_count`: nobody else is about to, and a range has one
-/// reflection.
-fn possible(view: &View<'_>, policy: &Policy, to_count: usize) -> bool {
-    let reflecting = view
-        .path
-        .work
-        .iter()
-        .any(|work| work.kind == PartKind::Reflection && work.state == WorkState::Fresh);
-    let ends_there =
-        |part: &PartMeta| part.kind == PartKind::Reflection && part.span.to_count == to_count;
-    !reflecting && reflect(view, policy).is_none() && !view.path.parts.iter().any(ends_there)
+/// Whether code may shorten the log up to `to_count`: not twice, what it left once is all it can leave.
+fn possible(view: &View<'_>, to_count: usize) -> bool {
+    let ends_there = |part: &PartMeta| part.stopgap && part.span.to_count == to_count;
+    !view.path.parts.iter().any(ends_there)
 }

@@ -100,6 +100,7 @@ impl Chain {
             tokens,
             message_tokens: super::tokens(&self.nodes[from..to]),
             asked: false,
+            stopgap: false,
         });
         id
     }

@@ -12,7 +12,7 @@ pub(super) struct View<'a> {
     pub(super) path: Path<'a>,
     /// Observed without a gap from the first message on.
     pub(super) chunks: Vec<&'a PartMeta>,
-    /// The newest reflection, if any.
+    /// The reflection that a log begins with, if any.
     pub(super) reflection: Option<&'a PartMeta>,
     /// What the next request on this chain will be sent with.
     pub(super) current: Option<&'a SnapshotMeta>,
@@ -21,7 +21,7 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn of(path: &Path<'a>) -> Self {
-        let reflection = newest_reflection(path.parts, usize::MAX);
+        let reflection = reflections(path.parts, usize::MAX).first().copied();
         let next_length = path.nodes.len() + 1;
         let current = path
             .snapshots
@@ -76,22 +76,35 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The log up to `to_count`: the newest reflection from which chunks lead there, and they.
+    /// The log up to `to_count`: the first reflection from which chunks lead there, and they.
     pub(super) fn log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
+        self.logs(to_count).next()
+    }
+
+    /// The same as it is sent. Where what a Reflector wrote is too long together with what came after
+    /// it, and what code made of both is not, that stays: code would only have to leave out more.
+    pub(super) fn log_within(&self, to_count: usize, limit: u32) -> Option<Vec<&'a PartMeta>> {
+        let mut logs = self.logs(to_count);
+        let first = logs.next()?;
+        if text_tokens(&first) < limit {
+            return Some(first);
+        }
+        let short = logs.find(|log| log[0].stopgap && text_tokens(log) < limit);
+        Some(short.unwrap_or(first))
+    }
+
+    /// Every log up to `to_count` without a gap, the preferred one first.
+    fn logs(&self, to_count: usize) -> impl Iterator<Item = Vec<&'a PartMeta>> {
         let parts = self.path.parts;
-        let mut reflections: Vec<&PartMeta> = parts
-            .iter()
-            .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= to_count)
-            .collect();
-        reflections.sort_by_key(|part| std::cmp::Reverse((part.span.to_count, part.id)));
-        let starts = reflections.into_iter().map(Some).chain([None]);
+        let starts = reflections(parts, to_count).into_iter().map(Some);
         starts
-            .map(|start| {
+            .chain([None])
+            .map(move |start| {
                 let from = start.map_or(0, |reflection| reflection.span.to_count);
                 let rest = reaching(parts, from, to_count);
                 start.into_iter().chain(rest).collect::<Vec<_>>()
             })
-            .find(|log| end(log, 0) == to_count && !log.is_empty())
+            .filter(move |log| end(log, 0) == to_count && !log.is_empty())
     }
 
     /// The parts of what is sent now, followed by the chunks after it up to `to_count`.
@@ -203,11 +216,30 @@ fn end(parts: &[&PartMeta], from: usize) -> usize {
     parts.last().map_or(from, |part| part.span.to_count)
 }
 
-fn newest_reflection(parts: &[PartMeta], up_to: usize) -> Option<&PartMeta> {
-    parts
+/// The reflections up to `to_count`, in the order in which a log would rather begin with them: what
+/// reaches further first, then what is newer. A Reflector's furthest stands before the stopgaps that
+/// are older, though it may not reach as far: it was made of what they left something out of.
+fn reflections(parts: &[PartMeta], to_count: usize) -> Vec<&PartMeta> {
+    let mut found: Vec<&PartMeta> = parts
         .iter()
-        .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= up_to)
-        .max_by_key(|part| (part.span.to_count, part.id))
+        .filter(|part| part.kind == PartKind::Reflection && part.span.to_count <= to_count)
+        .collect();
+    let reach = |part: &&PartMeta| (part.span.to_count, part.id);
+    let written = found.iter().copied().filter(|part| !part.stopgap);
+    if let Some(best) = written.max_by_key(reach) {
+        let older = found
+            .iter()
+            .filter(|part| part.stopgap && part.id < best.id);
+        let ends = older.chain([&best]).map(|part| part.span.to_count);
+        let stands_at = ends.max().unwrap_or(0);
+        found.sort_by_key(|part| {
+            let own = reach(part);
+            std::cmp::Reverse((if part.id == best.id { stands_at } else { own.0 }, own.1))
+        });
+    } else {
+        found.sort_by_key(|part| std::cmp::Reverse(reach(part)));
+    }
+    found
 }
 
 pub(super) fn tokens(nodes: &[Node]) -> u32 {

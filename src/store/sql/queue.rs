@@ -1,6 +1,6 @@
 //! Statements for the queue: jobs, and the parts they end in.
 
-/// A job, unless its span has one or a part, or its history is not recorded (any more), or it is a
+/// A job, unless its span has one or a part that is no stopgap, or its history is not recorded (any more), or it is a
 /// chunk that weighs (`$9`) more than the Observer may still be shown. Without a way of its own
 /// (`$15`) it goes the one its conversation (`$12`: tip) took last.
 pub(in crate::store) const OFFER: &str = "
@@ -15,7 +15,7 @@ SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $1
        $16
 WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $6)
   AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
-                  AND from_link = $4 AND kind = $3)
+                  AND from_link = $4 AND kind = $3 AND stopgap = 0)
   AND ($3 <> 'chunk' OR EXISTS (
           SELECT 1 FROM nodes AS n CROSS JOIN lineages AS l CROSS JOIN accounts AS a
           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $6
@@ -31,7 +31,7 @@ SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link 
        EXISTS (SELECT 1 FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link = $5
                AND from_link = $4 AND kind = $3)
        OR EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $5
-                  AND from_link = $4 AND kind = $3)";
+                  AND from_link = $4 AND kind = $3 AND stopgap = 0)";
 
 /// The Observer is shown so many tokens (`$3`) more of the family of a message (`$4`).
 pub(in crate::store) const CHARGE: &str = "
@@ -82,16 +82,16 @@ pub(in crate::store) const FINISH: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
-/// A part; nothing where the span has one.
+/// A part; nothing where the span has one. A stopgap is none of a model's.
 pub(in crate::store) const NEW_PART: &str = "
 INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
                    message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
-                   origins, retention)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
-ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING
+                   origins, retention, stopgap)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+ON CONFLICT (tenant, resource, to_link, from_link, kind, stopgap) DO NOTHING
 RETURNING id";
 
-/// Takes back the job of a span (`$3`: kind, `$4`: from, `$5`: to): code has done it.
+/// Takes back the job of a span (`$3`: kind, `$4`: from, `$5`: to): somebody else has done it.
 pub(in crate::store) const DROP_JOB: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";

@@ -25,10 +25,11 @@ UPDATE jobs SET due_ms = $4, attempts = 0
 WHERE tenant = $1 AND resource = $2 AND kind = 'chunk' AND state = 'open' AND leased = 0
   AND to_link IN (SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
-/// The part of a span (`$3`: kind, `$4`: from, `$5`: to).
+/// The part of a span (`$3`: kind, `$4`: from, `$5`: to) that is no stopgap.
 pub(in crate::store) const PART_OF_SPAN: &str = "
 SELECT id FROM parts
-WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";
+WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3
+  AND stopgap = 0";
 
 /// Makes the job of a span (`$3`: kind, `$4`: from, `$5`: to) due at `$6` with other words (`$7`) and
 /// parts (`$8`), also where it was given up, but not where a worker holds it.

@@ -108,6 +108,11 @@ fn migrations() -> Vec<Migration> {
             "messages",
             include_str!("../../../migrations/sqlite/0013_messages.sql"),
         ),
+        (
+            14,
+            "stopgaps",
+            include_str!("../../../migrations/sqlite/0014_stopgaps.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

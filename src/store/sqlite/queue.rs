@@ -166,14 +166,6 @@ pub(super) async fn commit_by_code(
     if recorded == 0 {
         return Err(StoreError::Forgotten);
     }
-    query(sql::DROP_JOB)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(part.kind.name())
-        .bind(part.span.from.as_bytes().as_slice())
-        .bind(part.span.to.as_bytes().as_slice())
-        .execute(&mut *conn)
-        .await?;
     new_part(conn, &scope, part, at_ms).await
 }
 
@@ -203,6 +195,7 @@ pub(super) async fn new_part(
         .bind(part.asked)
         .bind(part.evidence.origins.to_json())
         .bind(part.evidence.retention.to_json())
+        .bind(part.stopgap)
         .fetch_optional(conn)
         .await?;
     Ok(id.map(PartId))

@@ -40,27 +40,125 @@ fn reflecting(chain: &Chain, state: WorkState) -> Work {
     }
 }
 
+/// What code made of the log up to `to`.
+fn stopgap(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
+    let id = chain.part(PartKind::Reflection, 0, to, tokens);
+    chain.parts.last_mut().expect("it").stopgap = true;
+    id
+}
+
+fn reflects(chain: &Chain) -> Option<Vec<PartId>> {
+    let steps = chain.advance().into_iter();
+    let mut sources = steps.filter_map(|step| match step {
+        Step::Reflect { sources, .. } => Some(sources),
+        _ => None,
+    });
+    sources.next()
+}
+
 #[test]
-fn code_shortens_a_log_at_its_limit_where_no_reflector_is_at_work() {
+fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
     let mut chain = at_the_limit();
-    assert_eq!(
-        shortened(&chain),
-        None,
-        "the Reflector has its chance first"
-    );
-    chain.work.push(reflecting(&chain, WorkState::Fresh));
-    assert_eq!(shortened(&chain), None, "it is at work");
-    for state in [WorkState::Retrying, WorkState::Abandoned] {
-        chain.work = vec![reflecting(&chain, state)];
-        let (span, limit, plan) = shortened(&chain).expect("nobody helps");
+    let chunks: Vec<PartId> = chain.parts.iter().map(|part| part.id).collect();
+    assert_eq!(reflects(&chain), Some(chunks), "of what code leaves out of");
+    let states = [WorkState::Fresh, WorkState::Retrying, WorkState::Abandoned];
+    for state in states.map(Some).into_iter().chain([None]) {
+        chain.work = state.map(|s| reflecting(&chain, s)).into_iter().collect();
+        let (span, limit, plan) = shortened(&chain).expect("a hard limit");
         assert_eq!((span, limit), (chain.span(0, 8), 48_000));
         assert_eq!((plan.to_count, plan.parts.len()), (8, 4));
     }
     // What it wrote is sent next, and it is not asked to write it again.
-    let short = chain.part(PartKind::Reflection, 0, 8, 36_000);
+    let short = stopgap(&mut chain, 8, 36_000);
     assert_eq!(shortened(&chain), None);
     let plan = chain.plan().expect("the shorter log");
     assert_eq!((plan.parts, plan.tokens), (vec![short], 36_000));
+}
+
+/// A log that code shortened is sent, and what it was made of is with the Reflector.
+fn stood_in_for() -> (Chain, PartId) {
+    let mut chain = at_the_limit();
+    chain.work = vec![reflecting(&chain, WorkState::Fresh)];
+    let short = stopgap(&mut chain, 8, 36_000);
+    let plan = chain.plan().expect("the shorter log");
+    chain.snapshot(&plan);
+    chain.snapshots[1].eligible_from = 9;
+    (chain, short)
+}
+
+/// More is said and observed, until an activation is due.
+fn grown(mut chain: Chain) -> Chain {
+    for at in 0..5 {
+        for who in [Role::Assistant, Role::User] {
+            chain.push(who, 3_000, true, who == Role::Assistant);
+        }
+        chain.part(PartKind::Chunk, 8 + 2 * at, 10 + 2 * at, 100);
+    }
+    chain
+}
+
+#[test]
+fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
+    // Of the same span, and of less: the Reflector was asked before.
+    for reaches in [8, 6] {
+        let (mut chain, short) = stood_in_for();
+        chain.work.clear();
+        let late = chain.part(PartKind::Reflection, 0, reaches, 33_000);
+        if reaches == 6 {
+            chain.parts[3].tokens = 4_000;
+            assert_eq!(
+                chain.plan(),
+                None,
+                "it keeps more, and waits for an activation"
+            );
+        }
+        let chain = grown(chain);
+        let plan = chain.plan().expect("an activation is due");
+        let first = (reaches == 6).then_some(chain.parts[3].id);
+        let behind = chain.parts[6..].iter().map(|part| part.id);
+        let log: Vec<PartId> = [late].into_iter().chain(first).chain(behind).collect();
+        assert_eq!(plan.parts, log[..plan.parts.len()], "{reaches}");
+        assert!(plan.to_count > 8 && !plan.parts.contains(&short));
+        assert_eq!(plan.cause, Cause::Reflection);
+        assert_eq!(shortened(&chain), None);
+    }
+}
+
+#[test]
+fn what_code_left_is_appended_to_until_the_reflector_answers() {
+    let (chain, short) = stood_in_for();
+    let chain = grown(chain);
+    let plan = chain.plan().expect("an activation is due");
+    assert_eq!((plan.parts[0], plan.cause), (short, Cause::Threshold));
+}
+
+/// It came so late that what was observed since does not fit beside it.
+#[test]
+fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
+    let (mut chain, short) = stood_in_for();
+    chain.work.clear();
+    let late = chain.part(PartKind::Reflection, 0, 2, 12_000);
+    let sources: Vec<PartId> = [late].into_iter().chain((2..5).map(PartId)).collect();
+    assert_eq!(
+        reflects(&chain),
+        Some(sources),
+        "with all that code left out of"
+    );
+    let chain = grown(chain);
+    let plan = chain.plan().expect("an activation is due");
+    assert_eq!(plan.parts[0], short, "49,500 tokens are too many");
+    // The next one is there.
+    let mut chain = chain;
+    let next = chain.part(PartKind::Reflection, 0, 8, 20_000);
+    assert_eq!(chain.plan().expect("due").parts[0], next);
+}
+
+#[test]
+fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
+    let mut chain = at_the_limit();
+    chain.part(PartKind::Reflection, 0, 2, 12_000);
+    let short = stopgap(&mut chain, 8, 36_000);
+    assert_eq!(chain.plan().expect("the shorter log").parts, [short]);
 }
 
 #[test]
