@@ -8,10 +8,11 @@
 
 mod beside;
 mod draft;
+mod fitting;
 
 use std::sync::Arc;
 
-use self::beside::Log;
+use self::beside::{Beside, Log};
 use self::draft::Draft;
 pub(crate) use self::draft::{Drafts, Windows};
 use super::ask::ask;
@@ -20,7 +21,7 @@ use super::payload::Payload;
 use super::{Phase, Settings, Shop, events};
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::observe::{self, ObserveInput, Outcome};
-use crate::memory::prompt::Attached;
+use crate::memory::prompt::{Attached, Prompt};
 use crate::memory::{NewPart, PartKind, dates, render};
 use crate::store::Job;
 
@@ -167,8 +168,10 @@ impl Observing<'_> {
                     });
                 }
                 Ok(_) | Err(CallError::Refused { .. }) => self.nothing(draft, &piece).await?,
-                Err(CallError::TooLong { .. }) => {
-                    if !self.less_beside(draft, &piece).await && !self.shorter(draft, &piece).await
+                Err(CallError::TooLong { excess, .. }) => {
+                    if !self.fitted(draft, &piece, excess).await
+                        && !self.less_beside(draft, &piece).await
+                        && !self.shorter(draft, &piece).await
                     {
                         self.nothing(draft, &piece).await?;
                     }
@@ -186,8 +189,8 @@ impl Observing<'_> {
         Ok(())
     }
 
-    /// What came of asking for `piece`.
-    async fn piece(&self, draft: &Draft, piece: &str) -> Result<Said, CallError> {
+    /// The question for `piece`.
+    fn prompt(&self, draft: &Draft, piece: &str, beside: &Beside) -> Prompt {
         let attachments: Vec<Attached> = self
             .payload
             .attachments
@@ -195,8 +198,7 @@ impl Observing<'_> {
             .filter(|attached| names(piece, &attached.name))
             .cloned()
             .collect();
-        let beside = self.beside(draft, piece).await;
-        let prompt = observe::prompt(&ObserveInput {
+        observe::prompt(&ObserveInput {
             transcript: piece,
             piece: draft.place(),
             earlier: &beside.earlier,
@@ -214,7 +216,12 @@ impl Observing<'_> {
             hints: self.settings.observer.hints,
             title: self.title.as_deref(),
             attachments: &attachments,
-        });
+        })
+    }
+
+    /// What came of asking for `piece`.
+    async fn piece(&self, draft: &Draft, piece: &str) -> Result<Said, CallError> {
+        let prompt = self.prompt(draft, piece, &self.beside(draft, piece).await);
         let reply = ask(self.shop, self.phase, self.endpoint, self.job, &prompt).await?;
         let cut = reply.finish == Finish::Length;
         let read = if cut {
@@ -314,12 +321,16 @@ impl Observing<'_> {
         if limit < LEAST_INPUT {
             return false;
         }
+        self.cut_to(draft, limit).await;
+        true
+    }
+
+    async fn cut_to(&self, draft: &mut Draft, limit: u32) {
         let mut rest = Vec::new();
         for piece in draft.rest() {
             rest.extend(cut(self.shop, piece, limit).await);
         }
         draft.cut_to(limit, rest);
-        true
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Answer, Endpoint, Prompt};
-use crate::wire::usage::{RefusalKind, error_message, is_content_filter, refusal};
+use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
 
 /// Why a model call failed, by what can be done about it.
 ///
@@ -34,7 +34,11 @@ pub enum CallError {
     Refused { message: String },
     /// The prompt does not fit the model.
     #[error("the prompt is too long for the model: {message}")]
-    TooLong { message: String },
+    TooLong {
+        message: String,
+        /// How much was too much, where the refusal says it.
+        excess: Option<Excess>,
+    },
     /// The credential is not accepted.
     #[error("the model endpoint does not accept the credential: {message}")]
     Unauthorised { message: String },
@@ -97,7 +101,7 @@ impl CallError {
             | Self::Transient { message, .. }
             | Self::Late { message }
             | Self::Refused { message }
-            | Self::TooLong { message }
+            | Self::TooLong { message, .. }
             | Self::Unauthorised { message }
             | Self::Rejected { message }
             | Self::Fatal { message } => message,
@@ -127,7 +131,8 @@ impl CallError {
         };
         let retry_after = answer.retry_after;
         if matches!(refusal(status, &answer.body), Some(RefusalKind::TooLong)) {
-            return Self::TooLong { message };
+            let excess = excess(&answer.body);
+            return Self::TooLong { message, excess };
         }
         match status {
             429 => Self::RateLimited {

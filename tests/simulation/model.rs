@@ -227,7 +227,10 @@ impl Model for Scripted {
                 });
             }
             Mood::Filtered => return Err(CallError::Refused { message }),
-            Mood::TooLong => return Err(CallError::TooLong { message }),
+            Mood::TooLong => {
+                let excess = None;
+                return Err(CallError::TooLong { message, excess });
+            }
             Mood::Cut => format!("<observations>\n* {said}\n* {CUT_HERE}"),
             Mood::Empty => String::new(),
             Mood::Prose => "I am sorry, but I can not help with that.".to_owned(),

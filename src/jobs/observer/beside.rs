@@ -78,7 +78,7 @@ impl Log {
 pub(super) struct Beside {
     pub(super) earlier: String,
     pub(super) application: String,
-    tokens: u32,
+    pub(super) tokens: u32,
 }
 
 impl Observing<'_> {

@@ -25,6 +25,8 @@ pub(crate) struct Draft {
     asked: bool,
     /// Answers in a row that a limit of output cut.
     cuts: usize,
+    /// Whether it was cut to what a refusal said that the model takes.
+    told: bool,
 }
 
 /// Answers in a row that may be cut: pieces have become as short as a sixty-fourth of the first by
@@ -40,6 +42,7 @@ impl Draft {
             waiting: pieces.into(),
             asked: false,
             cuts: 0,
+            told: false,
         }
     }
 
@@ -79,6 +82,12 @@ impl Draft {
     /// was cut, which may have been due to anything.
     pub(super) fn has_learned(&self) -> bool {
         self.cuts == 0
+    }
+
+    /// Whether what a refusal says is to be heeded: once, since a model that finds less too long after
+    /// that has counted something else.
+    pub(super) fn heeds(&mut self) -> bool {
+        !std::mem::replace(&mut self.told, true)
     }
 
     /// What was written so far.
@@ -146,8 +155,9 @@ impl Drafts {
 const WINDOWS: usize = 1_024;
 
 /// By origin and model, how many tokens of history it took where it found more too long. Not stored: a
-/// restart costs a refused call or two per model, which providers do not bill, and a model that was
-/// given a larger window meanwhile gets to use it.
+/// restart costs one refused call for each model that says how much was too much, and one for each halving
+/// where it does not; providers do not bill those, and a model that was given a larger window meanwhile
+/// gets to use it.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Mutex<HashMap<(String, String), u32>>);
 

@@ -152,3 +152,17 @@ fn neither_keys_nor_prompts_are_repeated() {
         "{page}"
     );
 }
+
+#[test]
+fn what_is_too_long_says_by_how_much_where_the_provider_does() {
+    let told = |message: &str| {
+        let body = format!(r#"{{"error":{{"message":"{message}"}}}}"#);
+        match classify(400, &body) {
+            CallError::TooLong { excess, .. } => excess.map(|excess| (excess.window, excess.sent)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let both = "maximum context length is 8192 tokens. However, you requested 9000 tokens";
+    assert_eq!(told(both), Some((8_192, 9_000)));
+    assert_eq!(told("Input is too long for requested model."), None);
+}
