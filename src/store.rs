@@ -251,7 +251,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn known_of(&self, lineage: i64) -> Result<Option<Chain>, StoreError>;
 
     /// Writes down what an operator wants of a lineage. `false` where there is none.
-    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Result<bool, StoreError>;
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: &Wanted) -> Result<bool, StoreError>;
 
     /// What is wanted of a lineage, if anything.
     async fn wanted(&self, scope: &Scope, lineage: i64) -> Result<Option<Wanted>, StoreError>;

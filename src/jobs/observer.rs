@@ -213,6 +213,7 @@ impl Observing<'_> {
                 &self.payload.zone(&self.settings.zone),
             ),
             instruction: self.phase.instruction.as_deref(),
+            focus: self.payload.focus.as_deref(),
             hints: self.settings.observer.hints,
             title: self.title.as_deref(),
             attachments: &attachments,

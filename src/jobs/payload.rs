@@ -42,6 +42,9 @@ pub(super) struct Payload {
     /// where it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) zone: Option<String>,
+    /// What whoever asked for it wants to have looked at above all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) focus: Option<String>,
 }
 
 /// How times are told.
@@ -111,6 +114,7 @@ pub(super) fn of(
             options,
         ),
         zone: telling.zone.iana_name().map(str::to_owned),
+        focus: None,
     })
 }
 

@@ -352,7 +352,7 @@ impl Recorder {
             }
             // The words of a range are only at hand while its request is.
             if let Some(exchange) = exchange.filter(|_| !ranges.is_empty() && !track.paused) {
-                self.observe(&mut track, ranges, exchange).await;
+                self.observe(&mut track, ranges, exchange, None).await;
             }
             if !changed {
                 break;

@@ -37,6 +37,8 @@ pub struct ObserveInput<'a> {
     pub now_date: &'a str,
     /// What the operator wants kept in mind besides the rules.
     pub instruction: Option<&'a str>,
+    /// What whoever asked for these observations wants to have looked at above all.
+    pub focus: Option<&'a str>,
     /// Which hints are asked for.
     pub hints: Hints,
     /// The title so far, where one is asked for; empty where there is none yet.
@@ -130,6 +132,12 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
             fence("title", input.nonce, title)
         );
     }
+    if let Some(focus) = input.focus.map(str::trim).filter(|text| !text.is_empty()) {
+        let _ = write!(
+            user,
+            "The operator asks you to look at this above all, and to write down in full what belongs to it: {focus}\n\n"
+        );
+    }
     let (piece, pieces) = input.piece;
     let which = if pieces > 1 {
         format!(
@@ -198,6 +206,7 @@ mod tests {
         nonce: "k7Qz91ab",
         now_date: "Mar 5, 2026",
         instruction: None,
+        focus: None,
         attachments: &[],
     };
 

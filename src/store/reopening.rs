@@ -338,7 +338,7 @@ impl Store for Reopening {
         forward!(self, known_of(lineage))
     }
 
-    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: &Wanted) -> Answer<bool> {
         forward!(self, want(scope, lineage, wanted))
     }
 

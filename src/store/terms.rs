@@ -410,26 +410,36 @@ pub struct Chain {
 }
 
 /// What an operator wants of a conversation; it is done with its next request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// To look again what waits for it: the store was written to beside the server.
     Look,
     /// To observe everything that is confirmed, whatever it weighs.
-    Observe,
+    Observe {
+        /// What whoever asks wants to have looked at above all, in their own words.
+        focus: Option<String>,
+    },
 }
 
 impl Wanted {
-    pub(super) fn number(self) -> i64 {
+    pub(super) fn number(&self) -> i64 {
         match self {
             Self::Look => 1,
-            Self::Observe => 2,
+            Self::Observe { .. } => 2,
         }
     }
 
-    pub(super) fn of(number: i64) -> Option<Self> {
+    pub(super) fn focus(&self) -> Option<&str> {
+        match self {
+            Self::Observe { focus } => focus.as_deref(),
+            Self::Look => None,
+        }
+    }
+
+    pub(super) fn of(number: i64, focus: Option<String>) -> Option<Self> {
         match number {
             1 => Some(Self::Look),
-            2 => Some(Self::Observe),
+            2 => Some(Self::Observe { focus }),
             _ => None,
         }
     }

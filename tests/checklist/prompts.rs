@@ -37,6 +37,7 @@ pub const INPUT: ObserveInput<'_> = ObserveInput {
     nonce: "k7Qz91ab",
     now_date: "Mar 5, 2026",
     instruction: None,
+    focus: None,
     hints: Hints::ALL,
     title: None,
     attachments: &[],

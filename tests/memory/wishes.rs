@@ -1,6 +1,6 @@
 //! What an operator asks of one conversation is done by what holds for it: its model's thresholds, its zone.
 
-use diarist::provider::Options;
+use diarist::provider::{Options, Part};
 use serde_json::Value;
 
 use crate::reflecting::threads;
@@ -57,4 +57,34 @@ async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversati
         .unwrap();
     let wish: Value = serde_json::from_str(&wish).unwrap();
     assert_eq!(wish["zone"], "Pacific/Auckland");
+}
+
+/// The Observer is told what whoever asked wants looked at, in what is observed for that alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_to_be_observed_is_observed_with_its_focus() {
+    let settings = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000")];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=TURNS).await;
+    let focus = "every price, and who named it";
+    let (text, done) = threads(&rig, &["observe", "1", "--focus", focus]);
+    assert!(done && text.contains("with your focus"), "{text}");
+    // Asked once more without one, the focus stays.
+    assert!(threads(&rig, &["observe", "1"]).1);
+    let told = |rig: &Rig| -> Vec<bool> {
+        let calls = rig.provider.record_of(Part::Observer);
+        let bodies = calls
+            .iter()
+            .map(|call| String::from_utf8_lossy(&call.body).into_owned());
+        bodies.map(|body| body.contains(focus)).collect()
+    };
+    assert_eq!(told(&rig), [false; 0], "nothing is due by itself");
+    rig.talk(&talk, TURNS + 1..=TURNS + 1).await;
+    assert_eq!(told(&rig), [true]);
+    let left = "SELECT count(*) FROM lineages WHERE observe_focus IS NOT NULL OR observe_asked > 0";
+    assert_eq!(rig.number(left).await, 0);
+    // The next wish is another one.
+    assert!(threads(&rig, &["observe", "1"]).1);
+    rig.talk(&talk, TURNS + 2..=TURNS + 2).await;
+    assert_eq!(told(&rig), [true, false]);
 }

@@ -493,7 +493,7 @@ impl Store for Watched {
         self.store.known_of(lineage).await
     }
 
-    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: &Wanted) -> Answer<bool> {
         self.store.want(scope, lineage, wanted).await
     }
 

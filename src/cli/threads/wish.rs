@@ -17,6 +17,9 @@ use crate::store::{Chain, Demanded, NewJob, SqliteStore, Store as _, Wanted};
 pub(super) struct ObserveArgs {
     /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
     id: String,
+    /// What the Observer should look at above all, in your own words
+    #[arg(long, value_name = "TEXT")]
+    focus: Option<String>,
     #[command(flatten)]
     pub(super) sources: Sources,
 }
@@ -40,7 +43,9 @@ pub(super) async fn observe(
 ) -> anyhow::Result<String> {
     let (lineage, chain) = chain(store, &args.id).await?;
     let revived = store.revive(&chain.scope, lineage, now()).await?;
-    store.want(&chain.scope, lineage, Wanted::Observe).await?;
+    let focus = args.focus.clone();
+    let wanted = Wanted::Observe { focus };
+    store.want(&chain.scope, lineage, &wanted).await?;
     let confirmed = chain
         .known
         .nodes
@@ -74,6 +79,11 @@ pub(super) async fn observe(
         "With its next request everything that is confirmed by then is offered to the Observer, whatever \
          it weighs: the words of messages are at hand only while a request carries them.\n",
     );
+    if args.focus.is_some() {
+        text.push_str(
+            "What is offered then is observed with your focus; what waited already is not.\n",
+        );
+    }
     Ok(text)
 }
 
@@ -129,7 +139,7 @@ pub(super) async fn reflect(
         Demanded::Forgotten => bail!("conversation {lineage} was forgotten just now"),
     };
     // A server that follows the conversation reads its jobs again.
-    store.want(&chain.scope, lineage, Wanted::Look).await?;
+    store.want(&chain.scope, lineage, &Wanted::Look).await?;
     Ok(format!("Conversation {lineage}: {said}"))
 }
 

@@ -26,6 +26,7 @@ impl Recorder {
         track: &mut Track,
         ranges: Vec<(Span, u32)>,
         exchange: &Exchange,
+        focus: Option<&str>,
     ) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
         let settings = self.shop.settings.now().for_model(&track.model);
@@ -55,9 +56,10 @@ impl Recorder {
                     counter.as_ref(),
                 )
             });
-            let Ok(Some(payload)) = written.await else {
+            let Ok(Some(mut payload)) = written.await else {
                 return;
             };
+            payload.focus = focus.map(str::to_owned);
             let job = NewJob {
                 kind: PartKind::Chunk,
                 span,

@@ -21,7 +21,7 @@ impl Recorder {
             Err(error) => return failed("what an operator asked for was not done", &error),
         };
         track.learn(known);
-        if wanted == Wanted::Observe {
+        if let Wanted::Observe { focus } = wanted {
             let settings = self.shop.settings.now();
             let steps = everything(&track.path(), settings.policy_for(&track.model));
             let ranges = steps.into_iter().filter_map(|step| match step {
@@ -31,7 +31,8 @@ impl Recorder {
                 } => Some((span, message_tokens)),
                 _ => None,
             });
-            self.observe(track, ranges.collect(), exchange).await;
+            self.observe(track, ranges.collect(), exchange, focus.as_deref())
+                .await;
         }
         if let Err(error) = store.given(&track.scope, lineage).await {
             failed("what an operator asked for will be done again", &error);

@@ -1,17 +1,17 @@
 //! Statements for what an operator asks for.
 
-/// Somebody wants something (`$4`, see `Wanted`) of a lineage (`$3`); the larger wish holds.
+/// Somebody wants something (`$4`, see `Wanted`, with the focus `$5`) of a lineage (`$3`); the larger wish
+/// holds, and the newest focus.
 pub(in crate::store) const WANT: &str = "
-UPDATE lineages SET observe_asked = max(observe_asked, $4)
+UPDATE lineages SET observe_asked = max(observe_asked, $4),
+                    observe_focus = coalesce($5, observe_focus)
 WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// What somebody wants of a lineage (`$3`).
-pub(in crate::store) const WANTED: &str =
-    "SELECT observe_asked FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
+pub(in crate::store) const WANTED: &str = "SELECT observe_asked, observe_focus FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// What was wanted of a lineage (`$3`) is done.
-pub(in crate::store) const GIVEN: &str =
-    "UPDATE lineages SET observe_asked = 0 WHERE tenant = $1 AND resource = $2 AND id = $3";
+pub(in crate::store) const GIVEN: &str = "UPDATE lineages SET observe_asked = 0, observe_focus = NULL WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// Forgets that ranges of a lineage (`$3`) were given up: the next request offers them again.
 pub(in crate::store) const OFFER_AGAIN: &str = "

@@ -113,6 +113,11 @@ fn migrations() -> Vec<Migration> {
             "stopgaps",
             include_str!("../../../migrations/sqlite/0014_stopgaps.sql"),
         ),
+        (
+            15,
+            "observe_focus",
+            include_str!("../../../migrations/sqlite/0015_observe_focus.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -321,8 +321,8 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn want(&self, scope: &Scope, lineage: i64, wanted: Wanted) -> Answer<bool> {
-        let scope = scope.clone();
+    async fn want(&self, scope: &Scope, lineage: i64, wanted: &Wanted) -> Answer<bool> {
+        let (scope, wanted) = (scope.clone(), wanted.clone());
         self.write("store want", move |conn| {
             Box::pin(wishes::want(conn, scope, lineage, wanted))
         })

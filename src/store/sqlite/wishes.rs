@@ -2,7 +2,7 @@
 //! store, where a running server finds it, or the next one.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
+use sqlx::{query, query_as, query_scalar};
 
 use super::{Answer, read};
 use crate::history::Scope;
@@ -56,6 +56,7 @@ pub(super) async fn want(
         .bind(scope.resource_key())
         .bind(lineage)
         .bind(wanted.number())
+        .bind(wanted.focus())
         .execute(conn)
         .await?;
     Ok(done.rows_affected() == 1)
@@ -66,13 +67,13 @@ pub(super) async fn wanted(
     scope: Scope,
     lineage: i64,
 ) -> Answer<Option<Wanted>> {
-    let number: Option<i64> = query_scalar(sql::WANTED)
+    let row: Option<(i64, Option<String>)> = query_as(sql::WANTED)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(lineage)
         .fetch_optional(conn)
         .await?;
-    Ok(number.and_then(Wanted::of))
+    Ok(row.and_then(|(number, focus)| Wanted::of(number, focus)))
 }
 
 pub(super) async fn given(conn: &mut SqliteConnection, scope: Scope, lineage: i64) -> Answer<()> {
