@@ -349,7 +349,7 @@ settings! {
         /// What you want observed, or left out, in your own words; added to the Observer's prompt.
         instruction: Option<String> = Example(r#""Record every ticket number verbatim.""#),
         /// Most tokens of history in one call. A longer range is observed in several calls and stays
-        /// one chunk; lowered by itself for a model that says it is still too long.
+        /// one chunk; lowered by itself for a model that says it is still too long, to what it says it takes.
         max_input_tokens: u64 = Default("60000"),
         /// Tokens of earlier observations the Observer is shown, so that it does not repeat them; false
         /// shows the whole log as it stands, up to max_input_tokens, 0 none.
