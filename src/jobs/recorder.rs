@@ -174,10 +174,18 @@ impl Recorder {
             ));
         };
         let mut track = match self.tracks.take(scope, history) {
-            Some(track) if self.knows(&track, exchange.used.snapshot) && !track.forlorn() => track,
-            // Not followed, the request was sent with what was prepared beside this task, or the work
-            // it waits for may long be done elsewhere.
-            _ => load(&self.shop, scope, history).await?,
+            Some(track) if !self.knows(&track, exchange.used.snapshot) => {
+                // The request was sent with what was prepared beside this task.
+                load(&self.shop, scope, history).await?
+            }
+            Some(mut track) => {
+                // The work it waits for may long be done elsewhere.
+                if track.forlorn() {
+                    track.learn(load(&self.shop, scope, history).await?);
+                }
+                track
+            }
+            None => load(&self.shop, scope, history).await?,
         };
         let parent = track
             .nodes

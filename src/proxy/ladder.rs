@@ -219,7 +219,7 @@ pub(super) async fn shorten(
             }
             Came::TooLong(more) => next = shortening.next(more).await,
             Came::Declined(kind) => next = shortening.elsewhere(&kind).await,
-            Came::Otherwise => break,
+            Came::Otherwise | Came::Nothing => break,
         }
     }
     tell(&shortening.give_up());
@@ -236,6 +236,8 @@ pub(super) enum Came {
     Declined(RefusalKind),
     /// Something that is of no use to a client that asked for something else.
     Otherwise,
+    /// A stream that ended, or broke off, before it said anything.
+    Nothing,
 }
 
 pub(super) async fn came(
@@ -262,6 +264,7 @@ pub(super) async fn came(
                 Said::TooLong(excess) => Came::TooLong(excess),
                 Said::Declined(kind) => Came::Declined(kind),
                 Said::Error => Came::Otherwise,
+                Said::Nothing => Came::Nothing,
             };
             (answer, came)
         }

@@ -118,6 +118,8 @@ impl Late {
                 "too_long"
             }
             Came::Declined(_) | Came::Otherwise => "error",
+            // What was refused at first says more.
+            Came::Nothing => return self.none("error"),
         };
         if !opening::can_look(&answer) {
             return self.none("error");
@@ -158,7 +160,7 @@ impl Hears for Late {
                 self.accepted(&self.choice);
                 None
             }
-            Said::Error => self.none("error"),
+            Said::Error | Said::Nothing => self.none("error"),
             Said::Declined(kind) => self.declined(&kind, &beside).await,
             Said::TooLong(excess) => {
                 let shorter = self.too_long(self.choice.clone(), excess, &beside).await;

@@ -42,6 +42,8 @@ pub(super) enum Said {
     Declined(RefusalKind),
     /// Another error.
     Error,
+    /// Nothing: it ended, or broke off, before that.
+    Nothing,
 }
 
 /// Whether the beginning of this answer can be looked at: a stream of events in plain bytes, whose
@@ -291,8 +293,7 @@ fn heard(opening: &mut Opening, frame: Option<&Result<Frame<Bytes>, BoxError>>) 
             Some(data) => opening.push(data),
             None => Verdict::Said(Said::Answer),
         },
-        // Nobody knows what it would have said.
-        Some(Err(_)) | None => Verdict::Said(Said::Error),
+        Some(Err(_)) | None => Verdict::Said(Said::Nothing),
     }
 }
 

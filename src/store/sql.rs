@@ -94,14 +94,15 @@ SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens,
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
-/// The chunk whose range ends at a link (`$3`); of several the longest, as `advance` takes it.
+/// The part of a kind (`$4`) whose range ends at a link (`$3`); of several the longest, as `advance` takes it,
+/// and what a Reflector wrote before what stands in for it.
 pub(super) const PART_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
        t.retention, t.preamble, t.as_of
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = $4
-ORDER BY t.from_count, t.id LIMIT 1";
+ORDER BY t.from_count, t.stopgap, t.id LIMIT 1";
 
 // === Recording ===
 

@@ -1,6 +1,6 @@
 //! A request that is refused for what it holds, and is told so inside the stream of an answer of status 200.
 
-use diarist::provider::{Behaviour, Failure, LineEnd, Part};
+use diarist::provider::{Behaviour, Cut, Failure, LineEnd, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -157,6 +157,16 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
     assert_eq!((answer.status, answer.text()), (200, whole));
     rig.quiet().await;
+    // Nor is a stream that breaks off before it says anything.
+    for cut in [Cut::AfterBytes(0), Cut::ResetAfterEvents(0)] {
+        rig.provider
+            .next(Part::Actor, 1, &saying(&refused("not so")));
+        rig.provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+        let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
+        assert_eq!((answer.status, answer.text()), (200, whole), "{cut:?}");
+        rig.quiet().await;
+    }
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
 }

@@ -172,6 +172,8 @@ impl Windows {
         if windows.len() >= WINDOWS {
             windows.clear();
         }
-        windows.insert(model, limit);
+        // Jobs beside each other learn of the same model: what one found is not widened by another.
+        let known = windows.entry(model).or_insert(limit);
+        *known = limit.min(*known);
     }
 }

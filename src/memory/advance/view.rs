@@ -86,7 +86,11 @@ impl<'a> View<'a> {
     pub(super) fn log_within(&self, to_count: usize, limit: u32) -> Option<Vec<&'a PartMeta>> {
         let mut logs = self.logs(to_count);
         let first = logs.next()?;
-        if text_tokens(&first) < limit {
+        let sent = self
+            .current
+            .is_some_and(|now| now.parts.contains(&first[0].id));
+        // What is sent already is not gone back from.
+        if sent || text_tokens(&first) < limit {
             return Some(first);
         }
         let short = logs.find(|log| log[0].stopgap && text_tokens(log) < limit);
