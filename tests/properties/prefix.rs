@@ -27,7 +27,9 @@ pub(super) fn inv_prefix_of_observations(
         let kept = book.sent.kept(prompt).bytes;
         // Behind a changed head, or another front, nothing could be kept.
         let same = before.head == now.head && before.front == now.front;
-        if kept < before.observations && same {
+        // A Reflector wrote of the range that code had left something out of: the mark is the same.
+        let answered = left_out(now) < left_out(before) && now.marks.iter().any(|m| m.reflection);
+        if kept < before.observations && same && !answered {
             return breaks(
                 Law::Prefix,
                 format!(
@@ -44,6 +46,15 @@ pub(super) fn inv_prefix_of_observations(
         return breaks(Law::Prefix, "observations changed without a reflection");
     }
     Ok(())
+}
+
+/// How many stopgaps of code a request was sent with.
+fn left_out(past: &Past) -> usize {
+    let note = b"older observations left out";
+    past.sent
+        .windows(note.len())
+        .filter(|at| at == note)
+        .count()
 }
 
 /// Behind another head everything is new, and what stands in for the oldest messages is smaller by
