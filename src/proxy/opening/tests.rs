@@ -183,7 +183,7 @@ async fn what_breaks_before_it_said_anything_breaks_for_the_client() {
     let mut body = listened(body, Ear(tell, None));
     assert_eq!(next(&mut body).await, "data: {");
     assert!(body.frame().await.expect("an end").is_err());
-    assert_eq!(heard.recv().await, Some(Said::Error));
+    assert_eq!(heard.recv().await, Some(Said::Nothing));
 }
 
 #[tokio::test]
