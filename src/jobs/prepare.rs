@@ -13,7 +13,7 @@ use crate::history::{History, Link, Scope};
 use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
 use crate::memory::others::CHANCE;
 use crate::memory::{
-    Node, Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, render,
+    Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, record, render,
 };
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
@@ -64,27 +64,9 @@ pub(super) async fn overflow(
     };
     let mut track = load(shop, scope, history).await?;
     track.model.clone_from(&refused.model);
-    // The newest messages were never accepted, so they are not recorded; what is observed lies
-    // before them, and only their roles matter here.
-    let nodes: Vec<Node> = history
-        .turns()
-        .iter()
-        .enumerate()
-        .map(|(index, turn)| {
-            track.nodes.get(index).copied().unwrap_or(Node {
-                link: turn.link,
-                count: index + 1,
-                role: turn.message.role,
-                tokens: 0,
-                closed: history.cuts().closed(index + 1),
-                turn_end: false,
-                born: history.len(),
-                confirmed: false,
-                seen_ms: 0,
-                live: true,
-            })
-        })
-        .collect();
+    // The newest messages were never accepted, so they are not recorded; what is observed lies before
+    // them, and only their roles matter here.
+    let nodes = record::refused(history, &track.nodes);
     // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
     // was, went out first. They count as not applied.
     let applied = sent_with(&track, refused.sent);

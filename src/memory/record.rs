@@ -42,6 +42,16 @@ pub fn added(
         .collect()
 }
 
+/// The messages of a request that was refused, as if it had been accepted: `known` of its beginning as they
+/// are known, the others as they would be written, but for a weight and a time, which they have not yet.
+pub fn refused(history: &History, known: &[Node]) -> Vec<Node> {
+    let fresh = vec![0; history.len().saturating_sub(known.len())];
+    let known = &known[..known.len().min(history.len())];
+    let mut nodes = known.to_vec();
+    nodes.extend(added(history, known.len(), &fresh, 0, None));
+    nodes
+}
+
 /// Confirms what a shorter accepted request carried and one of `length` messages carries again.
 /// Returns the links that were not confirmed before. A repetition has the same length and confirms
 /// nothing.

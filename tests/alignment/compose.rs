@@ -9,32 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use crate::dice::Dice;
 use crate::manners::{Manners, summary_head};
 use crate::script::said;
 use crate::stage::{marks, text, user};
-
-/// Rolls what a seed decides.
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(end.max(1)).unwrap()).unwrap()
-    }
-
-    /// Once in so many times.
-    pub fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// Which saying a message is, whatever became of its words since: the same words behind the same saying
 /// are the same one, the same words elsewhere are another.
@@ -196,7 +174,7 @@ pub struct Composer {
 
 impl Composer {
     pub fn new(seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let empty = |name: &str| Talk {
             name: name.to_owned(),
             said: Vec::new(),

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::compose::{Dice, Line};
+use crate::compose::Line;
+use crate::dice::Dice;
 use crate::rows::{renumbered, respelled};
 use crate::script::{reworded, said};
 use crate::stage::marks;

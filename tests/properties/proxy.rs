@@ -9,7 +9,7 @@ use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{Path, WorkState, overflow};
 use diarist::memory::select::{Before, select};
-use diarist::memory::{Node, Policy};
+use diarist::memory::{Policy, record};
 use diarist::provider::{Rules, judge};
 use diarist::wire::chat::{self, Parsed};
 use diarist::wire::{Insert, Placement};
@@ -345,25 +345,7 @@ impl Proxy {
         }
         let placement = *self.ladder.get(self.process(turn).steps)?;
         let known = self.world.known(scope, &links(history));
-        let nodes: Vec<Node> = history
-            .turns()
-            .iter()
-            .enumerate()
-            .map(|(index, turn)| {
-                known.nodes.get(index).copied().unwrap_or(Node {
-                    link: turn.link,
-                    count: index + 1,
-                    role: turn.message.role,
-                    tokens: 0,
-                    closed: history.cuts().closed(index + 1),
-                    turn_end: false,
-                    born: history.len(),
-                    confirmed: false,
-                    seen_ms: 0,
-                    live: true,
-                })
-            })
-            .collect();
+        let nodes = record::refused(history, &known.nodes);
         let path = Path {
             root: Link::root(scope),
             nodes: &nodes,

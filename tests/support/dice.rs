@@ -33,6 +33,11 @@ impl Dice {
         self.below(100) < percent
     }
 
+    /// Whether something happens that happens once in so many times.
+    pub fn one_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
     /// One of `all`.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
