@@ -6,12 +6,14 @@
 //! Called by the tee (what an upstream answered), by `llm` (what a model call cost) and by the
 //! step-down ladder ([`refusal()`]).
 
+mod excess;
 mod refusal;
 
 use serde_json::Value;
 
+pub use excess::Excess;
 pub use refusal::{
-    Excess, RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,
+    RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,
     refusal_without_status,
 };
 

@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use super::excess::Excess;
+
 /// Why a request was refused, as far as another attempt depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
@@ -30,43 +32,13 @@ pub fn may_refuse(status: u16) -> bool {
     matches!(status, 400 | 413 | 422)
 }
 
-/// How much was too much, where a refusal says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Excess {
-    /// What the model reads at most, in tokens.
-    pub window: u64,
-    /// What the request came to.
-    pub sent: u64,
-}
-
-/// Reads both numbers out of the refusal of a request that was too long; `None` where it does not name
-/// them. Of the numbers a message names, the two largest are these, and the larger is what was sent.
+/// How much was too much, where the refusal of a request that was too long says it: in fields of their own,
+/// else in its words.
 #[must_use]
 pub fn excess(body: &[u8]) -> Option<Excess> {
     let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
-    said.messages.iter().find_map(|message| {
-        let mut numbers = numbers(message);
-        numbers.sort_unstable();
-        numbers.dedup();
-        match numbers[..] {
-            [.., window, sent] => Some(Excess { window, sent }),
-            _ => None,
-        }
-    })
-}
-
-/// The whole numbers of `message` that may count tokens: written with commas or without.
-fn numbers(message: &str) -> Vec<u64> {
-    /// Less is no window of any model; it is a place, a status, a version.
-    const LEAST: u64 = 256;
-    message
-        .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, ',' | '_' | '.' | '-')))
-        .filter_map(|word| {
-            let word = word.trim_matches(|c: char| matches!(c, ',' | '.'));
-            let digits = word.replace(',', "");
-            digits.parse().ok().filter(|number| *number >= LEAST)
-        })
-        .collect()
+    said.counted
+        .or_else(|| said.messages.iter().find_map(|it| Excess::told(it)))
 }
 
 /// What the refusal says, or `None` if this answer is no refusal of the request itself: success,
@@ -133,6 +105,8 @@ struct Said {
     messages: Vec<String>,
     codes: Vec<String>,
     params: Vec<String>,
+    /// What llama.cpp counts, in fields beside its message.
+    counted: Option<Excess>,
 }
 
 impl Said {
@@ -172,6 +146,10 @@ impl Said {
                 }
                 if let Some(param) = fields.get("param").and_then(Value::as_str) {
                     self.params.push(param.to_owned());
+                }
+                let count = |key: &str| fields.get(key).and_then(Value::as_u64);
+                if let (Some(window), Some(sent)) = (count("n_ctx"), count("n_prompt_tokens")) {
+                    self.counted = self.counted.or_else(|| Excess::of(window, sent));
                 }
                 // FastAPI's validation errors: the last part of `loc` is the field.
                 let forbidden =
@@ -298,13 +276,16 @@ fn wording_of_too_long(message: &str) -> bool {
     if PLAIN.iter().any(|wording| message.contains(wording)) {
         return true;
     }
-    let Some((before, after)) = message.split_once("exceeds") else {
+    let Some((before, after)) = message.split_once("exceed") else {
         return false;
     };
     let in_context = ["window", "length", "limit", "size"]
         .iter()
         .any(|noun| after.contains(&format!("context {noun}")));
-    in_context || (before.contains("input token count") && after.contains("the maximum"))
+    let any = |text: &str, wordings: &[&str]| wordings.iter().any(|it| text.contains(it));
+    let counted = any(before, &["token count", "input tokens"])
+        && any(after, &["the maximum", "the limit", "configured limit"]);
+    in_context || counted
 }
 
 /// "Unknown parameter: 'x'", "Unrecognized request argument supplied: x" and their kin.

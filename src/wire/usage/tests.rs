@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{RefusalKind, Usage, error_message, excess, refusal, refusal_without_status};
+use super::{RefusalKind, Usage, error_message, refusal, refusal_without_status};
 
 fn usage(
     prompt: impl Into<Option<u64>>,
@@ -199,51 +199,6 @@ fn every_wording_is_found_up_to_four_causes_deep() {
     }
     let limited = json!({"error": {"message": "prompt is too long", "cause": {"status": 429}}});
     assert_eq!(refusal(400, limited.to_string().as_bytes()), None);
-}
-
-#[test]
-fn what_a_refusal_says_about_the_excess() {
-    let told = |message: &str| {
-        let body = json!({"error": {"message": message}}).to_string();
-        excess(body.as_bytes()).map(|excess| (excess.window, excess.sent))
-    };
-    let cases = [
-        (
-            "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.",
-            (128_000, 130_000),
-        ),
-        (
-            "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the messages, 1000 in the completion).",
-            (8_192, 9_000),
-        ),
-        (
-            "prompt is too long: 200251 tokens > 200000 maximum",
-            (200_000, 200_251),
-        ),
-        (
-            "The input token count (1,196,265) exceeds the maximum number of tokens allowed (1,048,575).",
-            (1_048_575, 1_196_265),
-        ),
-        (
-            "the request (9000 tokens) exceeds the available context size (8192 tokens)",
-            (8_192, 9_000),
-        ),
-        (
-            "maximum prompt length is 131072 but the request contains 140000 tokens.",
-            (131_072, 140_000),
-        ),
-    ];
-    for (message, expected) in cases {
-        assert_eq!(told(message), Some(expected), "{message}");
-    }
-    for silent in [
-        "Input is too long for requested model.",
-        "gpt-4o-2024-08-06 takes at most 128000 tokens",
-        "messages[12] of 300 is too long",
-        "200000 > 200000",
-    ] {
-        assert_eq!(told(silent), None, "{silent}");
-    }
 }
 
 #[test]

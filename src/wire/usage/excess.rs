@@ -1,0 +1,190 @@
+//! How much of a request was too much, in the words of its refusal.
+//!
+//! Decides which number of a message is what the model takes, and which is what was sent. Never whether the
+//! request was too long at all: that is `refusal`'s, its only caller.
+
+/// How much was too much, where a refusal says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// What the model reads at most, in tokens.
+    pub window: u64,
+    /// What the request came to.
+    pub sent: u64,
+}
+
+/// Less is no window of any model; it is a place, a status, a version.
+const LEAST: u64 = 256;
+
+/// More is no count of tokens; it is the id of a request, or a time.
+const MOST: u64 = 100_000_000;
+
+/// Numbers that are looked at.
+const NUMBERS: usize = 16;
+
+/// A number of a message, and what stands between it and its neighbours.
+#[derive(Debug)]
+struct Number<'a> {
+    value: u64,
+    before: &'a str,
+    after: &'a str,
+}
+
+impl Excess {
+    /// `None` where it is none.
+    pub(super) fn of(window: u64, sent: u64) -> Option<Self> {
+        (LEAST <= window && window < sent).then_some(Self { window, sent })
+    }
+
+    /// What `message` says; `None` where it does not name both numbers. A window that is called one comes
+    /// before any guess: what was sent is often told again in parts, which may be larger than the window.
+    pub(super) fn told(message: &str) -> Option<Self> {
+        let message = message.to_ascii_lowercase();
+        let numbers = numbers(&message);
+        if let Some(compared) = compared(&numbers) {
+            return Some(compared);
+        }
+        let values = || numbers.iter().map(|number| number.value);
+        // The window, and what of it is left for the prompt.
+        let windows = numbers.iter().filter(|number| number.is_window());
+        match windows.map(|number| number.value).min() {
+            Some(window) => Self::of(window, values().max()?),
+            None => largest(values().collect()),
+        }
+    }
+}
+
+/// "`sent > window`", as some write it.
+fn compared(numbers: &[Number<'_>]) -> Option<Excess> {
+    numbers.windows(2).find_map(|pair| {
+        let [sent, window] = pair else { return None };
+        let greater = window.before.trim_end().ends_with('>');
+        greater.then(|| Excess::of(window.value, sent.value))?
+    })
+}
+
+/// Where no number is called a window: the two largest, but for those that the largest is made of.
+fn largest(mut values: Vec<u64>) -> Option<Excess> {
+    values.sort_unstable();
+    values.dedup();
+    let sent = values.pop()?;
+    let whole: Vec<u64> = match parts(&values, sent) {
+        Some(parts) => {
+            let others = values.iter().filter(|value| !parts.contains(value));
+            others.copied().collect()
+        }
+        None => values.clone(),
+    };
+    let window = whole.last().filter(|value| **value >= LEAST);
+    Excess::of(*window.or(values.last())?, sent)
+}
+
+/// The two or three of `values` that add up to `whole`.
+fn parts(values: &[u64], whole: u64) -> Option<Vec<u64>> {
+    for (at, first) in values.iter().enumerate() {
+        let behind = &values[at + 1..];
+        for (at, second) in behind.iter().enumerate() {
+            let Some(rest) = whole.checked_sub(first + second) else {
+                break;
+            };
+            if rest == 0 {
+                return Some(vec![*first, *second]);
+            }
+            if behind[at + 1..].contains(&rest) {
+                return Some(vec![*first, *second, rest]);
+            }
+        }
+    }
+    None
+}
+
+/// The whole numbers of `message`, which is in lower case: written with commas or without. What is added up
+/// in it is one number.
+fn numbers(message: &str) -> Vec<Number<'_>> {
+    let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, ',' | '_' | '.' | '-');
+    let mut numbers: Vec<Number<'_>> = Vec::new();
+    let (mut at, mut last_end) = (0, 0);
+    while let Some(begin) = message[at..].find(in_word).map(|found| at + found) {
+        let rest = &message[begin..];
+        let word = &rest[..rest.find(|c| !in_word(c)).unwrap_or(rest.len())];
+        at = begin + word.len();
+        let digits = word.trim_start_matches([',', '.']);
+        let start = at - digits.len();
+        let digits = digits.trim_end_matches([',', '.']);
+        let digits = digits.strip_suffix("-token").unwrap_or(digits);
+        let Some(value) = digits
+            .replace(',', "")
+            .parse()
+            .ok()
+            .filter(|it| *it <= MOST)
+        else {
+            continue;
+        };
+        let (before, end) = (&message[last_end..start], start + digits.len());
+        last_end = end;
+        if let Some(last) = numbers.last_mut() {
+            if before.trim() == "+" {
+                last.value += value;
+                continue;
+            }
+            last.after = before;
+        }
+        if numbers.len() == NUMBERS {
+            return numbers;
+        }
+        let after = "";
+        numbers.push(Number {
+            value,
+            before,
+            after,
+        });
+    }
+    if let Some(last) = numbers.last_mut() {
+        last.after = &message[last_end..];
+    }
+    numbers
+}
+
+impl Number<'_> {
+    /// Whether it is called what a model takes at most: "maximum context length is 8192", "exceeds the
+    /// limit of 8192", "8192 maximum".
+    fn is_window(&self) -> bool {
+        self.value >= LEAST && (self.called_before() || self.called_after())
+    }
+
+    fn called_before(&self) -> bool {
+        const FILLERS: [&str; 4] = ["is", "of", "only", "to"];
+        let mut words = words(self.before)
+            .rev()
+            .skip_while(|word| FILLERS.contains(word));
+        match words.next() {
+            Some("limit" | "maximum" | "max" | "allowed") => true,
+            Some("window" | "size") => words.next() == Some("context"),
+            Some("length") => match words.next() {
+                Some("context") => true,
+                // Without that word it is how long the prompt is.
+                Some("prompt" | "input") => words.next() == Some("maximum"),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    fn called_after(&self) -> bool {
+        let clause = self.after.split([',', '.', ';', ':', '(', ')', '>']);
+        let clause = clause.take(1).flat_map(words);
+        let mut words = clause.skip_while(|word| matches!(*word, "token" | "tokens"));
+        match words.next() {
+            Some("maximum" | "limit") => true,
+            Some("context") => matches!(words.next(), Some("length" | "window" | "size")),
+            _ => false,
+        }
+    }
+}
+
+fn words(text: &str) -> impl DoubleEndedIterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests;
