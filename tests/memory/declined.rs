@@ -1,40 +1,15 @@
 //! A request that is refused for what it holds, and is told so inside the stream of an answer of status 200.
 
-use diarist::provider::{Behaviour, Cut, Failure, LineEnd, Part};
+use diarist::provider::{Behaviour, Cut, LineEnd, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::tools::{ACTIVE, Talk, refusing, saying};
 
 /// Says what is wrong with a request in the first event of a stream.
 fn inside() -> Behaviour {
     Behaviour {
         refuse_in_stream: true,
-        ..Behaviour::default()
-    }
-}
-
-/// A stream that says this and nothing else.
-fn saying(event: &Value) -> Behaviour {
-    let body = format!("data: {event}\n\ndata: [DONE]\n\n");
-    Behaviour {
-        fail: Some(Failure {
-            status: 200,
-            retry_after: None,
-            body: Some(("text/event-stream; charset=utf-8", body)),
-        }),
-        ..Behaviour::default()
-    }
-}
-
-fn failing(status: u16, message: &str) -> Behaviour {
-    let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
-    Behaviour {
-        fail: Some(Failure {
-            status,
-            retry_after: None,
-            body: Some(("application/json", body.to_string())),
-        }),
         ..Behaviour::default()
     }
 }
@@ -152,7 +127,7 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
     rig.provider
         .next(Part::Actor, 1, &saying(&refused("not so")));
     rig.provider
-        .next(Part::Actor, 1, &failing(400, "not that either"));
+        .next(Part::Actor, 1, &refusing(400, "not that either"));
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
     assert_eq!((answer.status, answer.text()), (200, whole));
@@ -279,7 +254,7 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
 async fn a_head_alone_teaches_nothing() {
     let (rig, talk) = active().await;
     let refused = json!({"error": {"message": "nor so", "type": "invalid_request_error"}});
-    rig.provider.next(Part::Actor, 1, &failing(400, "not so"));
+    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
     rig.provider.next(Part::Actor, 1, &saying(&refused));
     let before = rig.got().len();
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;

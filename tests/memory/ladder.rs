@@ -3,24 +3,12 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, Failure, Options, Part, Recorded, Verdict};
+use diarist::provider::{Behaviour, Options, Part, Recorded, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Caller, Talk, head};
-
-fn failing(status: u16, message: &str) -> Behaviour {
-    let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
-    Behaviour {
-        fail: Some(Failure {
-            status,
-            retry_after: None,
-            body: Some(("application/json", body.to_string())),
-        }),
-        ..Behaviour::default()
-    }
-}
+use crate::tools::{ACTIVE, Caller, Talk, head, refusing};
 
 const TOO_LONG: &str = "This model's maximum context length is 9000 tokens, yours are 9100.";
 
@@ -64,7 +52,7 @@ async fn where_the_block_made_it_too_long_the_original_goes_out_once() {
     let sent = rig.last().body.len();
     assert!(sent > body(turn).to_string().len(), "the block is longer");
     rig.quiet().await;
-    rig.provider.next(Part::Actor, 1, &failing(400, TOO_LONG));
+    rig.provider.next(Part::Actor, 1, &refusing(400, TOO_LONG));
     let answer = rig.send(&body(turn + 1)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
@@ -119,7 +107,7 @@ async fn twins_that_are_both_too_long_go_out_alike() {
     let second = Arc::new(Semaphore::new(0));
     let held = Behaviour {
         gate: Some(Arc::clone(&second)),
-        ..failing(400, TOO_LONG)
+        ..refusing(400, TOO_LONG)
     };
     let body = talk.body(15);
     rig.provider.next(Part::Actor, 1, &held);
@@ -130,7 +118,7 @@ async fn twins_that_are_both_too_long_go_out_alike() {
         record.any(|entry| matches!(entry.verdict, Verdict::Failed(400)))
     };
     rig.provider.wait_until(came).await.unwrap();
-    rig.provider.next(Part::Actor, 1, &failing(400, TOO_LONG));
+    rig.provider.next(Part::Actor, 1, &refusing(400, TOO_LONG));
     let answer = rig.send(&body).await;
     assert_eq!(
         answer.memory(),
@@ -213,7 +201,7 @@ async fn a_refusal_about_usage_does_not_move_the_block() {
         rig.send(&own).await;
         rig.quiet().await;
         rig.talk(&talk, 1..=ACTIVE).await;
-        let refused = failing(400, message);
+        let refused = refusing(400, message);
         rig.provider.next(Part::Actor, 1, &refused);
         let turn = ACTIVE + 1;
         let answer = rig.send(&talk.streamed(turn)).await;

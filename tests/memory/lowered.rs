@@ -1,11 +1,11 @@
 //! A block that is refused where it stands, and a conversation that does not fit its model without it:
 //! the block goes where the model takes it, and the placement steps down.
 
-use diarist::provider::{Behaviour, Failure, Options, Part};
+use diarist::provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::tools::{Talk, refusing};
 
 const TURNS: usize = 16;
 
@@ -172,15 +172,7 @@ async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
     rig.talk(&talk, 1..=TURNS).await;
     let room = rig.last().measured.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| rules.window = Some(room));
-    let body = json!({"error": {"message": "We do not like these words.", "type": "invalid_request_error"}});
-    let declined = Behaviour {
-        fail: Some(Failure {
-            status: 400,
-            retry_after: None,
-            body: Some(("application/json", body.to_string())),
-        }),
-        ..Behaviour::default()
-    };
+    let declined = refusing(400, "We do not like these words.");
     rig.provider.next(Part::Actor, 1, &declined);
     rig.provider.next(Part::Actor, 1, &Behaviour::default());
     rig.provider.next(Part::Actor, 1, &declined);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, Failure, Options, Part};
+use diarist::provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
-use crate::tools::{Talk, eventually};
+use crate::tools::{Talk, answering, eventually};
 
 pub const NOTE: &str = "<diarist-gap>";
 
@@ -21,17 +21,6 @@ pub fn messages(body: &[u8]) -> Vec<Value> {
 pub fn raw_tail(sent: &[Value], asked: &[Value]) -> usize {
     let pairs = sent.iter().rev().zip(asked.iter().rev());
     pairs.take_while(|(a, b)| a == b).count()
-}
-
-pub fn refusal(status: u16, body: &Value) -> Behaviour {
-    Behaviour {
-        fail: Some(Failure {
-            status,
-            retry_after: None,
-            body: Some(("application/json", body.to_string())),
-        }),
-        ..Behaviour::default()
-    }
 }
 
 /// Observes only when it has to, and then while the client waits.
@@ -299,7 +288,7 @@ async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
 async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accepted() {
     let rig = observing().await;
     let too_long = json!({"message": "Input is too long for requested model."});
-    let too_long = refusal(400, &too_long);
+    let too_long = answering(400, &too_long);
     rig.provider.next(Part::Actor, 2, &too_long);
     let talk = Talk::new("ada");
     let answer = rig.send(&talk.body(24)).await;

@@ -1,12 +1,12 @@
 //! What is done when the upstream refuses: the original once, what is observed once, else nothing.
 
-use diarist::provider::{Behaviour, Cut, Failure, Options, Part};
+use diarist::provider::{Behaviour, Cut, Options, Part};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::tools::{ACTIVE, Talk, refusing};
 
 /// Where the text of a block stands, as (index, role).
 fn block(body: &Value) -> Option<(usize, String)> {
@@ -94,18 +94,6 @@ async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
             assert_eq!(last, "active", "{mode} {system:?}");
         }
         assert!(rig.got().iter().all(|entry| entry.accepted()), "{mode}");
-    }
-}
-
-fn refusing(status: u16, message: &str) -> Behaviour {
-    let body = json!({"error": {"message": message, "type": "invalid_request_error"}});
-    Behaviour {
-        fail: Some(Failure {
-            status,
-            retry_after: None,
-            body: Some(("application/json", body.to_string())),
-        }),
-        ..Behaviour::default()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{Part, Recorded};
+use diarist::provider::{Behaviour, Failure, Part, Recorded};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
@@ -203,6 +203,37 @@ impl Rig {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// Answers with this status and body.
+pub fn answering(status: u16, body: &Value) -> Behaviour {
+    Behaviour {
+        fail: Some(Failure {
+            status,
+            retry_after: None,
+            body: Some(("application/json", body.to_string())),
+        }),
+        ..Behaviour::default()
+    }
+}
+
+/// Refuses a request with this status and these words.
+pub fn refusing(status: u16, message: &str) -> Behaviour {
+    let error = json!({"message": message, "type": "invalid_request_error"});
+    answering(status, &json!({ "error": error }))
+}
+
+/// A stream that says this and nothing else.
+pub fn saying(event: &Value) -> Behaviour {
+    let body = format!("data: {event}\n\ndata: [DONE]\n\n");
+    Behaviour {
+        fail: Some(Failure {
+            status: 200,
+            retry_after: None,
+            body: Some(("text/event-stream; charset=utf-8", body)),
+        }),
+        ..Behaviour::default()
     }
 }
 

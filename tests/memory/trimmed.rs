@@ -3,9 +3,9 @@
 use diarist::provider::{Options, Part};
 use serde_json::json;
 
-use crate::overflow::{NOTE, messages, raw_tail, refusal};
+use crate::overflow::{NOTE, messages, raw_tail};
 use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::tools::{Talk, answering};
 
 /// Trims, and has observed nothing before that becomes necessary.
 async fn trimming() -> Rig {
@@ -147,7 +147,7 @@ async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
     let rig = trimming().await;
     let talk = Talk::new("ada");
     let whole = talk.body(16).to_string().len();
-    let too_long = refusal(
+    let too_long = answering(
         400,
         &json!({"message": "Input is too long for requested model."}),
     );
