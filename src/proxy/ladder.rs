@@ -17,7 +17,7 @@ use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Said};
-use super::overflow::Steps;
+use super::overflow::{Steps, Tried};
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::llm::BorrowedRoute;
 use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
@@ -26,6 +26,8 @@ use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
 pub(super) struct Sent {
     pub(super) response: Response<ProxyBody>,
     pub(super) choice: Choice,
+    /// What was tried because it did not fit.
+    pub(super) tried: Tried,
 }
 
 /// A refused request.
@@ -34,6 +36,8 @@ pub(super) struct Refused {
     pub(super) choice: Choice,
     /// How much was too much, where the refusal says it.
     pub(super) excess: Option<Excess>,
+    /// What was tried because of that already.
+    pub(super) tried: Tried,
 }
 
 /// Sends `choice`, and again what a refusal asks for.
@@ -65,16 +69,14 @@ pub(super) async fn send(
     let refused = Refused {
         choice: choice.clone(),
         excess: read.excess,
+        tried: Tried::default(),
     };
     let mut tell = |choice: &Choice| line.chosen(choice);
     let form = Form::Answer;
     let shorter = shorten(proxy, memory, parts, asked, refused, form, &mut tell).await;
     // Else the client hears that its own prompt is too long, which is something it can act on; not what
     // is wrong with words it never wrote.
-    Ok(shorter.map_or_else(
-        || choice.sent(answer),
-        |(shorter, response)| shorter.sent(response),
-    ))
+    Ok(shorter.unwrap_or_else(|| choice.sent(answer)))
 }
 
 /// What goes out after `choice` was refused, if anything does; see [`Shortening`] for what is too long.
@@ -104,17 +106,18 @@ pub(super) struct Shortening<'a> {
 }
 
 impl<'a> Shortening<'a> {
-    /// `whole` was refused as too long; `way` is how it went to the upstream.
+    /// `whole` was refused as too long, after so much was `tried`; `way` is how it went to the upstream.
     pub(super) fn begin(
         memory: &'a Memory,
         asked: &'a Asked,
         way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
         whole: Choice,
+        tried: Tried,
     ) -> Self {
         Self {
             memory,
             asked,
-            steps: Steps::begin(memory, asked, way, &whole),
+            steps: Steps::begin(memory, asked, way, &whole, tried),
             last: whole.clone(),
             whole,
         }
@@ -123,11 +126,7 @@ impl<'a> Shortening<'a> {
     /// What goes out instead of what went out last, which was refused with this `excess`; `None` where
     /// nothing is left to do.
     pub(super) async fn next(&mut self, excess: Option<Excess>) -> Option<Choice> {
-        let refused = Refused {
-            choice: self.last.clone(),
-            excess,
-        };
-        let again = self.steps.next(&refused).await?;
+        let again = self.steps.next(&self.last, excess).await?;
         Some(self.goes(again).await)
     }
 
@@ -147,6 +146,11 @@ impl<'a> Shortening<'a> {
     /// What went out last was taken.
     pub(super) fn accepted(&self) {
         conclude(self.memory, self.asked, &self.last);
+    }
+
+    /// What was tried so far.
+    fn tried(&self) -> Tried {
+        self.steps.tried.clone()
     }
 
     /// Nothing helped: it is decided anew when it comes again; until then as it went out first.
@@ -185,8 +189,7 @@ pub(super) enum Form<'a> {
     Stream(&'a Beside),
 }
 
-/// What is too long, shorter with every step, until it is taken or nothing is left to do: what was
-/// taken and its answer. `tell` is told of whatever goes out, and at last of what went out first where
+/// What is too long, shorter with every step, until it is taken or nothing is left to do. `tell` is told of whatever goes out, and at last of what went out first where
 /// nothing helped.
 pub(super) async fn shorten(
     proxy: &Proxy,
@@ -196,11 +199,15 @@ pub(super) async fn shorten(
     refused: Refused,
     form: Form<'_>,
     tell: &mut (dyn FnMut(&Choice) + Send),
-) -> Option<(Choice, Response<ProxyBody>)> {
-    let Refused { choice, excess } = refused;
+) -> Option<Sent> {
+    let Refused {
+        choice,
+        excess,
+        tried,
+    } = refused;
     let asks_usage = choice.asks_usage;
     let way = || lend::way_of(proxy, parts);
-    let mut shortening = Shortening::begin(memory, asked, &way, choice);
+    let mut shortening = Shortening::begin(memory, asked, &way, choice, tried);
     let mut next = shortening.next(excess).await;
     while let Some(again) = next {
         if matches!(form, Form::Stream(_)) && again.asks_usage && !asks_usage {
@@ -215,7 +222,11 @@ pub(super) async fn shorten(
         match came {
             Came::Taken => {
                 conclude_of(memory, asked, &again, &answer);
-                return Some((again, answer));
+                let tried = shortening.tried();
+                return Some(Sent {
+                    tried,
+                    ..again.sent(answer)
+                });
             }
             Came::TooLong(more) => next = shortening.next(more).await,
             Came::Declined(kind) => next = shortening.elsewhere(&kind).await,
@@ -292,6 +303,7 @@ impl Choice {
         Sent {
             response,
             choice: self,
+            tried: Tried::default(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A refusal that comes inside a stream: the head has gone to the client, so what helps has to go on as
 //! the same stream.
 //!
-//! The same steps as for any refusal ([`super::ladder`]); where none of them helps, the client hears the
-//! first one about its own prompt as it came, if that is a stream too. The head keeps saying what was sent first; audit and metric say what was sent
-//! last. Called by `remember` for answers whose beginning can be looked at.
+//! The same steps as for any refusal ([`super::ladder`]), but for those that were taken before the head came;
+//! where none of them helps, the client hears the first one about its own prompt as it came, if that is a
+//! stream too. The head keeps saying what was sent first; audit and metric say what was sent last. Called by
+//! `remember` for answers whose beginning can be looked at.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +17,9 @@ use super::choose::Settled;
 use super::ladder::{self, Came, Form, Refused};
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Hears, Said};
+use super::overflow::Tried;
 use super::{Proxy, ProxyBody};
-use crate::wire::usage::{Excess, RefusalKind};
+use crate::wire::usage::RefusalKind;
 
 /// What became of a stream after its head.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +59,8 @@ pub(super) struct Late {
     pub(super) parts: Parts,
     pub(super) asked: Arc<Asked>,
     pub(super) choice: Choice,
+    /// What was tried before, because it did not fit: none of it is tried, nor waited for, twice.
+    pub(super) tried: Tried,
     pub(super) settled: Option<Settled>,
     pub(super) outcome: Outcome,
 }
@@ -111,7 +115,12 @@ impl Late {
                 return Some(self.goes_on(&again, answer));
             }
             Came::TooLong(excess) => {
-                let shorter = self.too_long(again.clone(), excess, beside).await;
+                let refused = Refused {
+                    choice: again.clone(),
+                    excess,
+                    tried: self.tried.clone().but_elsewhere(),
+                };
+                let shorter = self.too_long(refused, beside).await;
                 if shorter.is_some() {
                     return shorter;
                 }
@@ -135,21 +144,15 @@ impl Late {
         None
     }
 
-    /// `choice` did not fit its model.
-    async fn too_long(
-        &self,
-        choice: Choice,
-        excess: Option<Excess>,
-        beside: &Beside,
-    ) -> Option<ProxyBody> {
-        let refused = Refused { choice, excess };
+    /// What was `refused` did not fit its model.
+    async fn too_long(&self, refused: Refused, beside: &Beside) -> Option<ProxyBody> {
         let mut tell = |choice: &Choice| self.tell(choice);
         let (proxy, memory, asked) = (&self.proxy, &self.memory, &self.asked);
         let form = Form::Stream(beside);
         let shorter = ladder::shorten(proxy, memory, &self.parts, asked, refused, form, &mut tell);
-        let (choice, answer) = shorter.await?;
-        self.accepted(&choice);
-        Some(self.goes_on(&choice, answer))
+        let sent = shorter.await?;
+        self.accepted(&sent.choice);
+        Some(self.goes_on(&sent.choice, sent.response))
     }
 }
 
@@ -163,7 +166,12 @@ impl Hears for Late {
             Said::Error | Said::Nothing => self.none("error"),
             Said::Declined(kind) => self.declined(&kind, &beside).await,
             Said::TooLong(excess) => {
-                let shorter = self.too_long(self.choice.clone(), excess, &beside).await;
+                let refused = Refused {
+                    choice: self.choice.clone(),
+                    excess,
+                    tried: self.tried.clone(),
+                };
+                let shorter = self.too_long(refused, &beside).await;
                 shorter.or_else(|| self.none("too_long"))
             }
         }

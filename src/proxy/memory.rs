@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::identify::{Identity, Owners, Sources};
 use super::manners::Manners;
 use super::mode::Rules;
-use super::overflow::Turns;
+use super::turns::Turns;
 use crate::audit::Audit;
 use crate::history::History;
 use crate::jobs::{Exchange, InForce, Jobs};

@@ -4,18 +4,16 @@
 //! request longer, it goes. Beyond that the operator decides ([`Overflow`]). Nothing here sends
 //! anything: [`super::ladder`] asks for the next step for as long as the last one was refused.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::choice::{Block, Choice, Declined, Rung};
 use super::choose::place;
-use super::ladder::Refused;
 use super::manners;
 use super::memory::{Asked, Memory, Overflow};
-use crate::history::{Link, Scope};
+use super::turns::in_turn;
 use crate::jobs::{Prepared, TooLong};
 use crate::llm::BorrowedRoute;
 use crate::memory::{Snapshot, SnapshotMeta, Trim, measure, render, select, trim};
@@ -52,7 +50,14 @@ pub(super) struct Steps<'a> {
     way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
     /// What was refused for what it holds, not for its length.
     declined: Option<Arc<Declined>>,
-    /// Whether that is still to be tried without what was at fault.
+    pub(super) tried: Tried,
+}
+
+/// What was tried for one request, be it told of its length by a status or in the stream of its answer: no
+/// step is taken twice, and nobody waits twice for the Observer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tried {
+    /// What was declined, without what was at fault.
     elsewhere: bool,
     /// Whether one that asks for usage was refused for its length alone.
     took_usage: bool,
@@ -67,78 +72,87 @@ pub(super) struct Steps<'a> {
     trims: usize,
 }
 
+impl Tried {
+    /// The same, where something else was declined since.
+    pub(super) fn but_elsewhere(self) -> Self {
+        Self {
+            elsewhere: false,
+            ..self
+        }
+    }
+}
+
 impl<'a> Steps<'a> {
-    /// `first` was refused as too long; `way` is how it went to the upstream.
+    /// `first` was refused as too long, after so much was `tried`; `way` is how it went to the upstream.
     pub(super) fn begin(
         memory: &'a Memory,
         asked: &'a Asked,
         way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
         first: &Choice,
+        tried: Tried,
     ) -> Self {
         Self {
             memory,
             asked,
             way,
             declined: first.instead_of.clone(),
-            elsewhere: first.instead_of.is_some(),
-            took_usage: false,
-            applied: false,
-            plain: None,
-            own: false,
-            largest: 0,
-            observed: false,
-            trims: 0,
+            tried,
         }
     }
 
     /// What to send instead of what was `refused`; `None` where nothing is left to do.
-    pub(super) async fn next(&mut self, refused: &Refused) -> Option<Choice> {
-        if refused.choice.block.is_some() {
-            self.largest = self.largest.max(refused.choice.bytes);
+    pub(super) async fn next(
+        &mut self,
+        refused: &Choice,
+        excess: Option<Excess>,
+    ) -> Option<Choice> {
+        let tried = &mut self.tried;
+        if refused.block.is_some() {
+            tried.largest = tried.largest.max(refused.bytes);
         } else {
-            self.own = true;
+            tried.own = true;
         }
-        self.took_usage |= refused.choice.asks_usage;
-        if std::mem::take(&mut self.elsewhere)
+        tried.took_usage |= refused.asks_usage;
+        if !std::mem::replace(&mut tried.elsewhere, true)
             && let Some(lower) = self.lowered()
         {
             return Some(lower);
         }
-        if !std::mem::replace(&mut self.applied, true)
-            && let Some(shorter) = self.alike_or_applied(&refused.choice).await
+        if !std::mem::replace(&mut self.tried.applied, true)
+            && let Some(shorter) = self.alike_or_applied(refused).await
         {
             return Some(shorter);
         }
         // What others know goes before anything of the conversation itself.
-        if let Some(shorter) = self.untold(&refused.choice).await {
+        if let Some(shorter) = self.untold(refused).await {
             return Some(shorter);
         }
         // Where the block itself made the request longer.
-        if refused.choice.block.is_some()
-            && let Some(own) = self.own(&refused.choice, (1, 1))
+        if refused.block.is_some()
+            && let Some(own) = self.own(refused, (1, 1))
         {
             return Some(own);
         }
         let shorter = match self.asked.treatment.overflow {
             // What is only read may leave no trace, and what was observed for it would be lost.
-            Overflow::Observe(within) if self.asked.writes && !self.observed => {
-                self.observed = true;
-                self.awaited(refused, within).await
+            Overflow::Observe(within) if self.asked.writes && !self.tried.observed => {
+                self.tried.observed = true;
+                self.awaited(refused, excess, within).await
             }
-            Overflow::Trim if self.trims < TRIMS => {
-                self.trims += 1;
-                self.trimmed(refused).await
+            Overflow::Trim if self.tried.trims < TRIMS => {
+                self.tried.trims += 1;
+                self.trimmed(refused, excess).await
             }
             Overflow::Pass | Overflow::Observe(_) | Overflow::Trim => None,
         };
-        shorter.or_else(|| self.own(&refused.choice, DENSER))
+        shorter.or_else(|| self.own(refused, DENSER))
     }
 
     /// What to send instead of `refused`, which was refused for what it holds; `None` where nothing of
     /// it could be at fault that it can do without.
     pub(super) fn elsewhere(&mut self, refused: &Choice, kind: &RefusalKind) -> Option<Choice> {
         let mut declined = Declined::of(self.memory, self.asked, refused, kind);
-        declined.about_usage &= !self.took_usage;
+        declined.about_usage &= !self.tried.took_usage;
         self.declined = Some(Arc::new(declined));
         self.lowered()
     }
@@ -150,7 +164,7 @@ impl<'a> Steps<'a> {
         let block = declined.block.clone()?;
         let placement = self.allowed(block.placement)?;
         let block = Block { placement, ..block };
-        let asks_usage = declined.asks_usage && self.took_usage;
+        let asks_usage = declined.asks_usage && self.tried.took_usage;
         // What was done about its length says more than where it stands.
         let rung = match declined.rung {
             rung @ (Rung::Observed | Rung::Awaited | Rung::Trimmed) => rung,
@@ -172,8 +186,8 @@ impl<'a> Steps<'a> {
     /// fewer than this multiple of those.
     fn own(&mut self, refused: &Choice, denser: (usize, usize)) -> Option<Choice> {
         let bytes = self.asked.parsed.body().len();
-        let may_fit = bytes * denser.1 < self.largest * denser.0;
-        (may_fit && !std::mem::replace(&mut self.own, true))
+        let may_fit = bytes * denser.1 < self.tried.largest * denser.0;
+        (may_fit && !std::mem::replace(&mut self.tried.own, true))
             .then(|| self.choice(None, refused.asks_usage, Rung::Refused))
     }
 
@@ -191,7 +205,7 @@ impl<'a> Steps<'a> {
         self.placement(refused, None)?;
         let prepared = self.applied(refused).await?;
         let snapshot = Arc::clone(prepared.best());
-        self.plain = Some(prepared.snapshot);
+        self.tried.plain = Some(prepared.snapshot);
         let placement = self.placement(refused, Some(&snapshot))?;
         let block = Block {
             snapshot: Some(snapshot),
@@ -212,7 +226,7 @@ impl<'a> Steps<'a> {
         };
         // One that opens has none: without it the request is the client's own.
         told.others.as_ref().filter(|_| !told.opens())?;
-        let applied = self.plain.as_ref().filter(|plain| twin(&plain.meta));
+        let applied = self.tried.plain.as_ref().filter(|plain| twin(&plain.meta));
         let snapshot = if let Some(plain) = applied {
             Arc::clone(plain)
         } else {
@@ -246,23 +260,35 @@ impl<'a> Steps<'a> {
     }
 
     /// What is left observed while the client waits, as much of it as has to be.
-    async fn awaited(&self, refused: &Refused, within: Duration) -> Option<Choice> {
+    async fn awaited(
+        &self,
+        refused: &Choice,
+        excess: Option<Excess>,
+        within: Duration,
+    ) -> Option<Choice> {
         let asked = self.asked;
         let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
         // Of equal requests one has its history observed; the others wait for what comes of it.
         let turn = self.memory.rescuing.of(scope, tip, &asked.model);
-        let observed = in_turn(&turn, within, |until| self.observed_until(refused, until));
+        let observed = in_turn(&turn, within, |until| {
+            self.observed_until(refused, excess, until)
+        });
         observed.await?
     }
 
-    async fn observed_until(&self, refused: &Refused, until: Instant) -> Option<Choice> {
+    async fn observed_until(
+        &self,
+        refused: &Choice,
+        excess: Option<Excess>,
+        until: Instant,
+    ) -> Option<Choice> {
         let (memory, asked) = (self.memory, self.asked);
         let (scope, tip) = (&asked.identity.scope, asked.history.tip()?);
-        if let Some(alike) = self.alike(&refused.choice).await {
+        if let Some(alike) = self.alike(refused).await {
             return Some(alike);
         }
-        self.placement(&refused.choice, None)?;
-        let to_count = self.cut(refused, OBSERVED).await?.to_count;
+        self.placement(refused, None)?;
+        let to_count = self.cut(refused, excess, OBSERVED).await?.to_count;
         let way = (self.way)().map(Arc::new);
         let hash = way.as_ref().map(|way| way.hash());
         if let Some(way) = way.filter(|_| memory.jobs.borrows()) {
@@ -270,7 +296,7 @@ impl<'a> Steps<'a> {
         }
         let now = memory.jobs.now_ms();
         let exchange = asked.clone().exchange(Used::default(), hash, now);
-        let sent = refused.choice.used().snapshot;
+        let sent = refused.used().snapshot;
         let snapshot = memory
             .jobs
             .rescue(&exchange, sent, to_count, until)
@@ -278,15 +304,15 @@ impl<'a> Steps<'a> {
             .inspect_err(|error| tracing::warn!(error = %error, "nothing could be observed"))
             .ok()??;
         let block = Block {
-            placement: self.placement(&refused.choice, Some(&snapshot))?,
+            placement: self.placement(refused, Some(&snapshot))?,
             snapshot: Some(snapshot),
             trim: None,
         };
-        if block.covered() <= refused.choice.covered() {
+        if block.covered() <= refused.covered() {
             return None;
         }
-        let choice = self.choice(Some(block), refused.choice.asks_usage, Rung::Awaited);
-        let (was, now) = (refused.choice.used(), choice.used().clone());
+        let choice = self.choice(Some(block), refused.asks_usage, Rung::Awaited);
+        let (was, now) = (refused.used(), choice.used().clone());
         // Before the turn ends, so that the next one finds it.
         memory.recall.agree(scope, (tip, &asked.model), was, now);
         Some(choice)
@@ -325,25 +351,29 @@ impl<'a> Steps<'a> {
     }
 
     /// The oldest raw rounds left out.
-    async fn trimmed(&self, refused: &Refused) -> Option<Choice> {
-        let placement = self.placement(&refused.choice, None)?;
-        let trim = self.cut(refused, (1, 1)).await?;
+    async fn trimmed(&self, refused: &Choice, excess: Option<Excess>) -> Option<Choice> {
+        let placement = self.placement(refused, None)?;
+        let trim = self.cut(refused, excess, (1, 1)).await?;
         let block = Block {
-            snapshot: refused.choice.snapshot().cloned(),
+            snapshot: refused.snapshot().cloned(),
             trim: Some(trim),
             placement,
         };
-        Some(self.choice(Some(block), refused.choice.asks_usage, Rung::Trimmed))
+        Some(self.choice(Some(block), refused.asks_usage, Rung::Trimmed))
     }
 
     /// Where the history is cut so that what is left fits into this share of what would.
-    async fn cut(&self, refused: &Refused, share: (u64, u64)) -> Option<Trim> {
+    async fn cut(
+        &self,
+        refused: &Choice,
+        excess: Option<Excess>,
+        share: (u64, u64),
+    ) -> Option<Trim> {
         let asked = self.asked;
         let (parsed, history) = (Arc::clone(&asked.parsed), Arc::clone(&asked.history));
-        let (covered, bytes) = (refused.choice.covered(), refused.choice.bytes);
-        let pin = refused.choice.block.as_ref().and_then(Block::pin);
-        let begun = refused.choice.block.is_some();
-        let (excess, model) = (refused.excess, asked.model.clone());
+        let (covered, bytes) = (refused.covered(), refused.bytes);
+        let pin = refused.block.as_ref().and_then(Block::pin);
+        let (begun, model) = (refused.block.is_some(), asked.model.clone());
         let seen = asked.seen.clone();
         // Which message of the request stands at each place of the chain.
         let sent: Vec<Option<usize>> = (0..history.len()).map(|at| asked.sent(at)).collect();
@@ -394,92 +424,4 @@ fn weigh(parsed: &Parsed, sent: &[Option<usize>], model: &str) -> Vec<u32> {
         said.map_or(0, |said| measure::estimate(&said, model))
     };
     sent.iter().map(weigh).collect()
-}
-
-/// Requests by owner, tip and model, each with the turn that its equals take one after the other.
-#[derive(Debug, Default)]
-pub struct Turns(Mutex<HashMap<Asking, Weak<Turn>>>);
-
-type Asking = ([u8; 32], Link, String);
-type Turn = tokio::sync::Mutex<()>;
-
-/// What comes of `work` once those that came before have had their turn. It is told until when the client
-/// waits: whoever waits for others has that much less time left. `None` where nothing is left.
-async fn in_turn<T, F: Future<Output = T>>(
-    turn: &Turn,
-    within: Duration,
-    work: impl FnOnce(Instant) -> F,
-) -> Option<T> {
-    let until = Instant::now() + within;
-    let _turn = timeout_at(until, turn.lock()).await.ok()?;
-    // The one before may have taken all of it.
-    if Instant::now() >= until {
-        return None;
-    }
-    Some(work(until).await)
-}
-
-impl Turns {
-    fn of(&self, scope: &Scope, tip: Link, model: &str) -> Arc<Turn> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = turns
-            .entry((scope.tenant, tip, model.to_owned()))
-            .or_default();
-        turn.upgrade().unwrap_or_else(|| {
-            let new = Arc::default();
-            *turn = Arc::downgrade(&new);
-            new
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::future::join_all;
-
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// An Observer that never answers, for one who waits so many seconds.
-    async fn waits(turn: &Turn, seconds: u32) -> (Option<u64>, u64) {
-        let began = Instant::now();
-        let until = in_turn(turn, SECOND * seconds, |until| async move {
-            let silence = std::future::pending::<()>();
-            assert!(timeout_at(until, silence).await.is_err());
-            began.elapsed().as_secs()
-        });
-        (until.await, began.elapsed().as_secs())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_longer_than_the_time_however_many_wait() {
-        let turn = Turn::default();
-        let waited = join_all((0..20).map(|_| waits(&turn, 10))).await;
-        let observing = waited.iter().filter(|(observed, _)| observed.is_some());
-        assert_eq!(
-            observing.count(),
-            1,
-            "nothing is asked for what has no time"
-        );
-        assert!(waited.iter().all(|(_, waited)| *waited == 10), "{waited:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waited_for_others_has_the_rest() {
-        let turn = Turn::default();
-        let seconds = [10, 25, 10, 40];
-        let waited = join_all(seconds.map(|seconds| waits(&turn, seconds))).await;
-        let expected = [(Some(10), 10), (Some(25), 25), (None, 10), (Some(40), 40)];
-        assert_eq!(waited, expected);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_quick_leaves_the_others_their_time() {
-        let turn = Turn::default();
-        let quick = in_turn(&turn, 10 * SECOND, |_| tokio::time::sleep(3 * SECOND));
-        let (quick, slow) = tokio::join!(quick, waits(&turn, 10));
-        assert_eq!((quick, slow), (Some(()), (Some(10), 10)));
-    }
 }

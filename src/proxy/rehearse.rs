@@ -13,6 +13,7 @@ use super::choose::{Settled, choose};
 use super::ladder::{self, Shortening};
 use super::line::Line;
 use super::memory::{Asked, Memory};
+use super::overflow::Tried;
 use super::remember;
 use crate::history::{History, Scope};
 use crate::jobs::Exchange;
@@ -91,9 +92,10 @@ impl Rehearsal {
         memory: &'a Memory,
         way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
     ) -> Shorter<'a> {
+        let whole = self.choice.clone();
         Shorter {
             whole: self,
-            steps: Shortening::begin(memory, &self.asked, way, self.choice.clone()),
+            steps: Shortening::begin(memory, &self.asked, way, whole, Tried::default()),
         }
     }
 

@@ -98,6 +98,7 @@ fn listen(
             memory: Arc::clone(memory),
             asked: Arc::clone(asked),
             choice: sent.choice,
+            tried: sent.tried,
             outcome: taken.outcome.clone(),
             settled,
             parts,

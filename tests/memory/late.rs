@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::overflow::observers;
 use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::tools::{Talk, refusing, saying};
 
 /// Says what is too long in the first event of a stream, under status 200.
 fn inside(comments: bool) -> Behaviour {
@@ -91,4 +91,36 @@ async fn a_refusal_inside_a_stream_that_nothing_helps_against_leaves_no_trace() 
     }
     let line = rig.audited(2).await.pop().unwrap();
     assert_eq!(line["error"], "too_long");
+}
+
+const TOO_LONG: &str = "Input is too long for requested model.";
+
+/// Told by a status first, and then inside the stream of what was sent instead: that is one request, whose
+/// client waits for the Observer once, and of which no more is tried than of any.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_tried_before_the_head_came_is_not_tried_again_inside_the_stream() {
+    for (overflow, rung, refused, sent) in [
+        // The client's own, and what was observed of it.
+        ("observe", "awaited", 1, 2),
+        // The client's own, and three times with less of it.
+        ("trim", "trimmed", 3, 4),
+    ] {
+        let rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", overflow)]).await;
+        let talk = Talk::new("ada");
+        let event = json!({"error": {"message": TOO_LONG, "type": "invalid_request_error"}});
+        rig.provider
+            .next(Part::Actor, refused, &refusing(400, TOO_LONG));
+        rig.provider.next(Part::Actor, 20, &saying(&event));
+        let answer = rig.send(&talk.streamed(24)).await;
+        assert_eq!((answer.status, rig.got().len()), (200, sent), "{overflow}");
+        assert_eq!(answer.memory(), format!("active; rung={rung}"));
+        assert!(answer.text().contains(TOO_LONG), "{}", answer.text());
+        let line = rig.audited(1).await.pop().unwrap();
+        assert_eq!(
+            (&line["rung"], &line["error"]),
+            (&json!(rung), &json!("too_long"))
+        );
+        rig.quiet().await;
+        assert_eq!(rig.number("SELECT count(*) FROM requests").await, 0);
+    }
 }
