@@ -151,7 +151,7 @@ impl Shape {
         body: &[u8],
     ) -> Option<Self> {
         let named = match refusal(status.as_u16(), body)? {
-            RefusalKind::TooLong => return None,
+            RefusalKind::TooLong | RefusalKind::Filtered => return None,
             RefusalKind::UnknownParameter(name) => name,
             // "invalid temperature: only 1 is allowed for this model", with no code at all.
             RefusalKind::Other => error_message(&serde_json::from_slice(body).ok()?)?,

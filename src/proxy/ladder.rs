@@ -91,9 +91,11 @@ pub(super) async fn again(
         return None;
     }
     let original = Choice::of(asked, None, false, choice.why, Rung::Refused);
-    let declined = Declined::of(memory, asked, choice, kind);
+    // What is not to a provider's liking says nothing of where a block may stand, nor of usage.
+    let teaches = *kind != RefusalKind::Filtered;
+    let declined = teaches.then(|| Arc::new(Declined::of(memory, asked, choice, kind)));
     let again = agree(memory, asked, choice, original).await;
-    Some(again.instead_of(Some(Arc::new(declined))))
+    Some(again.instead_of(declined))
 }
 
 /// A request that does not fit its model, shorter with every step.

@@ -151,6 +151,10 @@ impl<'a> Steps<'a> {
     /// What to send instead of `refused`, which was refused for what it holds; `None` where nothing of
     /// it could be at fault that it can do without.
     pub(super) fn elsewhere(&mut self, refused: &Choice, kind: &RefusalKind) -> Option<Choice> {
+        if *kind == RefusalKind::Filtered {
+            // It would say the same elsewhere.
+            return None;
+        }
         let mut declined = Declined::of(self.memory, self.asked, refused, kind);
         declined.about_usage &= !self.tried.took_usage;
         self.declined = Some(Arc::new(declined));

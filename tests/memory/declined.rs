@@ -4,7 +4,7 @@ use diarist::provider::{Behaviour, Cut, LineEnd, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, refusing, saying};
+use crate::tools::{ACTIVE, Talk, answering, refusing, saying};
 
 /// Says what is wrong with a request in the first event of a stream.
 fn inside() -> Behaviour {
@@ -264,4 +264,45 @@ async fn a_head_alone_teaches_nothing() {
     rig.quiet().await;
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+}
+
+/// It says nothing of where a block may stand, nor of usage: another model would have said the same, and this
+/// one takes the next request as it would have taken this.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
+    let (rig, talk) = active().await;
+    let mut own = Talk::new("bob").streamed(1);
+    own["stream_options"] = json!({"include_usage": true});
+    rig.send(&own).await;
+    rig.quiet().await;
+    let mut turn = ACTIVE;
+    let filters = [
+        json!({"message": "flagged", "type": "invalid_request_error", "code": "content_filter"}),
+        json!({"message": "no", "type": "data_inspection_failed", "code": "data_inspection_failed"}),
+        json!({"message": "Content Exists Risk", "type": "invalid_request_error", "code": "invalid_request_error"}),
+        json!({"message": "your prompt was flagged as potentially violating our usage policy", "code": "invalid_prompt"}),
+    ];
+    for error in filters.map(|error| json!({ "error": error })) {
+        for refused in [answering(400, &error), saying(&error)] {
+            turn += 1;
+            rig.provider.next(Part::Actor, 1, &refused);
+            let (body, before) = (talk.streamed(turn), rig.got().len());
+            let answer = rig.send(&body).await;
+            let text = answer.text();
+            assert_eq!(answer.status, 200, "{text}");
+            assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
+            assert_eq!(rig.got().len(), before + 2, "once more: {error}");
+            assert_eq!(rig.last().body, body.to_string(), "as the client made it");
+            rig.quiet().await;
+            turn += 1;
+            let before = rig.got().len();
+            let answer = rig.send(&talk.streamed(turn)).await;
+            assert_eq!(answer.memory(), "active", "{error}");
+            assert_eq!((rig.got().len(), block(&rig)), (before + 1, Some(1)));
+            let asked = rig.last().json().unwrap();
+            let asks = &asked["stream_options"]["include_usage"];
+            assert_eq!(asks, true, "still asked: {error}");
+            rig.quiet().await;
+        }
+    }
 }

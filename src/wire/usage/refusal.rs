@@ -14,6 +14,8 @@ pub enum RefusalKind {
     TooLong,
     /// The provider does not take this request parameter (or this value of it).
     UnknownParameter(String),
+    /// What is said in it is not to the provider's liking; how it is put together may be as good as any.
+    Filtered,
     /// Anything else about the request.
     Other,
 }
@@ -55,6 +57,9 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     if said.too_long() {
         return Some(RefusalKind::TooLong);
     }
+    if said.is_filtered() {
+        return Some(RefusalKind::Filtered);
+    }
     Some(match said.unknown_parameter() {
         Some(name) => RefusalKind::UnknownParameter(name),
         None => RefusalKind::Other,
@@ -71,7 +76,7 @@ pub fn refusal_without_status(event: &[u8]) -> Option<RefusalKind> {
     match kind {
         RefusalKind::TooLong => Some(kind),
         _ if said.is_about_something_else() => None,
-        RefusalKind::UnknownParameter(_) => Some(kind),
+        RefusalKind::UnknownParameter(_) | RefusalKind::Filtered => Some(kind),
         RefusalKind::Other => said.blames_the_request().then_some(kind),
     }
 }
@@ -87,17 +92,22 @@ pub fn error_message(body: &Value) -> Option<String> {
 /// Whether an error body says that a content filter declined the request.
 #[must_use]
 pub fn is_content_filter(body: &[u8]) -> bool {
-    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).has_code(&CONTENT_FILTER)
+    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).is_filtered()
 }
 
-const CONTENT_FILTER: [&str; 5] = [
+const CONTENT_FILTER: [&str; 7] = [
     "content_filter",
     "content_policy_violation",
+    "ContentPolicyViolationError",
     "moderation_blocked",
-    // Azure's inner error; Alibaba's.
+    // Azure's inner error; Alibaba's, in both of its spellings.
     "ResponsibleAIPolicyViolation",
     "data_inspection_failed",
+    "DataInspectionFailed",
 ];
+
+/// What is said of a request's content under a code that says less: DeepSeek's and OpenAI's, in lower case.
+const FILTERED: [&str; 2] = ["content exists risk", "violating our usage policy"];
 
 /// What an error body says, apart from what it echoes.
 #[derive(Default)]
@@ -226,9 +236,15 @@ impl Said {
             let template = ["jinja", "chat template", "prompt template"];
             template.iter().any(|wording| message.contains(wording))
         };
-        self.has_code(&CODES)
-            || self.has_code(&CONTENT_FILTER)
-            || self.messages.iter().any(cannot_render)
+        self.has_code(&CODES) || self.messages.iter().any(cannot_render)
+    }
+
+    fn is_filtered(&self) -> bool {
+        let says = |message: &String| {
+            let message = message.to_lowercase();
+            FILTERED.iter().any(|wording| message.contains(wording))
+        };
+        self.has_code(&CONTENT_FILTER) || self.messages.iter().any(says)
     }
 
     fn too_long(&self) -> bool {

@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
-use super::{RefusalKind, Usage, error_message, refusal, refusal_without_status};
+use super::{
+    RefusalKind, Usage, error_message, is_content_filter, refusal, refusal_without_status,
+};
 
 fn usage(
     prompt: impl Into<Option<u64>>,
@@ -321,6 +323,25 @@ fn the_message_of_an_error_is_the_providers_own() {
     }
 }
 
+/// Whoever says it, in a code or in words of their own, and whether or not a status stands beside it.
+#[test]
+fn what_is_refused_for_its_content_is_told_apart() {
+    for error in [
+        json!({"message": "flagged", "code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}}),
+        json!({"message": "no", "type": "data_inspection_failed", "param": null, "code": "data_inspection_failed"}),
+        json!({"message": "Content Exists Risk", "type": "invalid_request_error", "param": null, "code": "invalid_request_error"}),
+        json!({"message": "Invalid prompt: your prompt was flagged as potentially violating our usage policy.", "code": "invalid_prompt"}),
+        json!({"message": "Provider returned error", "code": 400, "metadata": {"raw": "{\"error\":{\"code\":\"content_filter\"}}"}}),
+    ] {
+        let body = json!({ "error": error }).to_string();
+        let filtered = Some(RefusalKind::Filtered);
+        assert_eq!(refusal(400, body.as_bytes()), filtered, "{body}");
+        assert_eq!(refusal_without_status(body.as_bytes()), filtered, "{body}");
+        assert!(is_content_filter(body.as_bytes()), "{body}");
+        assert_eq!(refusal(403, body.as_bytes()), None, "{body}");
+    }
+}
+
 /// Under no status at all only what blames the request is a refusal of it.
 #[test]
 fn without_a_status_only_what_blames_the_request_refuses_it() {
@@ -330,7 +351,6 @@ fn without_a_status_only_what_blames_the_request_refuses_it() {
         json!({"error": {"object": "error", "message": "roles must alternate", "type": "BadRequestError", "code": 400}}),
         json!({"object": "error", "message": "no", "type": "BadRequestError", "code": "400"}),
         json!({"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}}),
-        json!({"error": {"message": "flagged", "code": "content_filter"}}),
         json!({"error": {"message": "flagged", "code": "invalid_prompt"}}),
         json!({"error": {"code": 400, "message": "Provider returned error", "metadata": {"raw": "{\"detail\":\"no\"}"}}}),
         json!({"error": "Error rendering prompt with jinja template: \"roles must alternate\""}),
