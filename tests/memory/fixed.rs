@@ -241,7 +241,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
         turn += 1;
         recorded += 1;
         program.send(&talk.body(turn)).await;
-        program.settled(recorded).await;
+        program.at_rest(&talk.body(turn), &mut recorded).await;
         if turn >= ACTIVE && now() != old {
             break;
         }

@@ -136,6 +136,10 @@ impl Program {
             data: address("listen"),
             admin: address("admin"),
         });
+        // Requests pass before the database is open, and leave nothing in it.
+        while !self.admin("readyz").await.contains(r#""status":"ready""#) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     fn running(&self) -> &Running {
@@ -181,7 +185,12 @@ impl Program {
     }
 
     async fn metrics(&self) -> String {
-        let url = format!("http://{}/metrics", self.running().admin);
+        self.admin("metrics").await
+    }
+
+    /// A page of the admin port.
+    async fn admin(&self, page: &str) -> String {
+        let url = format!("http://{}/{page}", self.running().admin);
         self.client
             .get(url)
             .send()
@@ -207,6 +216,30 @@ impl Program {
             .fetch_one(&mut database)
             .await
             .unwrap()
+    }
+
+    /// Waits until nothing follows any more from what was recorded; `body` went out last. What follows from an
+    /// exchange, or from a job, is done after it is counted as recorded, or as gone. So once each part has
+    /// its line, which is written before that, the same is sent again: one thing is done after the other.
+    pub async fn at_rest(&self, body: &Value, recorded: &mut usize) {
+        let parts = || self.number("SELECT count(*) FROM parts");
+        loop {
+            self.settled(*recorded).await;
+            let known = parts().await;
+            eventually("the lines of the parts", || self.lines_of_parts() >= known).await;
+            self.send(body).await;
+            *recorded += 1;
+            self.settled(*recorded).await;
+            if parts().await == known {
+                return;
+            }
+        }
+    }
+
+    fn lines_of_parts(&self) -> i64 {
+        let text = std::fs::read_to_string(self.path("audit.jsonl")).unwrap_or_default();
+        let lines = text.lines().filter(|line| line.contains("\"wrote\":"));
+        lines.count().try_into().unwrap()
     }
 
     /// Waits until so many exchanges of this process are recorded and no job is left.
