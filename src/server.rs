@@ -4,10 +4,12 @@
 //! a signal and then leaves in numbered steps. What requests mean is decided by `proxy` (data port)
 //! and `admin` (admin port). Called by `app`.
 
+mod activity;
 mod connection;
 mod drain;
 mod hangup;
 mod socket;
+mod unread;
 
 use std::future::Future;
 use std::net::SocketAddr;

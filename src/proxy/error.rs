@@ -18,6 +18,12 @@ pub enum ProxyError {
     Connect,
     #[error("the request's target cannot be forwarded")]
     Target(#[source] Option<http::Error>),
+    #[error("the request's head is larger than {limit} bytes, or has too many fields")]
+    HeadTooLarge { limit: usize },
+    #[error("the request's target is too long")]
+    TargetTooLong,
+    #[error("the request's head is not valid")]
+    HeadMalformed,
     #[error("the request's body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
     #[error("the request's body paused for too long")]
@@ -40,6 +46,9 @@ impl ProxyError {
         match self {
             Self::Connect
             | Self::Target(_)
+            | Self::HeadTooLarge { .. }
+            | Self::TargetTooLong
+            | Self::HeadMalformed
             | Self::BodyTooLarge { .. }
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,

@@ -43,6 +43,30 @@ pub fn error(error: &ProxyError) -> Response<ProxyBody> {
     response
 }
 
+/// The whole answer, head and body, to a request whose head could not be read, in the place of one that says
+/// no more than `status`. The connection ends with it.
+pub fn unread(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
+    let limit = max_head_bytes;
+    let error = match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => ProxyError::HeadTooLarge { limit },
+        StatusCode::URI_TOO_LONG => ProxyError::TargetTooLong,
+        StatusCode::BAD_REQUEST => ProxyError::HeadMalformed,
+        _ => return None,
+    };
+    let told = tell(&error);
+    record(&error, &told);
+    let (status, body) = (told.status, render(&told));
+    let mut answer = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or_default(),
+        body.len()
+    )
+    .into_bytes();
+    answer.extend_from_slice(&body);
+    Some(answer.into())
+}
+
 /// The status that [`error`] answers with.
 pub(super) fn status(error: &ProxyError) -> StatusCode {
     tell(error).status
@@ -60,6 +84,26 @@ fn tell(error: &ProxyError) -> Told {
             S::BAD_REQUEST,
             "invalid_target",
             "The address of this request cannot be forwarded.".to_owned(),
+        ),
+        ProxyError::HeadTooLarge { limit } => (
+            S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "request_head_too_large",
+            format!(
+                "The head of this request, its address and headers, is larger than {limit} bytes or has more \
+                 than 100 headers. Send fewer or shorter ones."
+            ),
+        ),
+        ProxyError::TargetTooLong => (
+            S::URI_TOO_LONG,
+            "target_too_long",
+            "The address of this request is too long. Send what it carries in the body.".to_owned(),
+        ),
+        ProxyError::HeadMalformed => (
+            S::BAD_REQUEST,
+            "malformed_request",
+            "This is no valid HTTP request: look at its first line, at the names and values of its headers, \
+             and at what it says of the length of its body."
+                .to_owned(),
         ),
         ProxyError::BodyTooLarge { limit } => (
             S::PAYLOAD_TOO_LARGE,

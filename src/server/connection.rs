@@ -3,21 +3,21 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
+use super::activity::Activity;
 use super::socket::ClientStream;
+use super::unread::Unread;
 use crate::proxy::abort::ResetOnClose;
 use crate::proxy::{ProxyBody, body};
 use crate::tasks::Tasks;
@@ -29,18 +29,20 @@ pub(super) struct Rules {
     header_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
+    max_head_bytes: usize,
     stopped: CancellationToken,
 }
 
 impl Rules {
     pub(super) fn new(settings: &Settings, tasks: &Tasks) -> Arc<Self> {
         let mut http = auto::Builder::new(tasks.clone());
+        // hyper refuses to go below 8 KiB.
+        let max_head_bytes = settings.max_head_bytes.max(8 << 10);
         // Without a timer hyper's own timeouts are inert.
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(settings.header_timeout)
-            // hyper refuses to go below 8 KiB.
-            .max_buf_size(settings.max_head_bytes.max(8 << 10))
+            .max_buf_size(max_head_bytes)
             .preserve_header_case(true)
             .auto_date_header(false);
         http.http2()
@@ -56,6 +58,7 @@ impl Rules {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
             write_timeout: settings.write_timeout,
+            max_head_bytes,
             stopped: tasks.token(),
         })
     }
@@ -73,13 +76,20 @@ impl Rules {
             let busy = Activity::begin(&activity);
             request.extensions_mut().insert(reset.clone());
             let answer = handle(request);
-            async move { Ok::<_, Infallible>(answer.await.map(|body| body::hold(body, busy))) }
+            async move {
+                let answer = answer.await;
+                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    busy.hands_over();
+                }
+                Ok::<_, Infallible>(answer.map(|body| body::hold(body, busy)))
+            }
         });
         let stream = ClientStream::new(
             stream,
             reset.clone(),
             self.header_timeout,
             self.write_timeout,
+            Unread::new(Arc::clone(&activity), self.max_head_bytes),
         );
         let mut connection = pin!(
             self.http
@@ -117,59 +127,5 @@ async fn time_to_go(activity: &Activity, idle: Duration, leave: &CancellationTok
     tokio::select! {
         () = leave.cancelled() => {}
         () = activity.idle_for(idle) => {}
-    }
-}
-
-/// Counts the requests of one connection.
-#[derive(Debug)]
-struct Activity {
-    state: Mutex<(usize, Instant)>,
-    changed: Notify,
-}
-
-impl Default for Activity {
-    fn default() -> Self {
-        Self {
-            state: Mutex::new((0, Instant::now())),
-            changed: Notify::new(),
-        }
-    }
-}
-
-/// A request of a connection, until its answer has ended.
-#[derive(Debug)]
-struct Busy(Arc<Activity>);
-
-impl Activity {
-    fn begin(this: &Arc<Self>) -> Busy {
-        this.update(|requests| requests + 1);
-        Busy(Arc::clone(this))
-    }
-
-    fn update(&self, change: impl Fn(usize) -> usize) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = (change(state.0), Instant::now());
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    /// Ready once there has been no request for `limit`.
-    async fn idle_for(&self, limit: Duration) {
-        loop {
-            let (requests, since) = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if requests > 0 {
-                self.changed.notified().await;
-            } else if since.elapsed() < limit {
-                sleep_until(since + limit).await;
-            } else {
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.update(|requests| requests.saturating_sub(1));
     }
 }

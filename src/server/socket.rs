@@ -7,10 +7,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, Sleep};
 
+use super::unread::Unread;
 use crate::proxy::abort::ResetOnClose;
 
 /// A port that cannot be taken.
@@ -79,6 +81,9 @@ pub(super) struct ClientStream {
     write_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
     stalling: bool,
+    unread: Unread,
+    /// What is left of what goes out in the place of so many bytes.
+    instead: Option<(Bytes, usize)>,
 }
 
 #[derive(Debug)]
@@ -93,6 +98,7 @@ impl ClientStream {
         reset: ResetOnClose,
         first_bytes: Duration,
         write_timeout: Duration,
+        unread: Unread,
     ) -> Self {
         // A delayed small write costs a token 40 ms. Fails only if the peer is already gone.
         let _ = stream.set_nodelay(true);
@@ -106,7 +112,31 @@ impl ClientStream {
             write_timeout,
             stall: None,
             stalling: false,
+            unread,
+            instead: None,
         }
+    }
+
+    /// Writes what goes out in the place of `bytes`, where something does; then those count as written.
+    fn write_instead(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Option<Poll<io::Result<usize>>> {
+        if self.instead.is_none() {
+            let instead = self.unread.instead_of(bytes)?;
+            self.instead = Some((instead, bytes.len()));
+        }
+        let (rest, length) = self.instead.as_mut()?;
+        while !rest.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Ready(Ok(written)) if written > 0 => rest.advance(written),
+                other => return Some(other),
+            }
+        }
+        let written = *length;
+        self.instead = None;
+        Some(Poll::Ready(Ok(written)))
     }
 
     /// Turns a write that waits for too long into an error.
@@ -177,7 +207,8 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let instead = self.write_instead(cx, bytes);
+        let written = instead.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write(cx, bytes));
         self.watch_write(cx, written)
     }
 
@@ -186,7 +217,12 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        let instead = match slices {
+            [only] => self.write_instead(cx, only),
+            _ => None,
+        };
+        let written =
+            instead.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write_vectored(cx, slices));
         self.watch_write(cx, written)
     }
 
@@ -196,6 +232,9 @@ impl AsyncWrite for ClientStream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_ready() {
+            self.unread.flushed();
+        }
         self.watch_write(cx, flushed)
     }
 

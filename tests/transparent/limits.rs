@@ -50,13 +50,49 @@ async fn a_head_that_is_too_large_is_refused() {
     for request in [long, many] {
         let mut client = rig.client().await;
         client.send(request).await;
-        let head = client.head().await;
-        assert_eq!(
-            first_line(&head),
-            "HTTP/1.1 431 Request Header Fields Too Large"
-        );
+        let (status, code) = told(&mut client).await;
+        assert_eq!(status, "HTTP/1.1 431 Request Header Fields Too Large");
+        assert_eq!(code, "request_head_too_large");
+        assert_eq!(client.rest().await.0, b"", "and it is over");
     }
     assert!(!upstream.is_called_within(A_WHILE).await);
+}
+
+/// Also on a connection that was of use before; and what an upstream says in no more words is its own.
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_told_so_and_no_answer_of_the_upstreams_is() {
+    let (upstream, _rig, mut client) = Rig::plain().await;
+    let bare = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\r\n";
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send(bare).await;
+    assert_eq!(client.head().await, bare);
+    client
+        .send("GET /v1/x HTTP/1.1\r\nhost: a\r\nx y: 1\r\n\r\n")
+        .await;
+    let (status, code) = told(&mut client).await;
+    assert_eq!(status, "HTTP/1.1 400 Bad Request");
+    assert_eq!(code, "malformed_request");
+    assert_eq!(client.rest().await.0, b"");
+
+    for bare in [
+        bare,
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        let (upstream, _rig, mut client) = Rig::plain().await;
+        client
+            .send("GET /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .await;
+        let mut peer = upstream.accept().await;
+        peer.head().await;
+        peer.send(bare).await;
+        let (status, _) = bare.split_once("\r\n").unwrap();
+        let head = client.head().await;
+        assert_eq!(first_line(&head), status);
+        assert!(head.contains("content-length: 0\r\n"), "{head}");
+        assert_eq!(client.rest().await.0, b"", "not a word more");
+    }
 }
 
 #[tokio::test]
