@@ -239,6 +239,7 @@ fn limits(config: &Config) -> Limits {
         max_body_bytes: server.max_body_bytes,
         request_idle: server.idle_timeout,
         response_idle: server.idle_timeout,
+        tunnel_idle: server.idle_timeout,
     }
 }
 

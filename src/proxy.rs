@@ -61,6 +61,8 @@ pub struct Limits {
     pub request_idle: Duration,
     /// Longest pause between two pieces of a response's body. Reasoning models pause for minutes.
     pub response_idle: Duration,
+    /// How long a tunnel may stay without a byte in either direction.
+    pub tunnel_idle: Duration,
 }
 
 impl Default for Limits {
@@ -70,6 +72,7 @@ impl Default for Limits {
             max_body_bytes: 32 << 20,
             request_idle: Duration::from_mins(1),
             response_idle: Duration::from_mins(5),
+            tunnel_idle: Duration::from_mins(5),
         }
     }
 }

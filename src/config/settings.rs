@@ -124,7 +124,7 @@ settings! {
         /// the end of its last answer: it also ends HTTP/1 connections that are kept without a use.
         header_timeout: Duration = Default(r#""60s""#),
         /// How long a connection may stay without a byte moving: between requests, in the middle of a
-        /// body, or because the other side takes nothing. Models that think pause for minutes.
+        /// body, in a WebSocket, or because the other side takes nothing. Models that think pause for minutes.
         idle_timeout: Duration = Default(r#""5m""#),
         /// How long connecting to the upstream may take, TLS included.
         connect_timeout: Duration = Default(r#""10s""#),

@@ -1,14 +1,21 @@
 //! WebSocket connections: carried as bytes once both sides agree, never looked into.
 //!
 //! Nothing a client sends after its request head reaches the upstream before the upstream has
-//! switched: hyper keeps those bytes until then.
+//! switched: hyper keeps those bytes until then. A tunnel in which no byte moves is closed on both sides.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Version};
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::time::{Instant, sleep_until};
 
 use super::abort::Abort;
 use super::body::{self, OutBody, ProxyBody};
@@ -56,9 +63,10 @@ pub(super) async fn tunnel(
     }
     let upstream_side = hyper::upgrade::on(&mut response);
     let (stopped, hold) = (proxy.tasks.token(), proxy.tasks.hold());
+    let idle = proxy.limits.tunnel_idle;
     proxy.tasks.spawn("tunnel", async move {
         stopped
-            .run_until_cancelled(connect(client_side, upstream_side, hold))
+            .run_until_cancelled(connect(client_side, upstream_side, idle, hold))
             .await;
     });
     let (mut parts, _) = response.into_parts();
@@ -72,7 +80,7 @@ fn ask_for_websocket(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, WEBSOCKET);
 }
 
-async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, _hold: Hold) {
+async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, idle: Duration, _hold: Hold) {
     let (client, upstream) = match futures_util::try_join!(client_side, upstream_side) {
         Ok(sides) => sides,
         Err(error) => {
@@ -81,13 +89,136 @@ async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, _hold: Hold) 
         }
     };
     metrics::gauge!(telemetry::TUNNELS).increment(1.0);
-    carry(client, upstream).await;
+    carry(TokioIo::new(client), TokioIo::new(upstream), idle).await;
     metrics::gauge!(telemetry::TUNNELS).decrement(1.0);
 }
 
-async fn carry(client: Upgraded, upstream: Upgraded) {
-    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-    if let Err(error) = copy_bidirectional(&mut client, &mut upstream).await {
+/// Carries bytes until one side breaks, both have ended, or none has moved for `idle`.
+async fn carry<C, U>(client: C, mut upstream: U, idle: Duration)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let moved = Moved::default();
+    // Whatever is carried is read from the client or written to it.
+    let mut client = Watched {
+        side: client,
+        moved: moved.clone(),
+    };
+    let carried = tokio::select! {
+        carried = copy_bidirectional(&mut client, &mut upstream) => carried,
+        () = moved.none_for(idle) => {
+            tracing::debug!("a tunnel was closed: no byte moved in it for {idle:?}");
+            return;
+        }
+    };
+    if let Err(error) = carried {
         tracing::debug!("a tunnel broke: {error}");
+    }
+}
+
+/// When a byte last moved.
+#[derive(Clone, Debug)]
+struct Moved(Arc<Mutex<Instant>>);
+
+impl Default for Moved {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Moved {
+    fn now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ready once none has moved for `limit`.
+    async fn none_for(&self, limit: Duration) {
+        loop {
+            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= limit {
+                return;
+            }
+            sleep_until(last + limit).await;
+        }
+    }
+}
+
+/// One side of a tunnel.
+struct Watched<S> {
+    side: S,
+    moved: Moved,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.side).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.moved.now();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.side).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(1..)) = written {
+            self.moved.now();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.side).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.side).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    /// Each byte of either side buys both of them the whole time again.
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_when_no_byte_has_moved_for_so_long_and_not_before() {
+        let (mut client, ours) = duplex(64);
+        let (mut upstream, theirs) = duplex(64);
+        let began = Instant::now();
+        let carrying = carry(ours, theirs, IDLE);
+        let talking = async {
+            for _ in 0..3 {
+                sleep(IDLE - Duration::from_secs(1)).await;
+                client.write_all(b"?").await.unwrap();
+                assert_eq!(upstream.read_u8().await.unwrap(), b'?');
+                sleep(IDLE - Duration::from_secs(1)).await;
+                upstream.write_all(b"!").await.unwrap();
+                assert_eq!(client.read_u8().await.unwrap(), b'!');
+            }
+            let talked = began.elapsed();
+            // Both ends see the end.
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+            assert_eq!(upstream.read(&mut [0]).await.unwrap(), 0);
+            began.elapsed().checked_sub(talked)
+        };
+        let ((), silent) = tokio::join!(carrying, talking);
+        assert_eq!(silent, Some(IDLE));
     }
 }

@@ -1,5 +1,8 @@
 //! WebSocket connections pass as bytes, once the upstream has agreed.
 
+use std::time::Duration;
+
+use crate::raw_upstream::RawUpstream;
 use crate::rig::{A_WHILE, Rig, first_line};
 
 const ASK: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\n\
@@ -80,4 +83,20 @@ async fn other_protocols_are_not_offered_and_not_accepted_unasked() {
     peer.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
         .await;
     assert_eq!(first_line(&client.head().await), "HTTP/1.1 502 Bad Gateway");
+}
+
+#[tokio::test]
+async fn a_tunnel_in_which_nothing_moves_is_closed_on_both_sides() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.limits.tunnel_idle = Duration::from_millis(60);
+    });
+    let mut client = rig.client().await;
+    client.send(ASK).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send(AGREE).await;
+    client.head().await;
+    assert_eq!(client.rest().await.0, b"");
+    assert_eq!(peer.rest().await.0, b"");
 }
