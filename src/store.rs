@@ -28,6 +28,7 @@ pub use terms::{
 pub use timer::{Alarms, NewTimer, Timer};
 
 use crate::history::{Link, Scope};
+use crate::memory::advance::Work;
 use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 
@@ -81,6 +82,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         kind: PartKind,
         to: Link,
     ) -> Result<Option<Part>, StoreError>;
+
+    /// The jobs whose ranges end at these links.
+    async fn work(&self, scope: &Scope, ends: &[Link]) -> Result<Vec<Work>, StoreError>;
 
     /// Puts a job into the queue unless its span has one, or has a part already, or its last link
     /// is not recorded. A chunk also has to fit: the messages of all chunks ever queued for this

@@ -19,6 +19,8 @@ mod borrowed;
 mod branches;
 #[path = "memory/budget.rs"]
 mod budget;
+#[path = "memory/by_hand.rs"]
+mod by_hand;
 #[path = "memory/calls.rs"]
 mod calls;
 #[path = "memory/controls.rs"]

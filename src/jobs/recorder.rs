@@ -179,8 +179,10 @@ impl Recorder {
                 load(&self.shop, scope, history).await?
             }
             Some(mut track) => {
-                // The work it waits for may long be done elsewhere.
-                if track.forlorn() {
+                // The work it waits for may long be done elsewhere. Of that alone is asked: a job may be
+                // tried for days, and its chain is long.
+                let ends = track.forlorn();
+                if !ends.is_empty() && !track.hear(&self.shop.store.work(scope, &ends).await?) {
                     track.learn(load(&self.shop, scope, history).await?);
                 }
                 track

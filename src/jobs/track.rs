@@ -186,9 +186,25 @@ impl Track {
         snapshot.is_none_or(|id| self.snapshots.iter().any(|known| known.id == id))
     }
 
-    /// Whether another process may have done what is waited for here.
-    pub(super) fn forlorn(&self) -> bool {
-        !self.unheard.is_empty()
+    /// Where the ranges end of what another process may have done that is waited for here.
+    pub(super) fn forlorn(&self) -> Vec<Link> {
+        self.unheard.iter().map(|(_, span)| span.to).collect()
+    }
+
+    /// Takes over how that stands: `open` are the jobs that end there. `false` where one of them is
+    /// gone, since its range may have a part now.
+    pub(super) fn hear(&mut self, open: &[Work]) -> bool {
+        self.unheard.iter().all(|(kind, span)| {
+            let this = |work: &&Work| (work.kind, work.span) == (*kind, *span);
+            let now = open.iter().find(this);
+            if let Some(now) = now {
+                let known = self.work.iter_mut();
+                for known in known.filter(|known| this(&&**known)) {
+                    known.state = now.state;
+                }
+            }
+            now.is_some()
+        })
     }
 
     /// Another request was recorded.
@@ -347,14 +363,14 @@ mod tests {
         };
         let mut track = Track::of(&scope, Known::default());
         track.waits();
-        assert!(!track.forlorn(), "nothing is under way");
+        assert!(track.forlorn().is_empty(), "nothing is under way");
         let fresh = Settled::Waiting(WorkState::Fresh);
         track.settle(PartKind::Chunk, &span, &fresh);
-        assert!(!track.forlorn(), "it was just offered");
+        assert!(track.forlorn().is_empty(), "it was just offered");
         track.waits();
-        assert!(track.forlorn());
+        assert_eq!(track.forlorn(), [root]);
         track.settle(PartKind::Chunk, &span, &fresh);
-        assert!(!track.forlorn(), "somebody told of it");
+        assert!(track.forlorn().is_empty(), "somebody told of it");
     }
 
     /// Two workers, and only one of them is of this process.
@@ -374,8 +390,8 @@ mod tests {
         track.settle(PartKind::Chunk, &span(6), &fresh);
         track.waits();
         track.settle(PartKind::Chunk, &span(6), &Settled::Gone);
-        assert!(track.forlorn(), "nobody told of the reflection");
+        assert!(!track.forlorn().is_empty(), "nobody told of the reflection");
         track.settle(PartKind::Reflection, &span(4), &Settled::Gone);
-        assert!(!track.forlorn());
+        assert!(track.forlorn().is_empty());
     }
 }

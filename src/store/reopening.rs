@@ -17,6 +17,7 @@ use super::{
     Wanted,
 };
 use crate::history::{Link, Scope};
+use crate::memory::advance::Work;
 use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::tasks::Tasks;
@@ -199,6 +200,10 @@ impl Store for Reopening {
 
     async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
         forward!(self, part_ending(scope, kind, to))
+    }
+
+    async fn work(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<Work>> {
+        forward!(self, work(scope, ends))
     }
 
     async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {

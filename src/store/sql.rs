@@ -79,7 +79,7 @@ SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
 
-/// Jobs that end in a chain (`$3`: links).
+/// Jobs that end in a chain, or at some links of it (`$3`: links).
 pub(super) const JOBS_OF_CHAIN: &str = "
 SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state,
        j.attempts > 0 AND j.leased = 0

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
+use diarist::memory::advance::Work;
 use diarist::memory::others::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
@@ -383,6 +384,13 @@ impl Store for Watched {
         }
         self.gate.leave().await;
         Ok(both)
+    }
+
+    async fn work(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<Work>> {
+        self.gate.enter().await;
+        let work = self.reader().work(scope, ends).await?;
+        self.gate.leave().await;
+        Ok(work)
     }
 
     async fn steer(

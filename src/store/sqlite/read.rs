@@ -7,6 +7,7 @@ use sqlx::{query, query_scalar};
 
 use super::Answer;
 use crate::history::{Link, Scope};
+use crate::memory::advance::Work;
 use crate::memory::place::Step;
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
@@ -186,10 +187,17 @@ pub(super) async fn known(
         known.snapshots.push(rows::snapshot_meta(&row)?);
     }
     known.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
-    for row in rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &chain).await? {
-        known.jobs.push(rows::work(&row)?);
-    }
+    known.jobs = work(conn, scope, chain).await?;
     Ok(known)
+}
+
+pub(super) async fn work(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    ends: String,
+) -> Answer<Vec<Work>> {
+    let found = rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &ends).await?;
+    Ok(found.iter().map(rows::work).collect::<Result<_, _>>()?)
 }
 
 async fn rows_of_chain(

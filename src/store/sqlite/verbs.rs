@@ -8,6 +8,7 @@ use super::{
     adopt, aliases, books, messages, others, people, queue, read, record, snapshots, timers, wishes,
 };
 use crate::history::{Link, Scope};
+use crate::memory::advance::Work;
 use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
@@ -76,6 +77,14 @@ impl Store for SqliteStore {
         let scope = scope.clone();
         self.read("store part", move |conn| {
             Box::pin(read::part_ending(conn, scope, kind, to))
+        })
+        .await
+    }
+
+    async fn work(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<Work>> {
+        let (scope, ends) = (scope.clone(), crate::store::rows::probes(ends));
+        self.read("store work", move |conn| {
+            Box::pin(read::work(conn, scope, ends))
         })
         .await
     }

@@ -1,0 +1,239 @@
+//! Recorder and worker taken one step at a time, so that something can happen to the store, the models or
+//! the client between two of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use diarist::jobs::{ByHand, Clock, InForce, Jobs};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
+use diarist::memory::{NewPart, PartKind};
+use diarist::proxy::manners::Manners;
+use diarist::proxy::{Memory, Rehearsal};
+use diarist::store::recall::Recall;
+use diarist::store::{ClaimFilter, SqliteStore, Store};
+use diarist::tokens::TokenCounter;
+use diarist::wire::Placement;
+use diarist::wire::usage::Usage;
+use diarist::{app, config};
+use serde_json::{Value, json};
+use sqlx::Connection as _;
+
+use crate::rig::PATIENCE;
+
+const START: i64 = 1_772_625_600_000;
+
+/// Counts four bytes as a token, and nothing while it is stuck.
+#[derive(Debug, Default)]
+struct Quarters {
+    stuck: AtomicBool,
+}
+
+impl TokenCounter for Quarters {
+    fn count(&self, text: &str) -> u32 {
+        while self.stuck.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        u32::try_from(text.len() / 4).unwrap()
+    }
+
+    fn counted(&self) -> u64 {
+        0
+    }
+}
+
+/// Observes nothing but what is important, and condenses nothing.
+#[derive(Debug, Default)]
+struct Important(AtomicUsize);
+
+#[async_trait]
+impl Model for Important {
+    async fn call(
+        &self,
+        _: &Endpoint,
+        settings: &CallSettings,
+        _: &Prompt,
+    ) -> Result<Reply, CallError> {
+        if settings.model != "observer" {
+            return Err(CallError::Transient {
+                retry_after: None,
+                message: "out of order".to_owned(),
+            });
+        }
+        let call = self.0.fetch_add(1, Ordering::SeqCst);
+        let line = |n: usize| format!("* 🔴 Station QX-{:04} reads {} litres", call, 51_000 + n);
+        let lines: Vec<String> = (0..12).map(line).collect();
+        Ok(Reply {
+            text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
+            usage: Usage::default(),
+            finish: Finish::Stop,
+            model: "observer".to_owned(),
+        })
+    }
+}
+
+/// One process and one client.
+struct World {
+    clock: Clock,
+    hand: ByHand,
+    memory: Memory,
+    counter: Arc<Quarters>,
+    url: String,
+    model: &'static str,
+    turns: Vec<Value>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn with(model: &'static str, written: &[(&str, &str)]) -> Self {
+        let mut env: BTreeMap<String, String> = [
+            ("HOME", "/nonexistent"),
+            ("DIARIST__MEMORY__BASE_URL", "http://model.test/v1"),
+            ("DIARIST__MEMORY__API_KEY", "key"),
+            ("DIARIST__MEMORY__OBSERVATION__MODEL", "observer"),
+            ("DIARIST__MEMORY__REFLECTION__MODEL", "reflector"),
+            ("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+            ("DIARIST__MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        env.extend(
+            written
+                .iter()
+                .map(|(key, value)| (format!("DIARIST__MEMORY__{key}"), (*value).to_owned())),
+        );
+        let config = config::load(&config::Flags::default(), &env, None).unwrap();
+        let clock = Clock::by_hand(START);
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&url).await.unwrap());
+        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let counter = Arc::<Quarters>::default();
+        let hand = Jobs::by_hand(
+            store,
+            Arc::clone(&recall),
+            Arc::clone(&counter) as _,
+            Arc::<Important>::default(),
+            InForce::new(app::memory_settings(&config)),
+            clock.clone(),
+        );
+        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let memory = Memory::new(recall, hand.jobs(), manners);
+        Self {
+            clock,
+            hand,
+            memory,
+            counter,
+            url,
+            model,
+            turns: Vec::new(),
+            _folder: folder,
+        }
+    }
+
+    /// What the history as it is goes out as.
+    async fn goes_out(&self) -> Rehearsal {
+        let request = http::Request::post("/v1/chat/completions");
+        let request = request.header("authorization", "Bearer k");
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let body = json!({"model": self.model, "messages": self.turns}).to_string();
+        Rehearsal::begin(&self.memory, &parts, &Bytes::from(body))
+            .await
+            .unwrap()
+    }
+
+    /// The user says something and is answered; what went out.
+    async fn say(&mut self) -> String {
+        let filler = format!("{} and so on. ", self.turns.len()).repeat(60);
+        self.turns.push(json!({"role": "user", "content": filler}));
+        let sent = self.goes_out().await;
+        sent.accept();
+        let exchange = sent.exchange(None, self.clock.now_ms());
+        self.hand.record(exchange).await;
+        self.turns
+            .push(json!({"role": "assistant", "content": format!("Good. {filler}")}));
+        String::from_utf8(sent.body().to_vec()).unwrap()
+    }
+
+    /// Memory does all it has to do.
+    async fn work(&mut self) {
+        while let Some(job) = self.hand.claim().await {
+            let written = self.hand.ask(&job).await;
+            let told = self.hand.settle(&job, written).await;
+            self.hand.hear(told).await;
+        }
+    }
+
+    async fn sql(&self, statement: &'static str) -> i64 {
+        let mut database = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
+        let found = sqlx::query_scalar(statement);
+        let found = found.fetch_optional(&mut database).await.unwrap();
+        database.close().await.unwrap();
+        found.unwrap_or_default()
+    }
+
+    /// Another process observes everything that waits for it.
+    async fn observed_elsewhere(&self) -> usize {
+        let store = SqliteStore::open(&self.url).await.unwrap();
+        let any = ClaimFilter {
+            observe_any: true,
+            reflect_any: false,
+            held: Vec::new(),
+            daily_tokens: None,
+        };
+        let mut done = 0;
+        while let Some(job) = store.claim(&any, START, 60_000).await.unwrap() {
+            let part = NewPart {
+                kind: PartKind::Chunk,
+                span: job.work.span,
+                text: "* 🔴 It was said elsewhere.".to_owned(),
+                tokens: 7,
+                message_tokens: job.work.message_tokens,
+                current_task: None,
+                suggested_response: None,
+                sources: Vec::new(),
+                model: "observer".to_owned(),
+                asked: false,
+                stopgap: false,
+                evidence: diarist::memory::Evidence::default(),
+            };
+            store.commit_part(&job, &part, START).await.unwrap();
+            done += 1;
+        }
+        store.close().await;
+        done
+    }
+}
+
+/// A job may be tried for days. What was known of its chain is known as long as it lies in the queue, and
+/// no longer.
+#[tokio::test]
+async fn a_chain_is_not_read_again_for_a_job_that_stays_open() {
+    let mut world = World::with("m", &[]).await;
+    while world.sql("SELECT count(*) FROM jobs").await == 0 {
+        world.say().await;
+    }
+    world.say().await;
+    // A chain cannot be read now; the queue can.
+    world
+        .sql("ALTER TABLE parts RENAME TO parts_elsewhere")
+        .await;
+    let before = world.sql("SELECT count(*) FROM requests").await;
+    for _ in 0..4 {
+        world.say().await;
+    }
+    let recorded = world.sql("SELECT count(*) FROM requests").await - before;
+    assert_eq!(recorded, 4, "nothing of it had to be read");
+    world
+        .sql("ALTER TABLE parts_elsewhere RENAME TO parts")
+        .await;
+    world.say().await;
+    assert!(world.observed_elsewhere().await > 3);
+    let raw = world.say().await;
+    assert!(!raw.contains("said elsewhere"), "nobody has told");
+    let sent = world.say().await;
+    assert!(sent.contains("said elsewhere"), "it was found done");
+}
