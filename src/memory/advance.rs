@@ -6,6 +6,7 @@
 //! the same ranges and the unique key of a job makes the work happen once.
 
 mod early;
+mod reflect;
 pub mod rescue;
 mod shorten;
 mod size;
@@ -13,6 +14,8 @@ mod standing;
 mod view;
 
 pub use early::early;
+use reflect::reflect;
+pub use reflect::reflection;
 pub use standing::{Standing, standing};
 use view::{View, text_tokens, tokens, usable};
 
@@ -258,28 +261,6 @@ pub fn observed(path: &Path<'_>) -> Vec<PartId> {
     log.iter().map(|part| part.id).collect()
 }
 
-/// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because
-/// somebody asked. `None` where there is no log, or it is a reflection already.
-pub fn reflection(path: &Path<'_>) -> Option<Step> {
-    let view = View::of(path);
-    let to_count = view.current.map_or(view.observed(), |now| now.to_count);
-    let log = view.log(to_count)?;
-    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
-    let last = log.last()?;
-    fresh.then(|| Step::Reflect {
-        sources: log.iter().map(|part| part.id).collect(),
-        span: Span {
-            from: path.root,
-            from_count: 0,
-            ..last.span
-        },
-        tokens: text_tokens(&log),
-        message_tokens: log
-            .iter()
-            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
-    })
-}
-
 /// Where a range ends that is being observed from `from` on: it was cut when `buffer_tokens` was
 /// another, or by a process for which it is. To cut it again would show the same words twice.
 fn queued(view: &View<'_>, from: usize) -> Option<usize> {
@@ -479,63 +460,6 @@ fn plan_to<'a>(
 fn stood_in(appended: Option<&PartMeta>, condensed: Option<&PartMeta>) -> bool {
     let written = |part: &PartMeta| part.kind == PartKind::Reflection && !part.stopgap;
     appended.is_some_and(|part| part.stopgap) && condensed.is_some_and(written)
-}
-
-/// The log reached the point where a reflection is prepared in the background.
-fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
-    let unused = view.reflection.is_some_and(|reflection| {
-        view.current
-            .is_none_or(|current| !current.parts.contains(&reflection.id))
-    });
-    let running = view
-        .path
-        .work
-        .iter()
-        .any(|work| work.kind == PartKind::Reflection && work.state != WorkState::Abandoned);
-    // It came so late that together with what came after it it is too long: it is condensed with that.
-    let passed_over = view
-        .log_within(view.observed(), policy.observation_limit)
-        .and_then(|log| log.first().copied())
-        .is_some_and(|first| first.stopgap && view.reflection != Some(first));
-    if unused && !passed_over || running {
-        return None;
-    }
-    let log = view.log(view.observed())?;
-    let tokens = text_tokens(&log);
-    let last = log.last()?;
-    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
-    let span = Span {
-        from: view.path.root,
-        from_count: 0,
-        ..last.span
-    };
-    (tokens >= policy.reflect_from && fresh && worth_trying(view, tokens)).then(|| Step::Reflect {
-        sources: log.iter().map(|part| part.id).collect(),
-        span,
-        tokens,
-        message_tokens: log
-            .iter()
-            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
-    })
-}
-
-/// A log that no model could make smaller is tried again once it has grown by a quarter: to try with
-/// every new chunk would cost four calls each time (a rival ran 17 generations in two days).
-fn worth_trying(view: &View<'_>, tokens: u32) -> bool {
-    // What was condensed since, by a model or by code, is another log.
-    let condensed = view.reflection.map_or(0, |part| part.span.to_count);
-    let given_up = view
-        .path
-        .work
-        .iter()
-        .filter(|work| work.kind == PartKind::Reflection)
-        .map(|work| work.span.to_count)
-        .filter(|to_count| *to_count > condensed)
-        .max();
-    let Some(log) = given_up.and_then(|to_count| view.log(to_count)) else {
-        return true;
-    };
-    u64::from(tokens) * 4 >= u64::from(text_tokens(&log)) * 5
 }
 
 #[cfg(test)]

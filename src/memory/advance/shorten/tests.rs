@@ -153,6 +153,79 @@ fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
     assert_eq!(chain.plan().expect("due").parts[0], next);
 }
 
+/// With the next chunk it is too long again, whatever a Reflector made of it: to ask with every chunk is
+/// to ask for nothing.
+#[test]
+fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
+    let (mut chain, short) = stood_in_for();
+    chain.work.clear();
+    let late = chain.part(PartKind::Reflection, 0, 8, 47_000);
+    let chunk = chain.part(PartKind::Chunk, 8, 10, 1_500);
+    let grows = |chain: &mut Chain, tokens| {
+        let last = chain.parts.iter_mut().find(|part| part.id == chunk);
+        last.expect("it").tokens = tokens;
+        reflects(chain)
+    };
+    assert_eq!(
+        View::of(&chain.path())
+            .log_within(10, 48_000)
+            .expect("a log")[0]
+            .id,
+        short
+    );
+    assert_eq!(grows(&mut chain, 1_500), None);
+    assert_eq!(grows(&mut chain, 11_700), None, "less than a quarter");
+    assert_eq!(grows(&mut chain, 11_750), Some(vec![late, chunk]));
+}
+
+/// All that could be done with it was done when it was written.
+#[test]
+fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its_limit() {
+    for (reflected, limit, next, too_little, enough) in [
+        (41_000, 48_000, 500, 6_900, 7_000),
+        (41_000, 100_000, 500, 10_200, 10_250),
+        // Below the budget it is condensed ahead of need, as ever.
+        (39_000, 48_000, 0, 0, 500),
+    ] {
+        let mut chain = at_the_limit();
+        chain.snapshots.clear();
+        let reflection = chain.part(PartKind::Reflection, 0, 8, reflected);
+        chain.snapshots.push(SnapshotMeta {
+            id: SnapshotId(0),
+            to: chain.link(8),
+            to_count: 8,
+            eligible_from: 9,
+            pin: None,
+            parts: vec![reflection],
+            tokens: reflected,
+            placement: String::new(),
+            others: None,
+            cause: Cause::Reflection,
+        });
+        let policy = Policy {
+            observation_limit: limit,
+            ..POLICY
+        };
+        let asked = |tokens| {
+            let mut chain = Chain {
+                nodes: chain.nodes.clone(),
+                parts: chain.parts.clone(),
+                snapshots: chain.snapshots.clone(),
+                work: Vec::new(),
+            };
+            if tokens > 0 {
+                chain.part(PartKind::Chunk, 8, 10, tokens);
+            }
+            let steps = super::super::advance(&chain.path(), &policy).into_iter();
+            steps
+                .filter(|step| matches!(step, Step::Reflect { .. }))
+                .count()
+        };
+        let asked = [next, too_little, enough].map(asked);
+        assert_eq!(asked, [0, 0, 1], "{reflected} of {limit}");
+    }
+}
+
 #[test]
 fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
     let mut chain = at_the_limit();

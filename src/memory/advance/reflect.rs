@@ -1,0 +1,97 @@
+//! When the Reflector is asked, and for what.
+
+use super::view::{View, text_tokens};
+use super::{Path, Step, WorkState};
+use crate::memory::{PartKind, PartMeta, Policy, Span};
+
+/// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because
+/// somebody asked. `None` where there is no log, or it is a reflection already.
+pub fn reflection(path: &Path<'_>) -> Option<Step> {
+    let view = View::of(path);
+    let to_count = view.current.map_or(view.observed(), |now| now.to_count);
+    let log = view.log(to_count)?;
+    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
+    let last = log.last()?;
+    fresh.then(|| Step::Reflect {
+        sources: log.iter().map(|part| part.id).collect(),
+        span: Span {
+            from: path.root,
+            from_count: 0,
+            ..last.span
+        },
+        tokens: text_tokens(&log),
+        message_tokens: log
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
+    })
+}
+
+/// The log reached the point where a reflection is prepared in the background.
+pub(super) fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
+    let unused = view.reflection.is_some_and(|reflection| {
+        view.current
+            .is_none_or(|current| !current.parts.contains(&reflection.id))
+    });
+    let running = view
+        .path
+        .work
+        .iter()
+        .any(|work| work.kind == PartKind::Reflection && work.state != WorkState::Abandoned);
+    // It came so late that together with what came after it it is too long: it is condensed with that.
+    let passed_over = view
+        .log_within(view.observed(), policy.observation_limit)
+        .and_then(|log| log.first().copied())
+        .is_some_and(|first| first.stopgap && view.reflection != Some(first));
+    if unused && !passed_over || running {
+        return None;
+    }
+    let log = view.log(view.observed())?;
+    let tokens = text_tokens(&log);
+    let last = log.last()?;
+    let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
+    let span = Span {
+        from: view.path.root,
+        from_count: 0,
+        ..last.span
+    };
+    (tokens >= policy.reflect_from && fresh && worth_trying(view, policy, tokens)).then(|| {
+        Step::Reflect {
+            sources: log.iter().map(|part| part.id).collect(),
+            span,
+            tokens,
+            message_tokens: log
+                .iter()
+                .fold(0, |sum, part| sum.saturating_add(part.message_tokens)),
+        }
+    })
+}
+
+/// A log that no model could make smaller, or small enough, is tried again once it has grown by a quarter:
+/// to try with every new chunk would cost four calls each time (a rival ran 17 generations in two days).
+fn worth_trying(view: &View<'_>, policy: &Policy, tokens: u32) -> bool {
+    // What was condensed since, by a model or by code, is another log.
+    let condensed = view.reflection.map_or(0, |part| part.span.to_count);
+    let given_up = view
+        .path
+        .work
+        .iter()
+        .filter(|work| work.kind == PartKind::Reflection)
+        .map(|work| work.span.to_count)
+        .filter(|to_count| *to_count > condensed)
+        .max()
+        .and_then(|to_count| view.log(to_count))
+        .map_or(0, |log| text_tokens(&log));
+    // What is sent already and is over the budget by itself was all that could be done. At the limit a
+    // Reflector is asked beside code, since only there more may be lost than is allowed.
+    let sent = |part: &PartMeta| {
+        let current = view.current;
+        current.is_some_and(|current| current.parts.contains(&part.id))
+    };
+    let written = view.reflection.map_or(0, |part| match sent(part) {
+        true if part.stopgap || part.tokens < policy.observation_tokens => 0,
+        true if tokens >= policy.observation_limit => 0,
+        // One that is not sent though there is another was too long with what came after it.
+        _ => part.tokens,
+    });
+    u64::from(tokens) * 4 >= u64::from(given_up.max(written)) * 5
+}
