@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Phase, Shop, books, bundle};
-use crate::llm::{CallError, Endpoint, Models, Prompt, Reply};
+use crate::llm::{CallError, CallSettings, Endpoint, Models, Prompt, Reply};
 use crate::memory::measure;
 use crate::store::Job;
 use crate::wire::chat;
@@ -22,14 +22,24 @@ pub(super) const FAILURES: u32 = 5;
 /// For how long, the first time; the breaker doubles it while probes fail.
 pub(super) const PAUSE: Duration = Duration::from_secs(30);
 
-/// Asks `endpoint` on behalf of `job`.
+/// How `prompt` is asked on behalf of `job`, and whom.
+pub(super) async fn settings(
+    shop: &Shop,
+    phase: &Phase,
+    job: &Job,
+    prompt: &Prompt,
+) -> CallSettings {
+    phase.settings(&job.work.model, weight(shop, phase, prompt).await)
+}
+
+/// Asks `endpoint` on behalf of `job`, as `settings` say.
 ///
 /// # Errors
 /// Those of the call; [`CallError::Transient`] with the time to wait where the endpoint keeps
 /// failing and is left alone, or its tenant has spent what it may today.
 pub(super) async fn ask(
     shop: &Shop,
-    phase: &Phase,
+    settings: CallSettings,
     endpoint: &Endpoint,
     job: &Job,
     prompt: &Prompt,
@@ -45,7 +55,6 @@ pub(super) async fn ask(
             message: "the endpoint keeps failing and is left alone for a while".to_owned(),
         });
     }
-    let settings = phase.settings(&job.work.model, weight(shop, phase, prompt).await);
     let answer = shop.llm.call(endpoint, &settings, prompt).await;
     match &answer {
         Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
@@ -58,7 +67,7 @@ pub(super) async fn ask(
 
 /// Tokens of the whole prompt, what is attached to it included, where they decide which model is asked;
 /// a model that is for every prompt needs no counting.
-pub(super) async fn weight(shop: &Shop, phase: &Phase, prompt: &Prompt) -> u32 {
+async fn weight(shop: &Shop, phase: &Phase, prompt: &Prompt) -> u32 {
     let Some(Models::Tiers(tiers)) = &phase.model else {
         return 0;
     };

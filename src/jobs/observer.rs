@@ -15,7 +15,7 @@ use std::sync::Arc;
 use self::beside::{Beside, Log};
 use self::draft::Draft;
 pub(crate) use self::draft::{Drafts, Windows};
-use super::ask::ask;
+use super::ask::{self, ask};
 use super::failure::{Failure, is_rejected_for_good};
 use super::payload::Payload;
 use super::{Phase, Settings, Shop, events};
@@ -48,9 +48,6 @@ pub(super) async fn observe(
         return Ok(chunk(shop, job, &payload, written).await);
     }
     let phase = &settings.observation;
-    // Of several the one with the largest window is asked for what is too long.
-    let model = phase.settings(&job.work.model, u32::MAX).model;
-    let window = (endpoint.origin(), model);
     let observing = Observing {
         shop,
         phase,
@@ -63,24 +60,14 @@ pub(super) async fn observe(
             .map_err(|error| Failure::store(&error))?,
         title: observing_title(shop, job, settings).await,
     };
-    let limit = shop
-        .windows
-        .of(&window)
-        .map_or(settings.observer.max_input_tokens, |known| {
-            known.min(settings.observer.max_input_tokens)
-        });
+    let most = settings.observer.max_input_tokens;
     let mut draft = match shop.drafts.take(job) {
         Some(draft) => draft,
-        None => Draft::new(cut(shop, payload.transcript.clone(), limit).await, limit),
+        None => Draft::new(cut(shop, payload.transcript.clone(), most).await, most),
     };
-    draft.room = shop.rooms.of(&window);
+    observing.as_known(&mut draft).await;
     let done = observing.all(&mut draft).await;
-    if let Some(room) = draft.room {
-        shop.rooms.lowered(window.clone(), room);
-    }
-    if draft.limit < limit && draft.has_learned() {
-        shop.windows.lowered(window, draft.limit);
-    }
+    observing.remember(&draft);
     if let Err(failure) = done {
         shop.drafts.keep(job, draft);
         return Err(failure);
@@ -141,7 +128,9 @@ impl Observing<'_> {
     /// Writes what is left of `draft`; stops at the first failure.
     async fn all(&self, draft: &mut Draft) -> Result<(), Failure> {
         while let Some(piece) = draft.next() {
-            match self.piece(draft, &piece).await {
+            let (asked, came) = self.piece(draft, &piece).await;
+            draft.asks(Some(asked));
+            match came {
                 Ok(said) if said.cut && said.outcome != Outcome::Degenerate => {
                     self.cut(draft, &piece, said).await?;
                 }
@@ -220,21 +209,26 @@ impl Observing<'_> {
         })
     }
 
-    /// What came of asking for `piece`.
-    async fn piece(&self, draft: &Draft, piece: &str) -> Result<Said, CallError> {
+    /// Who was asked for `piece`, and what came of it.
+    async fn piece(&self, draft: &Draft, piece: &str) -> (String, Result<Said, CallError>) {
         let prompt = self.prompt(draft, piece, &self.beside(draft, piece).await);
-        let reply = ask(self.shop, self.phase, self.endpoint, self.job, &prompt).await?;
-        let cut = reply.finish == Finish::Length;
-        let read = if cut {
-            observe::read_cut
-        } else {
-            observe::read
-        };
-        Ok(Said {
-            outcome: read(&reply.text, piece),
-            cut,
-            model: reply.model,
-        })
+        let settings = ask::settings(self.shop, self.phase, self.job, &prompt).await;
+        let asked = settings.model.clone();
+        let reply = ask(self.shop, settings, self.endpoint, self.job, &prompt).await;
+        let said = reply.map(|reply| {
+            let cut = reply.finish == Finish::Length;
+            let read = if cut {
+                observe::read_cut
+            } else {
+                observe::read
+            };
+            Said {
+                outcome: read(&reply.text, piece),
+                cut,
+                model: reply.model,
+            }
+        });
+        (asked, said)
     }
 
     /// A limit of its output cut what the model `said` of `piece`, which covers a part of it: the halves

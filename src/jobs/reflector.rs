@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::{ask, weight as weigh};
+use super::ask::{self, ask};
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
@@ -98,8 +98,8 @@ pub(super) async fn reflect(
         })
     };
     // Where the size of the prompt decides who is asked, that of the gentlest one does.
-    let first = weigh(shop, phase, &prompt(0, None)).await;
-    let mut model = phase.settings(&job.work.model, first).model;
+    let first = ask::settings(shop, phase, job, &prompt(0, None)).await;
+    let mut model = first.model;
     let start = reflect::start_level(&model, wish.asked);
     let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
     let mut failure = None;
@@ -113,7 +113,8 @@ pub(super) async fn reflect(
             metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
         }
         let prompt = prompt(next.level, next.missing.as_deref());
-        match ask(shop, phase, endpoint, job, &prompt).await {
+        let call = ask::settings(shop, phase, job, &prompt).await;
+        match ask(shop, call, endpoint, job, &prompt).await {
             // Half a log is shorter, and that is all that can be said for it.
             Ok(reply) if reply.finish == Finish::Length => {
                 tracing::warn!(

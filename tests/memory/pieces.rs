@@ -190,6 +190,46 @@ async fn a_small_window_is_met_and_remembered() {
     assert_eq!(halved, [0, 1], "by halves, one refusal for each");
 }
 
+/// Which of two models is asked follows from the size of the prompt, and each has a window of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_is_remembered_of_the_model_that_has_it() {
+    let models = r#"{"10000": "gpt-narrow", "200000": "gpt-wide"}"#;
+    let rig = Rig::with(
+        Options::default(),
+        &[
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+            ("MEMORY__OBSERVATION__MODEL", models),
+        ],
+    )
+    .await;
+    let told = json!({"error": {"code": "context_length_exceeded", "message":
+        "This model's maximum context length is 5000 tokens. However, your messages resulted in \
+         6000 tokens. Please reduce the length of the messages."}});
+    rig.provider.next(Part::Observer, 1, &refusing(&told));
+    let mut asked = Vec::new();
+    for (name, lines) in [("one", 200), ("two", 900), ("three", 200)] {
+        let book = format!("{name}\n{}", book(lines));
+        for turns in 0..3 {
+            assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
+            rig.quiet().await;
+        }
+        let before = asked.iter().map(Vec::len).sum();
+        let calls = rig.provider.record_of(Part::Observer);
+        let model = |call: &Arc<Recorded>| {
+            let model = call.json().unwrap()["model"].as_str().unwrap().to_owned();
+            (model, call.accepted())
+        };
+        asked.push(calls.iter().skip(before).map(model).collect::<Vec<_>>());
+    }
+    let narrow = |accepted| ("gpt-narrow".to_owned(), accepted);
+    assert_eq!(asked[0][0], narrow(false), "{asked:?}");
+    assert_eq!(asked[1], [("gpt-wide".to_owned(), true)], "{asked:?}");
+    // And what was learned of the other one is heeded.
+    let pieces = asked[0].len() - 1;
+    assert!(pieces > 1);
+    assert_eq!(asked[2], vec![narrow(true); pieces], "{asked:?}");
+}
+
 fn refusing(body: &Value) -> Behaviour {
     Behaviour {
         fail: Some(Failure {

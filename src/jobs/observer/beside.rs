@@ -123,7 +123,7 @@ impl Observing<'_> {
         if shown <= (tokens / OUTWEIGHED).max(LEAST_INPUT) {
             return false;
         }
-        draft.room = Some(tokens.saturating_add(shown / 2));
+        draft.leaves(tokens.saturating_add(shown / 2));
         true
     }
 }

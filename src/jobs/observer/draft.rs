@@ -1,7 +1,7 @@
 //! What a process remembers between the calls of one observation, and of the windows it has met.
 //! Nothing is lost with it but calls: a job can always be observed from its first piece.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use super::{CODE, Written};
@@ -27,6 +27,19 @@ pub(crate) struct Draft {
     cuts: usize,
     /// Whether it was cut to what a refusal said that the model takes.
     told: bool,
+    /// The model that was asked for the piece at hand.
+    asked_of: Option<String>,
+    /// What was learned of the models that were asked: which one depends on the size of a piece.
+    learned: BTreeMap<String, Learned>,
+}
+
+/// What one model takes, as far as it found more too long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Learned {
+    /// See [`Draft::limit`].
+    pub(super) limit: Option<u32>,
+    /// See [`Draft::room`].
+    pub(super) room: Option<u32>,
 }
 
 /// Answers in a row that may be cut: pieces have become as short as a sixty-fourth of the first by
@@ -43,6 +56,8 @@ impl Draft {
             asked: false,
             cuts: 0,
             told: false,
+            asked_of: None,
+            learned: BTreeMap::new(),
         }
     }
 
@@ -78,16 +93,43 @@ impl Draft {
         self.cuts = 0;
     }
 
-    /// Whether the limit says something of the model: not where no answer came whole since an answer
+    /// From here on what is found too long is so for `model`; with `None` for nobody.
+    pub(super) fn asks(&mut self, model: Option<String>) {
+        self.asked_of = model;
+    }
+
+    /// A piece and what is shown beside it may have so much from now on.
+    pub(super) fn leaves(&mut self, room: u32) {
+        self.room = Some(room);
+        if let Some(learned) = self.of_asked() {
+            learned.room = Some(room);
+        }
+    }
+
+    fn of_asked(&mut self) -> Option<&mut Learned> {
+        let model = self.asked_of.clone()?;
+        Some(self.learned.entry(model).or_default())
+    }
+
+    /// What was learned of which model. A limit says nothing of it where no answer came whole since one
     /// was cut, which may have been due to anything.
-    pub(super) fn has_learned(&self) -> bool {
-        self.cuts == 0
+    pub(super) fn learned(&self) -> impl Iterator<Item = (&String, Learned)> {
+        let whole = self.cuts == 0;
+        self.learned.iter().map(move |(model, learned)| {
+            let limit = learned.limit.filter(|_| whole);
+            (model, Learned { limit, ..*learned })
+        })
     }
 
     /// Whether what a refusal says is to be heeded: once, since a model that finds less too long after
     /// that has counted something else.
     pub(super) fn heeds(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
+    }
+
+    /// Whether nobody was asked for anything of it.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.done.is_empty() && self.cuts == 0
     }
 
     /// What was written so far.
@@ -103,6 +145,9 @@ impl Draft {
     /// Replaces them.
     pub(super) fn cut_to(&mut self, limit: u32, pieces: Vec<String>) {
         self.limit = limit;
+        if let Some(learned) = self.of_asked() {
+            learned.limit = Some(limit);
+        }
         self.waiting = pieces.into();
         self.asked = false;
     }

@@ -3,8 +3,9 @@
 
 use super::beside::Beside;
 use super::draft::Draft;
-use super::{LEAST_INPUT, Observing};
-use crate::jobs::count;
+use super::{LEAST_INPUT, Observing, cut};
+use crate::jobs::{ask, count};
+use crate::llm::Models;
 use crate::wire::usage::Excess;
 
 /// Of a window, so much is filled: the answer needs room as well, and two tokenizers never quite agree.
@@ -37,6 +38,57 @@ impl Weight {
 }
 
 impl Observing<'_> {
+    /// Makes `draft` as short as the model is known to want it that will be asked. What is shorter may be
+    /// for another one, so that is looked at again.
+    pub(super) async fn as_known(&self, draft: &mut Draft) {
+        draft.asks(None);
+        while let Some(piece) = draft.next() {
+            let model = self.whom(draft, &piece).await;
+            let room = self.shop.rooms.of(&model);
+            let limit = self.shop.windows.of(&model);
+            let less_room = room.filter(|room| draft.room.is_none_or(|known| *room < known));
+            let shorter = limit.filter(|limit| *limit < draft.limit);
+            if let Some(room) = less_room {
+                draft.leaves(room);
+            }
+            if let Some(limit) = shorter {
+                if draft.is_untouched() {
+                    let whole = self.payload.transcript.clone();
+                    draft.cut_to(limit, cut(self.shop, whole, limit).await);
+                } else {
+                    self.cut_to(draft, limit).await;
+                }
+            }
+            if less_room.or(shorter).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Who would be asked for `piece`: endpoint and model.
+    async fn whom(&self, draft: &Draft, piece: &str) -> (String, String) {
+        let model = if let Some(Models::Tiers(_)) = self.phase.model {
+            let prompt = self.prompt(draft, piece, &self.beside(draft, piece).await);
+            ask::settings(self.shop, self.phase, self.job, &prompt).await
+        } else {
+            self.phase.settings(&self.job.work.model, 0)
+        };
+        (self.endpoint.origin(), model.model)
+    }
+
+    /// Remembers for later ranges what was learned with `draft`.
+    pub(super) fn remember(&self, draft: &Draft) {
+        for (model, learned) in draft.learned() {
+            let model = (self.endpoint.origin(), model.clone());
+            if let Some(room) = learned.room {
+                self.shop.rooms.lowered(model.clone(), room);
+            }
+            if let Some(limit) = learned.limit {
+                self.shop.windows.lowered(model, limit);
+            }
+        }
+    }
+
     /// Cuts `piece`, and all after it, to what fits as the refusal has it, with room for what is shown
     /// beside; `false` where it says nothing of use.
     pub(super) async fn fitted(
@@ -62,7 +114,7 @@ impl Observing<'_> {
         if limit < LEAST_INPUT {
             return false;
         }
-        draft.room = Some(room);
+        draft.leaves(room);
         self.cut_to(draft, limit.min(draft.limit)).await;
         true
     }
