@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::Shop;
 use super::evidence::{self, Kept};
+use super::{Settings, Shop};
 use crate::history::Scope;
 use crate::memory::advance::Plan;
 use crate::memory::reflect::{self, Source};
@@ -23,10 +23,11 @@ pub(super) enum Shortened {
     Changed,
 }
 
-/// Stores a stopgap for the parts of `plan`, below `limit` tokens.
+/// Stores a stopgap for the parts of `plan`, below `limit` tokens; `settings` are those of its conversation.
 pub(super) async fn shorten(
     shop: &Shop,
     scope: &Scope,
+    settings: &Settings,
     plan: &Plan,
     span: Span,
     (message_tokens, limit): (u32, u32),
@@ -57,7 +58,7 @@ pub(super) async fn shorten(
         retention = %part.evidence.retention.to_json(),
         "no model condensed the observations in time: the oldest of the least weight were left out"
     );
-    if part.evidence.retention.high.loss() > shop.settings.now().max_loss {
+    if part.evidence.retention.high.loss() > settings.max_loss {
         metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     }
     let written = (part.meta(id), Kept::of(&part));

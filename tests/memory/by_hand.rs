@@ -237,3 +237,24 @@ async fn a_chain_is_not_read_again_for_a_job_that_stays_open() {
     let sent = world.say().await;
     assert!(sent.contains("said elsewhere"), "it was found done");
 }
+
+/// How much a log may lose that code shortens is what its model's conversations may lose.
+#[tokio::test]
+async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
+    let overrides = "[{ model = \"careless\", reflection = { max_loss = 1.0 } }]";
+    for (model, lossy) in [("careless", false), ("other", true)] {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let rendered = recorder.handle();
+        let _counted = metrics::set_default_local_recorder(&recorder);
+        let mut world = World::with(model, &[("OVERRIDES", overrides)]).await;
+        let mut sent = String::new();
+        for _ in 0..60 {
+            sent = world.say().await;
+            world.work().await;
+        }
+        assert!(sent.contains("[older observations left out: "), "{model}");
+        let told = rendered.render();
+        let told = told.contains("diarist_reflections_lossy_total");
+        assert_eq!(told, lossy, "{model}");
+    }
+}

@@ -116,7 +116,8 @@ impl Recorder {
         span: Span,
         sizes: (u32, u32),
     ) -> bool {
-        match shorten(&self.shop, &track.scope, &plan, span, sizes).await {
+        let settings = self.shop.settings.now().for_model(&track.model);
+        match shorten(&self.shop, &track.scope, &settings, &plan, span, sizes).await {
             Ok(Shortened::Written(written)) => {
                 let (part, kept) = *written;
                 evidence::tell(&self.shop, &track.scope, Some(track), &part, kept);
