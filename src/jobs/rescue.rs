@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
@@ -30,6 +31,9 @@ use crate::store::{Adoption, Event, Job, NewJob, StoreError};
 /// Ranges of one request that are observed at the same time; how many calls there are in all, `ask`
 /// knows.
 const AT_ONCE: usize = 4;
+
+/// Of the time a client waits a tenth, but no more than this, is for what follows the calls.
+const COMPOSING: Duration = Duration::from_secs(1);
 
 /// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.
 const HELD: usize = 256;
@@ -78,6 +82,20 @@ pub(super) async fn rescue(
     to_count: usize,
     until: Instant,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+    let left = until.saturating_duration_since(Instant::now());
+    let calls_until = until - COMPOSING.min(left / 10);
+    // Whatever takes long, a store in trouble too, takes it from the same time.
+    let composed = Box::pin(compose(shop, exchange, sent, to_count, calls_until));
+    timeout_at(until, composed).await.unwrap_or(Ok(None))
+}
+
+async fn compose(
+    shop: &Shop,
+    exchange: &Exchange,
+    sent: Option<SnapshotId>,
+    to_count: usize,
+    calls_until: Instant,
+) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let awaited = Awaited::new(shop);
     let (scope, history) = (&exchange.scope, &exchange.history);
     let mut track = load(shop, scope, history).await?;
@@ -105,12 +123,7 @@ pub(super) async fn rescue(
             observed(shop, exchange, words, span, message_tokens).await
         }
     });
-    let mut calls = std::pin::pin!(futures_util::stream::iter(calls).buffered(AT_ONCE));
-    let mut parts: Vec<NewPart> = Vec::new();
-    // In order: what lies behind a range that failed would leave a gap.
-    while let Ok(Some(Some(part))) = timeout_at(until, calls.next()).await {
-        parts.push(part);
-    }
+    let parts: Vec<NewPart> = in_time(calls, calls_until).await;
     if parts.is_empty() {
         return Ok(None);
     }
@@ -177,6 +190,21 @@ pub(super) async fn rescue(
     // A client in a hurry goes on before it is stored, from here.
     let held = Snapshot { meta, segments };
     Ok(Some(shop.recall.rescued(scope, tip, held)))
+}
+
+/// What comes of `calls`, in their order, up to the first that comes to nothing and no later than `until`:
+/// what lies behind a range that failed would leave a gap. Calls that are under way then are given up, and
+/// others may have their permits.
+async fn in_time<T>(
+    calls: impl Iterator<Item = impl Future<Output = Option<T>>>,
+    until: Instant,
+) -> Vec<T> {
+    let mut calls = std::pin::pin!(futures_util::stream::iter(calls).buffered(AT_ONCE));
+    let mut done = Vec::new();
+    while let Ok(Some(Some(one))) = timeout_at(until, calls.next()).await {
+        done.push(one);
+    }
+    done
 }
 
 /// The parts of a plan in the order of the log, whichever of them were there before: `stored` ones by their
@@ -267,6 +295,42 @@ mod tests {
             stopgap: false,
             evidence: crate::memory::Evidence::default(),
         }
+    }
+
+    /// Whoever is still at work holds a permit, which others wait for.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_longer_waited_for_gives_its_permit_back() {
+        let permits = tokio::sync::Semaphore::new(AT_ONCE);
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let call = |at: u32, ends: Option<Option<u32>>| {
+            let permits = &permits;
+            async move {
+                let _permit = permits.acquire().await;
+                tokio::time::sleep(second * at).await;
+                match ends {
+                    Some(end) => end,
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        let rows = [
+            // The third fails after two seconds, and nobody waits for the fourth.
+            (
+                vec![Some(Some(0)), Some(Some(1)), Some(None), None],
+                2,
+                vec![0, 1],
+            ),
+            // The second never ends, and the time does.
+            (vec![Some(Some(0)), None, Some(Some(2))], 10, vec![0]),
+        ];
+        for (ends, takes, expected) in rows {
+            let began_here = Instant::now();
+            let calls = (0..).zip(ends).map(|(at, end)| call(at, end));
+            let done = in_time(calls, began_here + 10 * second).await;
+            assert_eq!((done, began_here.elapsed()), (expected, second * takes));
+            assert_eq!(permits.available_permits(), AT_ONCE);
+        }
+        assert_eq!(began.elapsed(), 12 * second);
     }
 
     /// A gap that was left by a range of which no model would speak is closed for a client that waits.

@@ -258,3 +258,28 @@ async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
         assert_eq!(told, lossy, "{model}");
     }
 }
+
+/// Whoever waits for an observation waits no longer than that, whatever else takes long.
+#[tokio::test]
+async fn a_client_waits_no_longer_than_it_said_for_what_goes_before_the_calls() {
+    let mut world = World::with("m", &[]).await;
+    world
+        .turns
+        .push(json!({"role": "user", "content": "Hello. ".repeat(4_000)}));
+    world
+        .turns
+        .push(json!({"role": "assistant", "content": "Yes?"}));
+    world.turns.push(json!({"role": "user", "content": "Go."}));
+    let exchange = world.goes_out().await.exchange(None, START);
+    let jobs = world.hand.jobs();
+    world.counter.stuck.store(true, Ordering::SeqCst);
+    let until = tokio::time::Instant::now() + Duration::from_millis(50);
+    let rescued = jobs.rescue(&exchange, None, 2, until);
+    let rescued = tokio::time::timeout(PATIENCE / 6, rescued).await;
+    world.counter.stuck.store(false, Ordering::SeqCst);
+    assert!(matches!(rescued, Ok(Ok(None))), "{rescued:?}");
+    // With time enough it comes to something.
+    let until = tokio::time::Instant::now() + PATIENCE;
+    let rescued = jobs.rescue(&exchange, None, 2, until).await.unwrap();
+    assert!(rescued.is_some());
+}
