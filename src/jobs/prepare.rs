@@ -7,10 +7,11 @@ use jiff::tz::TimeZone;
 
 use super::events::{self, Stood};
 use super::others::{self, Told};
+use super::shorten::{Shortened, shorten};
 use super::track::Track;
-use super::{Settings, Shop};
+use super::{Settings, Shop, evidence};
 use crate::history::{History, Link, Scope};
-use crate::memory::advance::{Path, Plan, overflow as plan_overflow};
+use crate::memory::advance::{Path, Plan, Step, bounded, overflow as plan_overflow};
 use crate::memory::others::CHANCE;
 use crate::memory::{
     Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, record, render,
@@ -53,6 +54,9 @@ pub struct TooLong {
     pub key: Option<String>,
 }
 
+/// How often a plan is made anew because its log was shortened, by whomever.
+const SHORTENED: usize = 2;
+
 /// Applies everything observed to a request that was refused as too long.
 pub(super) async fn overflow(
     shop: &Shop,
@@ -62,23 +66,36 @@ pub(super) async fn overflow(
     let Some(tip) = history.tip() else {
         return Ok(None);
     };
-    let mut track = load(shop, scope, history).await?;
-    track.model.clone_from(&refused.model);
-    // The newest messages were never accepted, so they are not recorded; what is observed lies before
-    // them, and only their roles matter here.
-    let nodes = record::refused(history, &track.nodes);
-    // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
-    // was, went out first. They count as not applied.
-    let applied = sent_with(&track, refused.sent);
-    let path = Path {
-        nodes: &nodes,
-        snapshots: &applied,
-        ..track.path()
-    };
     let settings = shop.settings.now().for_model(&refused.model);
     let policy = &settings.policy;
-    let Some(plan) = plan_overflow(&path, policy) else {
-        return Ok(None);
+    let mut shortened = 0;
+    let (mut track, applied, plan) = loop {
+        let (track, applied, step) = applying(shop, refused, policy).await?;
+        match step {
+            // A log at its hard limit is shortened first, and then it is another plan. Of what may not be
+            // kept nothing is written, so it goes out as it is, this once.
+            Some(Step::Shorten {
+                span,
+                message_tokens,
+                limit,
+                plan,
+            }) if refused.keep && shortened < SHORTENED => {
+                let sizes = (message_tokens, limit);
+                match shorten(shop, scope, &settings, &plan, span, sizes).await? {
+                    Shortened::Written(written) => {
+                        let (part, kept) = *written;
+                        evidence::tell(shop, scope, Some(&track), &part, kept);
+                    }
+                    Shortened::Whole => break (track, applied, plan),
+                    Shortened::Changed => {}
+                }
+                shortened += 1;
+            }
+            Some(Step::Snapshot(plan) | Step::Shorten { plan, .. }) => {
+                break (track, applied, plan);
+            }
+            _ => return Ok(None),
+        }
     };
     let occasion = Occasion {
         tip,
@@ -113,6 +130,31 @@ pub(super) async fn overflow(
         }
     }
     Ok(prepared)
+}
+
+/// The chain of a request that was refused, the snapshot that it was sent with, and what applies everything
+/// that is observed.
+async fn applying(
+    shop: &Shop,
+    refused: &TooLong,
+    policy: &Policy,
+) -> Result<(Track, Vec<SnapshotMeta>, Option<Step>), StoreError> {
+    let history = &refused.history;
+    let mut track = load(shop, &refused.scope, history).await?;
+    track.model.clone_from(&refused.model);
+    // The newest messages were never accepted, so they are not recorded; what is observed lies before
+    // them, and only their roles matter here.
+    let nodes = record::refused(history, &track.nodes);
+    // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
+    // was, went out first. They count as not applied.
+    let applied = sent_with(&track, refused.sent);
+    let path = Path {
+        nodes: &nodes,
+        snapshots: &applied,
+        ..track.path()
+    };
+    let step = plan_overflow(&path, policy).map(|plan| bounded(&path, policy, plan));
+    Ok((track, applied, step))
 }
 
 /// The snapshot `sent`, as decisions see it: without what others know, which covers nothing.

@@ -29,7 +29,7 @@ use super::weigh::weigh;
 use super::{Shop, books};
 use crate::history::{Link, Scope};
 use crate::memory::advance::{
-    Plan, Step, Work, WorkState, advance, dropped as plan_dropped, early, standing,
+    Plan, Step, Work, WorkState, advance, bounded, dropped as plan_dropped, early, standing,
 };
 use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
 use crate::store::recall::Asks;
@@ -332,7 +332,7 @@ impl Recorder {
             let mut changed = false;
             let mut ranges = Vec::new();
             let dropped = exchange.and_then(|exchange| self.dropped(&track, exchange));
-            for step in steps.into_iter().chain(dropped.map(Step::Snapshot)) {
+            for step in steps.into_iter().chain(dropped) {
                 match step {
                     Step::Observe {
                         span,
@@ -373,7 +373,7 @@ impl Recorder {
 
     /// What the client no longer sends is covered at once, where it is observed: nothing else would
     /// tell the model of it.
-    fn dropped(&self, track: &Track, exchange: &Exchange) -> Option<Plan> {
+    fn dropped(&self, track: &Track, exchange: &Exchange) -> Option<Step> {
         let seen = exchange.seen.as_ref()?;
         let sent_from = match seen.view.sent_from() {
             0 => return None,
@@ -388,7 +388,8 @@ impl Recorder {
             }
         };
         let settings = self.shop.settings.now();
-        plan_dropped(&track.path(), settings.policy_for(&track.model), sent_from)
+        let (path, policy) = (track.path(), settings.policy_for(&track.model));
+        plan_dropped(&path, policy, sent_from).map(|plan| bounded(&path, policy, plan))
     }
 
     /// Holds ready what is sent if the next request asks another model, where that is configured.

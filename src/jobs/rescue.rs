@@ -136,6 +136,7 @@ async fn compose(
         work: &[],
         ..track.path()
     };
+    // Not shortened at its limit: a stopgap names the parts it is made of, and these have no numbers yet.
     let Some(plan) = overflow(&path, policy) else {
         return Ok(None);
     };

@@ -16,6 +16,7 @@ mod view;
 pub use early::early;
 use reflect::reflect;
 pub use reflect::reflection;
+pub use shorten::bounded;
 pub use standing::{Standing, standing};
 use view::{View, text_tokens, tokens, usable};
 

@@ -402,6 +402,19 @@ impl Ledger {
         self.parts.insert(id, (scope.clone(), part.clone()));
     }
 
+    /// A snapshot is to be committed that no client waited for the observations of: that one is stored as it
+    /// went out.
+    pub fn bounded(&mut self, scope: &Scope, new: &NewSnapshot) {
+        if new.tokens >= self.limit {
+            let mut stopgaps = self.stopgaps.iter();
+            let shortened = stopgaps.any(|key| key.0 == *scope && key.3 == new.to);
+            if !shortened {
+                let how = format!("a log of {} tokens is sent as it is", new.tokens);
+                self.breach(Rule::Limit, how);
+            }
+        }
+    }
+
     /// A snapshot was committed for the chain that ends at `new.tip`.
     pub fn prepared(&mut self, scope: &Scope, new: &NewSnapshot, snapshot: &Snapshot) {
         let kept = (scope.clone(), snapshot.clone());
@@ -430,15 +443,6 @@ impl Ledger {
         if at != new.to_count {
             let how = format!("parts end at {at}, not at {}", new.to_count);
             self.breach(Rule::Contiguous, how);
-        }
-        let in_order = matches!(new.cause, Cause::Threshold | Cause::Reflection);
-        if in_order && new.tokens >= self.limit {
-            let mut stopgaps = self.stopgaps.iter();
-            let shortened = stopgaps.any(|key| key.0 == *scope && key.3 == new.to);
-            if !shortened {
-                let how = format!("a log of {} tokens is sent as it is", new.tokens);
-                self.breach(Rule::Limit, how);
-            }
         }
         let sent_without = self
             .recorded

@@ -21,7 +21,8 @@ pub enum Rule {
     Hints,
     /// A snapshot that was left is not come back to.
     OnceActive,
-    /// No activation passes the hard limit of the log, unless code has left out what it could.
+    /// No activation passes the hard limit of the log, unless code has left out what it could; but what was
+    /// observed while a client waited may, once.
     Limit,
     /// Every job ends.
     Stuck,

@@ -365,6 +365,7 @@ impl Store for Watched {
         if self.has(Bug::EligibleTooEarly) {
             snapshot.meta.eligible_from -= 1;
         }
+        self.ledger().bounded(scope, new);
         self.ledger().prepared(scope, new, &snapshot);
         self.gate.leave().await;
         Ok(snapshot)
@@ -378,6 +379,7 @@ impl Store for Watched {
     ) -> Answer<(Snapshot, Option<Snapshot>)> {
         self.gate.enter().await;
         let both = self.store.commit_both(scope, new, bound).await?;
+        self.ledger().bounded(scope, new);
         self.ledger().prepared(scope, new, &both.0);
         if let Some(told) = &both.1 {
             self.ledger().prepared(scope, bound, told);

@@ -13,7 +13,7 @@ use super::{Recorder, failed};
 use crate::jobs::Exchange;
 use crate::jobs::prepare::load_chain;
 use crate::jobs::track::Track;
-use crate::memory::advance::{WorkState, early};
+use crate::memory::advance::{Step, WorkState, bounded, early};
 use crate::memory::policy::cache_lifetime;
 use crate::memory::{Cause, Early, PartKind, Policy};
 use crate::store::{Alarms, NewTimer, StoreError, Timer};
@@ -111,8 +111,29 @@ impl Recorder {
             early_reflection: allowed(policy.early_reflection, come.reflect_ms),
             ..*policy
         };
-        if let Some(plan) = early(&track.path(), &policy, Cause::Idle) {
-            self.snapshot(&mut track, plan).await;
+        // A log at its hard limit is shortened first, and then it is another plan.
+        for _ in 0..2 {
+            let plan = early(&track.path(), &policy, Cause::Idle);
+            let step = plan.map(|plan| bounded(&track.path(), &policy, plan));
+            let shortened = match step {
+                Some(Step::Shorten {
+                    span,
+                    message_tokens,
+                    limit,
+                    plan,
+                }) => {
+                    let sizes = (message_tokens, limit);
+                    self.shorten(&mut track, plan, span, sizes).await
+                }
+                Some(Step::Snapshot(plan)) => {
+                    self.snapshot(&mut track, plan).await;
+                    false
+                }
+                _ => false,
+            };
+            if !shortened {
+                break;
+            }
         }
         self.tracks.put(track);
         let left = left.next().map(|due| (left, due));

@@ -32,15 +32,28 @@ pub fn early(path: &Path<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
         .map_or(view.covered(), |plan| plan.to_count);
     let condensed = asked(policy.early_reflection)
         .then(|| condense(&view, policy, to_count, cause))
-        .flatten();
+        .flatten()
+        .filter(|plan| fits(plan, policy, cause));
     condensed.or(activated)
+}
+
+/// Whether `plan` may be used as it is. What is composed for another model may never be used, so no log is
+/// shortened for it: it takes no more than its hard limit leaves room for.
+fn fits(plan: &Plan, policy: &Policy, cause: Cause) -> bool {
+    cause != Cause::ModelChange || plan.tokens < policy.observation_limit
 }
 
 fn activate(view: &View<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
     let policy = &policy.beside(view.sent_tokens());
     let chunks = view.fresh_chunks();
     let count = size::early(&sums(&chunks), view.pending(), policy)?;
-    plan(view, policy, chunks[count - 1].span, cause)
+    let mut plans = chunks[..count].iter().rev();
+    plans
+        .find_map(|last| match plan(view, policy, last.span, cause) {
+            Some(plan) if !fits(&plan, policy, cause) => None,
+            plan => Some(plan),
+        })
+        .flatten()
 }
 
 /// The log up to `to_count` with its newest reflection, where that is not sent yet: what follows it must

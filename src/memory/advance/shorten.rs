@@ -5,8 +5,14 @@
 //! before, and what it writes is preferred from the next activation on, however late it comes.
 
 use super::view::{View, text_tokens};
-use super::{Plan, Step};
+use super::{Path, Plan, Step};
 use crate::memory::{Cause, PartMeta, Policy, Span};
+
+/// The snapshot of `plan`, for whatever reason it was made, or where its log has reached the limit, a
+/// shorter log first.
+pub fn bounded(path: &Path<'_>, policy: &Policy, plan: Plan) -> Step {
+    within(&View::of(path), policy, plan)
+}
 
 /// The snapshot of `plan`, or where its log has reached the limit, a shorter log first.
 pub(super) fn within(view: &View<'_>, policy: &Policy, plan: Plan) -> Step {

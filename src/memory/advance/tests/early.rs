@@ -103,3 +103,31 @@ fn what_is_not_worth_it_waits_however_long_it_is_idle() {
     dear.parts[0].tokens = 3_500;
     assert_eq!(idle(&dear), Some(4));
 }
+
+/// Four chunks of a log that holds three of them.
+#[test]
+fn an_early_activation_stays_below_the_hard_limit_of_the_log() {
+    let mut chain = Chain::chat(&[10_000; 21]);
+    for from in (0..16).step_by(4) {
+        chain.part(PartKind::Chunk, from, from + 4, 13_000);
+    }
+    // Another model may never be asked: for that no log is shortened.
+    let reaches = covered(&chain, CHANGE, Early::NEVER, Cause::ModelChange);
+    assert_eq!(reaches, Some(12));
+    // Who is idle is, and waits for nobody.
+    let policy = Policy {
+        early_activation: IDLE,
+        ..POLICY
+    };
+    let plan = early(&chain.path(), &policy, Cause::Idle).expect("four chunks");
+    assert_eq!((plan.to_count, plan.tokens), (16, 52_000));
+    let step = bounded(&chain.path(), &policy, plan);
+    assert!(
+        matches!(&step, Step::Shorten { span, limit: 48_000, .. } if span.to_count == 16),
+        "{step:?}"
+    );
+    // Of one that is too long by itself nothing is taken.
+    chain.parts[0].tokens = 48_000;
+    let reaches = covered(&chain, CHANGE, Early::NEVER, Cause::ModelChange);
+    assert_eq!(reaches, None);
+}
