@@ -194,7 +194,8 @@ mod tests {
 
     use super::*;
 
-    const IDLE: Duration = Duration::from_secs(60);
+    const IDLE: Duration = Duration::from_mins(1);
+    const NEARLY: Duration = Duration::from_secs(59);
 
     /// Each byte of either side buys both of them the whole time again.
     #[tokio::test(start_paused = true)]
@@ -205,10 +206,10 @@ mod tests {
         let carrying = carry(ours, theirs, IDLE);
         let talking = async {
             for _ in 0..3 {
-                sleep(IDLE - Duration::from_secs(1)).await;
+                sleep(NEARLY).await;
                 client.write_all(b"?").await.unwrap();
                 assert_eq!(upstream.read_u8().await.unwrap(), b'?');
-                sleep(IDLE - Duration::from_secs(1)).await;
+                sleep(NEARLY).await;
                 upstream.write_all(b"!").await.unwrap();
                 assert_eq!(client.read_u8().await.unwrap(), b'!');
             }

@@ -197,7 +197,7 @@ pub(super) async fn work(
     ends: String,
 ) -> Answer<Vec<Work>> {
     let found = rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &ends).await?;
-    Ok(found.iter().map(rows::work).collect::<Result<_, _>>()?)
+    found.iter().map(rows::work).collect()
 }
 
 async fn rows_of_chain(
