@@ -56,7 +56,7 @@ pub use settings::{InForce, Keep, Override, Phase, Settings};
 
 use crate::audit::Audit;
 use crate::llm::{Breaker, Model};
-use crate::memory::Policy;
+use crate::memory::{Policy, render};
 use crate::store::Store;
 use crate::store::recall::Recall;
 use crate::tasks::Tasks;
@@ -353,10 +353,20 @@ impl Jobs {
 
 /// Tokens of `text`, counted off the runtime.
 pub(crate) async fn count(shop: &Shop, text: &str) -> u32 {
+    count_by(shop, text, |text, counter| counter.count(text)).await
+}
+
+/// Tokens of a part of this `text`, counted off the runtime.
+async fn weight(shop: &Shop, text: &str) -> u32 {
+    let weigh = |text: &str, counter: &dyn TokenCounter| render::weight(text, |t| counter.count(t));
+    count_by(shop, text, weigh).await
+}
+
+async fn count_by(shop: &Shop, text: &str, by: fn(&str, &dyn TokenCounter) -> u32) -> u32 {
     let counter = Arc::clone(&shop.counter);
     let text = text.to_owned();
     let bytes = text.len();
-    tokio::task::spawn_blocking(move || counter.count(&text))
+    tokio::task::spawn_blocking(move || by(&text, &*counter))
         .await
         // The counter guards itself; should its thread die all the same, four bytes make a token.
         .unwrap_or_else(|_| u32::try_from(bytes / 4).unwrap_or(u32::MAX))

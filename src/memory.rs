@@ -115,7 +115,7 @@ pub struct PartMeta {
     pub kind: PartKind,
     /// What it covers. A reflection starts at the root.
     pub span: Span,
-    /// Tokens of its text.
+    /// Tokens of its text in a block, at most ([`render::weight`]).
     pub tokens: u32,
     /// Tokens of the messages it covers.
     pub message_tokens: u32,
@@ -144,7 +144,7 @@ pub struct NewPart {
     pub span: Span,
     /// What is sent to the model, without hints.
     pub text: String,
-    /// Tokens of `text`.
+    /// Tokens of `text` in a block, at most ([`render::weight`]).
     pub tokens: u32,
     /// Tokens of the messages it covers.
     pub message_tokens: u32,

@@ -231,6 +231,7 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::UnconfirmedObserved, Law::Confirmed),
     (Bug::ConfirmedByChain, Law::Confirmed),
     (Bug::ActivationNotSmaller, Law::Worth),
+    (Bug::RelationsUncounted, Law::Worth),
     (Bug::EarlyThoughNotIdle, Law::Early),
     (Bug::NeverActivates, Law::Bound),
     (Bug::NeverReflects, Law::Bound),

@@ -354,7 +354,7 @@ async fn chunk(shop: &Shop, job: &Job, payload: &Payload, written: Written) -> N
     NewPart {
         kind: PartKind::Chunk,
         span: job.work.span,
-        tokens: super::count(shop, &text).await,
+        tokens: super::weight(shop, &text).await,
         text,
         message_tokens: job.work.message_tokens,
         current_task: written.current_task,

@@ -11,7 +11,7 @@ use super::failure::{Failure, is_rejected_for_good};
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{self, Attempt, Ladder, Outcome, Partial, ReflectInput, Source};
-use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback};
+use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback, render};
 use crate::store::Job;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -278,8 +278,9 @@ impl Log {
     fn of(parts: Vec<Part>, until: Option<u32>, counter: Arc<dyn TokenCounter>) -> Self {
         let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
         let source = Source::of(&texts);
-        let tokens = weight(&parts);
-        let weigh = |day: &str| counter.count(day);
+        let weigh = |log: &str| render::weight(log, |text| counter.count(text));
+        // As one part, which a reflection is: to name a day once instead of with each chunk condenses nothing.
+        let tokens = weigh(&source.restore(&source.observations));
         let (older, newer) = match until {
             // Of a log that has long passed the point, the older half.
             Some(point) => source.older(point.max(tokens / 2), weigh),
@@ -288,7 +289,7 @@ impl Log {
         let (older, newer) = (older.to_owned(), newer.to_owned());
         let stays = match newer.as_str() {
             "" => 0,
-            newer => counter.count(newer),
+            newer => weigh(newer),
         };
         Self {
             items: faithful::Source::of_log(&older),
@@ -339,7 +340,7 @@ impl Log {
         let excess = tokens.saturating_sub(aim);
         let short = fallback::shorten(observations, excess, |line| self.counter.count(line));
         let text = self.source.restore(&short);
-        let tokens = self.counter.count(&text);
+        let tokens = self.weigh(&text);
         (text, tokens)
     }
 
@@ -377,8 +378,12 @@ impl Log {
     /// The log that would be sent where this is what became of its older days, and its tokens.
     fn whole(&self, condensed: &str) -> (String, u32) {
         let text = self.source.restore(&reflect::join(condensed, &self.newer));
-        let tokens = self.counter.count(&text);
+        let tokens = self.weigh(&text);
         (text, tokens)
+    }
+
+    fn weigh(&self, text: &str) -> u32 {
+        render::weight(text, |text| self.counter.count(text))
     }
 
     fn mended(&self, condensed: &str, lost: &BTreeSet<usize>) -> (String, u32) {

@@ -8,7 +8,7 @@ use super::{Settings, Shop};
 use crate::history::Scope;
 use crate::memory::advance::Plan;
 use crate::memory::reflect::{self, Source};
-use crate::memory::{NewPart, Part, PartKind, PartMeta, Span, fallback};
+use crate::memory::{NewPart, Part, PartKind, PartMeta, Span, fallback, render};
 use crate::store::StoreError;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -73,16 +73,16 @@ fn write(
     counter: &dyn TokenCounter,
 ) -> Option<NewPart> {
     let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-    let before = texts
-        .iter()
-        .fold(0, |sum: u32, text| sum.saturating_add(counter.count(text)));
+    let weigh = |text: &str| render::weight(text, |text| counter.count(text));
     let source = Source::of(&texts);
+    // As one part, which it becomes: to name a day once instead of with each chunk leaves nothing out.
+    let before = weigh(&source.restore(&source.observations));
     // Some way below the limit: each time what is sent is rewritten, and the cache of all of it lost.
     let excess = before.saturating_sub(reflect::target(limit));
     let short = fallback::shorten(&source.observations, excess, |line| counter.count(line));
     let text = source.restore(&short);
-    let tokens = counter.count(&text);
-    (tokens < before).then(|| NewPart {
+    let tokens = weigh(&text);
+    (tokens < before || tokens < limit).then(|| NewPart {
         kind: PartKind::Reflection,
         span,
         tokens,

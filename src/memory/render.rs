@@ -97,6 +97,14 @@ pub fn worth(parts: &[Entry<'_>], hints: Option<Hints<'_>>, saves: u32) -> Vec<S
     block
 }
 
+/// Tokens of a part of this text in a block, at most. How its dates are related is fixed when a block
+/// first holds it, and decided is before that; and a sum that grew with it would move the thresholds.
+/// So the longest relations count, from the moment the part is written.
+pub fn weight(text: &str, count: impl Fn(&str) -> u32) -> u32 {
+    let longest = verbatim::escape_with(text, relative::at_most);
+    count(&format!("{}\n", longest.trim_end()))
+}
+
 /// As version 1 had it: absolute dates, each named once.
 fn plain(parts: &[Entry<'_>], segments: &mut Vec<String>) {
     let mut day = None;

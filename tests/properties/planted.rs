@@ -4,10 +4,11 @@
 use bytes::Bytes;
 use diarist::history::Role;
 use diarist::memory::{Part, PartKind, Policy, Rendering, Snapshot, render};
+use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
 use diarist::wire::{Insert, Placement};
 
-use super::exchange::{insert, reminder};
+use super::exchange::{Quarters, insert, reminder};
 use super::world::Known;
 
 /// A mistake.
@@ -59,6 +60,8 @@ pub enum Bug {
     ConfirmedByChain,
     /// A snapshot is used even where it makes the request larger.
     ActivationNotSmaller,
+    /// What relations of dates add to a part is in no sum.
+    RelationsUncounted,
     /// What waits for idleness is used at once.
     EarlyThoughNotIdle,
     /// Snapshots are never prepared.
@@ -160,6 +163,14 @@ pub fn before_advance(bug: Option<Bug>, known: &mut Known) {
             }
         }
         _ => {}
+    }
+}
+
+/// Tokens of a part.
+pub fn weigh(bug: Option<Bug>, text: &str) -> u32 {
+    match bug {
+        Some(Bug::RelationsUncounted) => Quarters.count(text),
+        _ => render::weight(text, |text| Quarters.count(text)),
     }
 }
 

@@ -7,7 +7,6 @@ use diarist::memory::{
     Cause, NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record,
     render,
 };
-use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
 
 use super::exchange::{Quarters, Shown, Used};
@@ -290,7 +289,7 @@ impl Proxy {
         NewPart {
             kind: job.kind,
             span: job.span,
-            tokens: Quarters.count(&text),
+            tokens: planted::weigh(self.bug, &text),
             text,
             message_tokens: job.message_tokens,
             current_task: Some(format!("the task after {} messages", job.span.to_count)),

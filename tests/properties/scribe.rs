@@ -4,10 +4,15 @@
 //! sequence, and whose they were. So whoever reads a forwarded body can tell what the block in it
 //! covers, without asking anybody.
 
+use diarist::memory::{dates, render};
+
 use super::talk::{Digest, Run};
 
 /// Where a part ends in the text that is sent.
 pub const END: &str = "[[end]]";
+
+/// The first day that is told of.
+const DAY: jiff::civil::Date = jiff::civil::date(2025, 2, 1);
 
 /// What a part says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,16 +26,37 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// A text of about `tokens` tokens that carries this mark.
+    /// A text of about `tokens` tokens that carries this mark. Every third note has a day and a plan, so
+    /// that how they lie to the day of a block is a good part of what is sent.
     pub fn write(&self, tokens: u32) -> String {
         let kind = if self.reflection { 'R' } else { 'C' };
         let Run { count, hash } = self.run;
         let mark = format!("[[{kind} {count} {hash} {}]]", self.owner);
         let wanted = (tokens as usize * 4).saturating_sub(mark.len() + END.len() + 1);
+        let day = |days: usize| {
+            let day = DAY.saturating_add(jiff::Span::new().days(i64::try_from(days).unwrap()));
+            dates::write(day)
+        };
         // No two alike: a real answer that repeats itself is taken for a loop.
-        let note =
-            |at: usize| format!("* (14:05) User asked for way {hash:x}-{at} over the pass. ");
-        let notes: String = (0..wanted / note(0).len()).map(note).collect();
+        let note = |at: usize| match at % 3 {
+            2 => format!(
+                "\nDate: {}\n* User will take way {hash:x}-{at}. (meaning {})\n",
+                day(at),
+                day(at + 9)
+            ),
+            _ => format!("* (14:05) User asked for way {hash:x}-{at} over the pass. "),
+        };
+        let bytes = |text: &str| render::weight(text, |text| u32::try_from(text.len()).unwrap());
+        // The day that the whole counts from is said once.
+        let once = bytes("");
+        let mut left = u32::try_from(wanted).unwrap().saturating_sub(once);
+        let notes: String = (0..)
+            .map_while(|at| {
+                let note = note(at);
+                left = left.checked_sub(bytes(&note) - once)?;
+                Some(note)
+            })
+            .collect();
         format!("{mark} {notes}{END}")
     }
 

@@ -8,12 +8,13 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
 use diarist::llm::Prompt;
-use diarist::memory::{Cause, NewPart, PartId, PartKind, Snapshot, SnapshotId, Span, Trim};
+use diarist::memory::{Cause, NewPart, PartId, PartKind, Snapshot, SnapshotId, Span, Trim, render};
 use diarist::store::{Adopted, Adoption, Job, NewJob, NewSnapshot, Record, Release, Used};
+use diarist::tokens::TokenCounter as _;
 
 use super::clockwork::Clockwork;
 use super::counts::Counts;
-use super::exchange::Shown;
+use super::exchange::{Quarters, Shown};
 use super::model::CUT_HERE;
 use super::range::Range;
 use super::rules::{Breach, Rule};
@@ -46,6 +47,8 @@ struct Lease {
 /// The books of one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
+    /// What the mark adds to a part that code wrote.
+    pub marks: HashMap<PartId, u32>,
     places: HashMap<Link, Place>,
     owners: HashMap<Scope, String>,
     parts: HashMap<PartId, (Scope, NewPart)>,
@@ -444,6 +447,13 @@ impl Ledger {
             let how = format!("parts end at {at}, not at {}", new.to_count);
             self.breach(Rule::Contiguous, how);
         }
+        let sent = snapshot.segments.iter().skip(1).take(new.parts.len());
+        let sent: u32 = sent.map(|segment| Quarters.count(segment)).sum();
+        let marks: u32 = new.parts.iter().filter_map(|id| self.marks.get(id)).sum();
+        if sent > new.tokens + marks {
+            let how = format!("{sent} tokens of observations are sent as {}", new.tokens);
+            self.breach(Rule::Weighed, how);
+        }
         let sent_without = self
             .recorded
             .iter()
@@ -493,7 +503,7 @@ impl Ledger {
         let lines: Vec<&str> = lines.collect();
         let text = format!("{}\n* {}", lines.join("\n"), own.write(0));
         NewPart {
-            tokens: u32::try_from(text.len().div_ceil(4)).unwrap(),
+            tokens: render::weight(&text, |text| Quarters.count(text)),
             text,
             ..part.clone()
         }

@@ -37,6 +37,8 @@ pub enum Bug {
     HintsOfBefore,
     /// A log may grow for as long as a Reflector takes.
     LimitIgnored,
+    /// What relations of dates add to a part is in no sum.
+    RelationsUncounted,
     /// An answer without a word becomes a part.
     EmptyCommitted,
     /// Nobody is told that a limit cut an answer.

@@ -24,6 +24,8 @@ pub enum Rule {
     /// No activation passes the hard limit of the log, unless code has left out what it could; but what was
     /// observed while a client waited may, once.
     Limit,
+    /// Observations that are sent weigh no more than they count for, relations of dates included.
+    Weighed,
     /// Every job ends.
     Stuck,
     /// A committed part says something.

@@ -16,7 +16,9 @@ use diarist::store::{
     Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store,
     StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
 };
+use diarist::tokens::TokenCounter as _;
 
+use super::exchange::Quarters;
 use super::gate::Gate;
 use super::ledger::Ledger;
 use super::planted::Bug;
@@ -299,6 +301,9 @@ impl Store for Watched {
             part.text.clear();
             part.tokens = 0;
         }
+        if self.has(Bug::RelationsUncounted) {
+            part.tokens = Quarters.count(&part.text);
+        }
         let id = self.store.commit_part(&job, &part, at_ms).await?;
         if let Some(id) = id {
             self.ledger().committed(&held, &part, id);
@@ -317,10 +322,14 @@ impl Store for Watched {
         at_ms: i64,
     ) -> Answer<Option<PartId>> {
         self.gate.enter().await;
+        let weight = part.tokens;
         let part = self.ledger().marked(scope, part);
         let id = self.store.commit_by_code(scope, &part, at_ms).await?;
         if let Some(id) = id {
-            self.ledger().wrote(scope, &part, id);
+            let mut ledger = self.ledger();
+            // Who wrote it goes on with what it weighed by itself, without the mark.
+            ledger.marks.insert(id, part.tokens.saturating_sub(weight));
+            ledger.wrote(scope, &part, id);
         }
         self.gate.leave().await;
         Ok(id)

@@ -30,6 +30,17 @@ pub(super) struct Behind {
     exact: bool,
 }
 
+/// `observed` with relations as long as any it can be given: first sent on the last of all days, behind a
+/// part of the first.
+pub(super) fn at_most(observed: &str) -> String {
+    let mut behind = Behind {
+        day: Some(Date::MIN),
+        exact: true,
+        ..Behind::default()
+    };
+    behind.relate(observed, Date::MAX)
+}
+
 impl Behind {
     /// `observed` with its dates related to `as_of`.
     pub(super) fn relate(&mut self, observed: &str, as_of: Date) -> String {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tokens::{Estimate, O200k, TokenCounter};
 use insta::assert_snapshot;
 use jiff::civil::date;
 use proptest::prelude::*;
@@ -199,6 +200,51 @@ proptest! {
             prop_assert!(before.iter().all(|segment| segment.ends_with('\n')));
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What a part weighs holds for every block it can stand in: any days, anything before it.
+    #[test]
+    fn no_block_makes_a_part_heavier(
+        parts in proptest::collection::vec((
+            proptest::collection::vec(
+                "Date: (Jan|May|Sep) [1-9], 20(1|2)[0-9]|Date: on or before May [1-9], 2026|\\[as of May 3, 2026\\]|[a-z]{2,9} 🔴|\\* (🔴|✅) User (will|did) [a-z]{2,9}\\. \\((meaning|estimated) (early )?(Feb|Jun)( [1-9],)? 20(1|2)[0-9]\\)|<system-message n=\"1\">",
+                0..12,
+            ),
+            -2_000_i32..2_000,
+        ), 1..5),
+        version in 1_u32..3,
+    ) {
+        let counters: [&dyn TokenCounter; 2] = [&O200k::new(), &Estimate];
+        let texts: Vec<String> = parts.iter().map(|(lines, _)| chunk_text(&lines.join("\n"), &[(7, "Be brief.")])).collect();
+        let entries: Vec<Entry<'_>> = texts
+            .iter()
+            .zip(&parts)
+            .map(|(text, (_, day))| {
+                let as_of = date(2026, 3, 9).saturating_add(jiff::Span::new().days(*day));
+                Entry { text, rendering: Rendering { preamble: version, as_of } }
+            })
+            .collect();
+        for (text, segment) in texts.iter().zip(&segments(&entries, None)[1..]) {
+            for counter in counters {
+                let (sent, weight) = (counter.count(segment), weight(text, |text| counter.count(text)));
+                prop_assert!(sent <= weight, "{sent} > {weight}: {segment}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_weighs_what_its_relations_add() {
+    let words = |text: &str| u32::try_from(text.split_whitespace().count()).expect("few");
+    let plan = "Date: Mar 4, 2026\n* User will fly. (meaning Mar 13, 2026)";
+    let sent = &segments(&[second(plan)], None)[1];
+    assert!(words(sent) > words(plan) + 5, "{sent}");
+    // The day it counts from, a gap, a relation, and a plan whose day has passed.
+    assert_eq!(weight(plan, words), words(plan) + 5 + 3 + 3 + 14);
+    assert_eq!(weight("* User likes tea.", words), 4 + 5);
 }
 
 #[test]
