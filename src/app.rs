@@ -464,6 +464,7 @@ fn observer_options(observation: &config::Observation, redact: &config::Redact) 
     });
     Options {
         redactor: Redactor::new(kinds.collect(), redact.patterns.clone()),
+        omit_blocks: observation.omit_blocks.clone(),
         max_input_tokens: observation.max_input_tokens,
         previous_tokens: observation.previous_observer_tokens,
         hints: hints(observation.continuation_hints),

@@ -1,4 +1,4 @@
-//! The rules of what the Observer is shown and asked for: attachments, hints, and what is taken out
+//! The rules of what the Observer is shown and asked for: attachments, blocks, hints, and what is taken out
 //! of messages before it reads them. Called by `memory`.
 
 use regex::RegexBuilder;
@@ -50,6 +50,20 @@ pub(super) fn attachments(choice: &Choice) -> Result<Attachments, Wrong> {
         Some(other) => Err(Wrong::new(format!("\"{other}\" is no media type"), remedy)),
         None => Ok(Attachments::Only(
             types.iter().map(|text| text.to_ascii_lowercase()).collect(),
+        )),
+    }
+}
+
+pub(super) fn blocks(tags: &[String]) -> Result<Vec<String>, Wrong> {
+    let part = |c: char| c.is_alphanumeric() || ['-', '_', '.', ':'].contains(&c);
+    match tags
+        .iter()
+        .find(|tag| tag.is_empty() || !tag.chars().all(part))
+    {
+        None => Ok(tags.to_vec()),
+        Some(other) => Err(Wrong::new(
+            format!("\"{other}\" is not the name of a tag"),
+            "write the name alone, as it stands between < and >, such as \"environment_details\"",
         )),
     }
 }

@@ -42,7 +42,7 @@ fields! {
     observation: model message_tokens buffer_tokens buffer_on_idle buffer_activation block_after
         activate_after_idle activate_on_model_change temperature max_output_tokens model_settings
         provider_options timeout instruction max_input_tokens previous_observer_tokens
-        continuation_hints observe_attachments observe_system thread_title;
+        continuation_hints observe_attachments omit_blocks observe_system thread_title;
     reflection: model observation_tokens buffer_activation block_after max_loss activate_after_idle
         activate_on_model_change temperature model_settings provider_options timeout instruction
         continuation_hints;

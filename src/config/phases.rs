@@ -150,6 +150,9 @@ pub(super) fn observation(
     let observe_attachments = raw
         .observe_attachments
         .check(problems, observer::attachments);
+    let omit_blocks = raw
+        .omit_blocks
+        .check(problems, |tags| observer::blocks(tags));
     let phase = Calls {
         temperature: &raw.temperature,
         max_output_tokens: Some(&raw.max_output_tokens),
@@ -165,6 +168,7 @@ pub(super) fn observation(
         previous_observer_tokens: previous_observer_tokens?,
         continuation_hints: continuation_hints?,
         observe_attachments: observe_attachments?,
+        omit_blocks: omit_blocks?,
         observe_system: raw.observe_system.value,
         thread_title: raw.thread_title.value,
     })

@@ -362,6 +362,11 @@ settings! {
         /// of media types ("image/*"). A model that refuses them is asked without. The place where
         /// one stood is always named.
         observe_attachments: Choice = Default(r#""auto""#),
+        /// Blocks that clients put into user messages by themselves and repeat with each, by the name of
+        /// their tag. The Observer is not shown what stands from <name> to </name>, each alone on its line and
+        /// outside of code; forwarded it is as ever. Do not list a tag in which your client says what it does
+        /// not repeat ("system-reminder" may hold your project's rules). An empty list leaves nothing out.
+        omit_blocks: Vec<String> = Default(r#"["environment_details", "reminderInstructions"]"#),
         /// Whether the Observer is shown the application's system prompt, as background.
         observe_system: bool = Default("false"),
         /// Whether the Observer gives the conversation a title, for `diarist threads`.

@@ -357,6 +357,8 @@ pub struct Observation {
     pub previous_observer_tokens: Option<u32>,
     pub continuation_hints: Hints,
     pub observe_attachments: Attachments,
+    /// Tags of the blocks in user messages that are not shown.
+    pub omit_blocks: Vec<String>,
     /// Whether the application's system prompt is shown.
     pub observe_system: bool,
     /// Whether a title is asked for.

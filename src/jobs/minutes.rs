@@ -70,7 +70,7 @@ pub(super) async fn of(
         at_hand
             .into_iter()
             .filter_map(|(link, index)| {
-                let spoken = parsed.spoken(index)?;
+                let spoken = parsed.told(index)?;
                 Some((link, write(&spoken, &options.redactor)))
             })
             .collect()

@@ -80,7 +80,7 @@ pub(super) fn of(
     let told: Vec<(usize, Option<usize>, Spoken)> = (span.from_count..span.to_count)
         .zip(sent)
         .map(|(place, words)| match words {
-            Words::Sent(index) => Some((place, Some(*index), parsed.spoken(*index)?)),
+            Words::Sent(index) => Some((place, Some(*index), parsed.told(*index)?)),
             Words::Kept(spoken) => Some((place, None, spoken.clone())),
         })
         .collect::<Option<_>>()?;
@@ -99,6 +99,7 @@ pub(super) fn of(
         zone: &telling.zone,
         counter,
         redactor: &options.redactor,
+        omit_blocks: &options.omit_blocks,
     };
     let (transcript, places) = transcript::placed(&entries, &style);
     Some(Payload {

@@ -17,10 +17,12 @@
 //! - The date header stands where the day changes; the minute is left out where it is the same as
 //!   on the line before under the same header.
 //! - System messages are not shown: code copies them into the chunk ([`system_messages`]).
+//! - Of user messages, the blocks are left out that clients put in by themselves (`blocks`).
 //! - Secrets and encoded blobs are replaced by notes first; then long results and arguments are
 //!   shortened. What people and models said stands there whole: a range that is too long for the
 //!   Observer is observed in pieces ([`super::observe::pieces`]).
 
+mod blocks;
 mod capped;
 mod outline;
 mod saying;
@@ -89,6 +91,8 @@ pub struct Style<'a> {
     pub counter: &'a dyn TokenCounter,
     /// What must not be shown.
     pub redactor: &'a Redactor,
+    /// Tags of the blocks that clients put into user messages by themselves: they are left out.
+    pub omit_blocks: &'a [String],
 }
 
 impl std::fmt::Debug for Style<'_> {
@@ -96,6 +100,7 @@ impl std::fmt::Debug for Style<'_> {
         f.debug_struct("Style")
             .field("zone", &self.zone)
             .field("redactor", &self.redactor)
+            .field("omit_blocks", &self.omit_blocks)
             .finish_non_exhaustive()
     }
 }

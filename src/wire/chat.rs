@@ -389,6 +389,12 @@ impl Parsed {
             .map(|fields| spoken::spoken(&fields))
     }
 
+    /// The same for a reader: a tag that begins or ends a part of a user's content has its line to itself.
+    pub fn told(&self, index: usize) -> Option<Spoken> {
+        self.fields(self.messages().get(index)?)
+            .map(|fields| spoken::told(&fields))
+    }
+
     /// The words of the client's leading system and developer messages. Not for the request path.
     pub fn head_spoken(&self) -> Vec<Spoken> {
         let fields = self

@@ -67,6 +67,7 @@ fn shown_at(messages: &Value, after: &[i64]) -> String {
         zone: &TimeZone::UTC,
         counter: &O200k::new(),
         redactor: &Redactor::default(),
+        omit_blocks: &[],
     };
     format(&entries, &style)
 }

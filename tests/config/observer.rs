@@ -7,7 +7,7 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
     use diarist::config::{Attachments, Hints, Secret};
     let config = Given::file(
         "[memory.observation]\nprevious_observer_tokens = false\nobserve_attachments = [\"Image/*\", \"text/csv\"]\n\
-         continuation_hints = [\"current_task\"]\nmax_input_tokens = 8000\n\
+         continuation_hints = [\"current_task\"]\nmax_input_tokens = 8000\nomit_blocks = [\"open-files\"]\n\
          [memory.reflection]\ncontinuation_hints = false\ninstruction = \"Keep tickets.\"\n\
          [memory.redact]\nkinds = [\"api_key\"]\npatterns = ['\\bQX-\\d+']\n",
     )
@@ -15,6 +15,7 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
     let observation = &config.memory.observation;
     assert_eq!(observation.previous_observer_tokens, None);
     assert_eq!(observation.max_input_tokens, 8_000);
+    assert_eq!(observation.omit_blocks, ["open-files"]);
     let only = |types: &[&str]| Attachments::Only(types.iter().map(|t| (*t).to_owned()).collect());
     assert_eq!(
         observation.observe_attachments,
@@ -38,6 +39,11 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
     assert_eq!(default.observation.previous_observer_tokens, Some(2_000));
     assert_eq!(default.observation.observe_attachments, Attachments::Auto);
     assert!(default.observation.continuation_hints.suggested_response);
+    // What is surely repeated: `system-reminder` is not, a client tells the project's rules in it.
+    assert_eq!(
+        default.observation.omit_blocks,
+        ["environment_details", "reminderInstructions"]
+    );
     assert!(!default.observation.thread_title && !default.observation.observe_system);
     assert_eq!(
         (default.redact.kinds.len(), default.redact.patterns.len()),
@@ -62,6 +68,8 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
             "{value}"
         );
     }
+    let none = Given::default().env("DIARIST__MEMORY__OBSERVATION__OMIT_BLOCKS", "[]");
+    assert!(none.valid().memory.observation.omit_blocks.is_empty());
     let given = Given::default().env(
         "DIARIST__MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS",
         "0",
@@ -79,7 +87,7 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
 fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
     let given = Given::file(
         "[memory.observation]\nprevious_observer_tokens = true\nobserve_attachments = [\"pictures\"]\n\
-         continuation_hints = [\"title\"]\nmax_input_tokens = 10\n\
+         continuation_hints = [\"title\"]\nmax_input_tokens = 10\nomit_blocks = [\"<env>\"]\n\
          [memory.reflection]\ncontinuation_hints = \"maybe\"\ninstruction = \" \"\n\
          [memory.redact]\nkinds = [\"pin\"]\npatterns = [\"(\"]\n",
     );
@@ -90,6 +98,7 @@ fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
             "memory.observation.max_input_tokens: 10 tokens are no useful part of a history",
             "memory.observation.continuation_hints: there is no hint \"title\" | write true, false,",
             "memory.observation.observe_attachments: \"pictures\" is no media type | write \"auto\"",
+            "memory.observation.omit_blocks: \"<env>\" is not the name of a tag | write the name alone",
             "memory.reflection.instruction: it is empty",
             "memory.reflection.continuation_hints: there is no hint \"maybe\"",
             "memory.redact.kinds: there is no kind \"pin\" | choose from \"api_key\"",

@@ -144,7 +144,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
          [[memory.overrides]]\nmodel = \"a\"\n\
          observation = { model = \"own\", instruction = \"Long.\", timeout = \"7s\", \
          model_settings = { temperature = 1.5, max_output_tokens = 80 }, provider_options = { x = 1 }, \
-         continuation_hints = false, observe_attachments = [\"image/*\"], thread_title = true, \
+         continuation_hints = false, observe_attachments = [\"image/*\"], omit_blocks = [\"env\"], thread_title = true, \
          observe_system = true, max_input_tokens = 2000, previous_observer_tokens = false }\n\
          reflection = { temperature = 0.1, instruction = \"All of it.\", max_loss = 0.5, \
          continuation_hints = \"current_task\" }\n\
@@ -173,6 +173,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     assert_eq!(observer.previous_observer_tokens, None);
     let images = config::Attachments::Only(vec!["image/*".to_owned()]);
     assert_eq!(observer.observe_attachments, images);
+    assert_eq!(observer.omit_blocks, ["env"]);
     let reflector = &a.reflection;
     assert_eq!(asked(&reflector.phase), ("all".into(), 0.1, None));
     assert_eq!(reflector.phase.parameters["seed"], 7);
@@ -183,6 +184,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     assert_eq!(asked(&observer.phase), ("all".into(), 0.2, Some(900)));
     assert_eq!(observer.instruction.as_deref(), Some("Brief."));
     assert_eq!(observer.previous_observer_tokens, Some(10));
+    assert_eq!(observer.omit_blocks.len(), 2);
     assert_eq!(asked(&b.reflection.phase), ("all".into(), 0.9, None));
 }
 

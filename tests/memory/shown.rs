@@ -125,6 +125,60 @@ async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
     assert_eq!(rig.number(held).await, 0);
 }
 
+/// A conversation whose client puts what its editor shows behind what the user says, and in a message of its
+/// own where a tool was asked for.
+fn beside_editor(turn: usize) -> Value {
+    let mut body = Talk::new("ada").body(turn);
+    let users = body["messages"].as_array_mut().unwrap().iter_mut();
+    for (at, message) in users.filter(|said| said["role"] == "user").enumerate() {
+        let block = format!(
+            "<environment_details>\n# Open tabs\nsrc/secret_{at}.rs\nCost: $0.{at}123\n</environment_details>"
+        );
+        message["content"] = match at % 3 {
+            0 => format!("{}\n\n{block}", message["content"].as_str().unwrap()).into(),
+            1 => {
+                json!([{"type": "text", "text": message["content"]}, {"type": "text", "text": block}])
+            }
+            _ => json!(block),
+        };
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clients_put_into_messages_is_forwarded_and_not_observed() {
+    const TAB: &str = "src/secret_";
+    for (setting, shown) in [("environment_details", false), ("[]", true)] {
+        let rig = rig(&[("MEMORY__OBSERVATION__OMIT_BLOCKS", setting)]).await;
+        for turn in 1..=ACTIVE {
+            let body = beside_editor(turn);
+            assert_eq!(rig.send(&body).await.status, 200);
+            rig.quiet().await;
+            let last = body["messages"].as_array().unwrap().last().unwrap().clone();
+            let forwarded = rig.forwarded();
+            let sent = forwarded.last().unwrap()["messages"].as_array().unwrap();
+            assert_eq!(sent.last(), Some(&last), "what is raw is the client's");
+        }
+        let calls = calls(&rig);
+        assert!(!calls.is_empty());
+        for call in &calls {
+            let history = call[1]["content"].as_str().unwrap();
+            let history = history.split_once("<history-").unwrap().1;
+            assert_eq!(history.contains(TAB), shown, "{history}");
+            assert_eq!(
+                history.contains("environment_details]"),
+                !shown,
+                "{history}"
+            );
+        }
+        let told = |words: &str| calls.iter().any(|call| call.to_string().contains(words));
+        assert!(told("wants ada in turn 1.") && told("wants ada in turn 2."));
+        // What it is measured by is what it was shown.
+        let measured = "SELECT count(*) FROM parts WHERE retention ->> '$.path' IS NOT NULL";
+        assert_eq!(rig.number(measured).await > 0, shown);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_applications_prompt_is_background_where_it_is_wanted_at_all() {
     for (setting, shown) in [("false", false), ("true", true)] {

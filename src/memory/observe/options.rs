@@ -7,6 +7,8 @@ use crate::memory::redact::Redactor;
 pub struct Options {
     /// What is taken out of messages before it reads them.
     pub redactor: Redactor,
+    /// Tags of the blocks that clients put into user messages, which it is not shown.
+    pub omit_blocks: Vec<String>,
     /// Most tokens of history in one call; a longer range is observed in pieces.
     pub max_input_tokens: u32,
     /// Tokens of earlier observations it is shown; `None` shows all of them.
@@ -26,6 +28,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             redactor: Redactor::default(),
+            omit_blocks: Vec::new(),
             max_input_tokens: 60_000,
             previous_tokens: Some(2_000),
             hints: Hints::ALL,

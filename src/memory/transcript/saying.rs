@@ -3,13 +3,14 @@
 //! Keeps count over a whole range of what needs it: attachments, and which tool calls and results
 //! were told already.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::Style;
 use super::capped::capped;
 use super::outline::outline;
+use super::{Style, blocks};
 use crate::history::{Attachment, Piece, Role, Spoken};
 use crate::memory::prompt::head;
 use crate::memory::render;
@@ -93,6 +94,14 @@ impl<'a> Reader<'a> {
         self.style.redactor.clean(text)
     }
 
+    /// `text` as its author wrote it: clients put blocks of their own into what users say.
+    fn own_words<'t>(&self, role: Role, text: &'t str) -> Cow<'t, str> {
+        match role {
+            Role::User => blocks::without(text, self.style.omit_blocks).into(),
+            _ => text.into(),
+        }
+    }
+
     /// What a message says. Nothing for an empty one, for an echo of what is our own, and for calls
     /// and results that were told before.
     pub(super) fn read(&mut self, spoken: &Spoken) -> Vec<Saying> {
@@ -106,7 +115,7 @@ impl<'a> Reader<'a> {
                 Piece::Text(text) => {
                     let own = render::before_block(text).trim();
                     if !["", render::REMINDER, render::BRIDGE].contains(&own) {
-                        words.push(self.clean(own));
+                        words.push(self.clean(&self.own_words(spoken.role, own)));
                     }
                 }
                 Piece::Refusal(text) => words.push(format!("[declined] {}", self.clean(text))),

@@ -12,6 +12,7 @@ const MINUTE: i64 = 60_000;
 
 static ZONE: TimeZone = TimeZone::UTC;
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(Redactor::default);
+static OMITTED: LazyLock<[String; 1]> = LazyLock::new(|| ["open_files".to_owned()]);
 
 /// Four characters are a token.
 struct Quarters;
@@ -31,6 +32,7 @@ fn style() -> Style<'static> {
         zone: &ZONE,
         counter: &Quarters,
         redactor: &REDACTOR,
+        omit_blocks: &*OMITTED,
     }
 }
 
@@ -538,4 +540,35 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
             .pause_ms,
         0
     );
+}
+
+#[test]
+fn what_a_client_puts_into_a_user_message_is_left_out() {
+    let block = "<open_files>\nmain.rs\n</open_files>";
+    let said = |role, words: &str| (START, true, text(role, words));
+    let parts = vec![
+        Piece::Text(format!("Fix it.\n{block}")),
+        Piece::Text(block.to_owned()),
+    ];
+    let messages = [
+        (START, true, spoken(Role::User, parts)),
+        said(Role::Assistant, block),
+        said(Role::User, block),
+        said(Role::User, "What is <open_files>?"),
+    ];
+    let entries = entries(&messages);
+    let (shown, places) = placed(&entries, &style());
+    assert_snapshot!(shown, @r"
+    Date: Mar 4, 2026
+    User (14:05): Fix it.
+      [left out, not said by the user: open_files]
+      [left out, not said by the user: open_files]
+    Assistant: <open_files>
+      main.rs
+      </open_files>
+    User: [left out, not said by the user: open_files]
+    User: What is <open_files>?
+    ");
+    assert_eq!(places, [1, 2, 3, 4]);
+    assert!(!by_code(&entries, &style()).contains("🟡 (14:05) User: Fix it. <open"));
 }

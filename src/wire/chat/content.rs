@@ -21,6 +21,20 @@ pub(super) enum Item<'f> {
 
 /// The content of `fields`.
 pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
+    joined(fields, |_, _| false)
+}
+
+/// The same for a reader: where a text part of a user is a tag or ends with one, it has lines of its own.
+/// Clients put blocks of theirs beside what the user says.
+pub(super) fn read<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
+    let user = fields.role == Role::User;
+    joined(fields, |before, part| {
+        user && !before.ends_with('\n') && (part.starts_with('<') || before.ends_with('>'))
+    })
+}
+
+/// The content, with a line break between two parts of text where `apart` says so.
+fn joined<'f>(fields: &'f Fields<'_>, apart: impl Fn(&str, &str) -> bool) -> Vec<Item<'f>> {
     let mut items = Vec::new();
     let mut run = Cow::Borrowed("");
     match &fields.content {
@@ -30,7 +44,12 @@ pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
             for part in parts {
                 match PartKind::of(part, fields.role) {
                     PartKind::Text(text) if run.is_empty() => run = Cow::Borrowed(text),
-                    PartKind::Text(text) => run.to_mut().push_str(text),
+                    PartKind::Text(text) => {
+                        if apart(&run, text) {
+                            run.to_mut().push('\n');
+                        }
+                        run.to_mut().push_str(text);
+                    }
                     PartKind::Thought => {}
                     PartKind::Other => {
                         close_run(&mut items, &mut run, fields.role);

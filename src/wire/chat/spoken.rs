@@ -3,7 +3,7 @@
 //! Taken from the canonical content, so equal messages read alike. What a model thought is left
 //! out, and data that is not text never poses as text: an attachment is its kind and a label.
 
-use super::content::{Item, items};
+use super::content::{self, Item, items};
 use super::fields::{Answer, Fields, Function};
 use super::text::Tree;
 use super::url;
@@ -15,12 +15,21 @@ const DATA_FROM: usize = 256;
 
 /// The words of `fields`.
 pub(super) fn spoken(fields: &Fields<'_>) -> Spoken {
+    of(fields, items(fields))
+}
+
+/// The same for a reader, who sees where a user's words end and a block of the client's begins.
+pub(super) fn told(fields: &Fields<'_>) -> Spoken {
+    of(fields, content::read(fields))
+}
+
+fn of(fields: &Fields<'_>, items: Vec<Item<'_>>) -> Spoken {
     let mut pieces = Vec::new();
     if let Some(answer) = &fields.answers {
         let (Answer::Call(id) | Answer::Function(id)) = answer;
         pieces.push(Piece::Result { id: id.to_string() });
     }
-    pieces.extend(items(fields).into_iter().map(|item| match item {
+    pieces.extend(items.into_iter().map(|item| match item {
         Item::Text(text) => Piece::Text(text.into_owned()),
         Item::Part(part) => part_piece(part),
     }));

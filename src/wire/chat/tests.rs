@@ -486,3 +486,27 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
     }
     assert_eq!(parsed.attachments(1)[0].part, None);
 }
+
+/// A block that a client put into a part of its own is told from what the user says, and the message is
+/// the same message as ever.
+#[test]
+fn a_readers_copy_keeps_the_seam_before_a_tag() {
+    let by = |role: &str, content: &str| {
+        parsed(&format!(
+            r#"[{{"role":"{role}","content":{content}}},{{"role":"user","content":"-"}}]"#
+        ))
+    };
+    let parts = r#"[{"type":"text","text":"why?"},{"type":"text","text":"<env>\n</env>"},{"type":"text","text":" and "},{"type":"text","text":"how"}]"#;
+    let user = by("user", parts);
+    let words = |text: &str| [Piece::Text(text.into())];
+    assert_eq!(
+        user.told(0).unwrap().pieces,
+        words("why?\n<env>\n</env>\n and how")
+    );
+    assert_eq!(
+        user.spoken(0).unwrap().pieces,
+        words("why?<env>\n</env> and how")
+    );
+    let answer = by("assistant", parts);
+    assert_eq!(answer.told(0), answer.spoken(0));
+}

@@ -1,0 +1,218 @@
+//! Blocks that clients put into their users' messages by themselves: what the editor shows, what the
+//! model is to bear in mind. Cut from what the Observer is shown, never from what is forwarded.
+//!
+//! ```text
+//! Where is the bug?
+//! <environment_details>        a tag that the operator lists, alone on its line
+//! # Open tabs
+//! src/main.rs
+//! </environment_details>       its end, alone on its line
+//! ```
+//! Only such a block goes, whole. Who writes about a tag, in a sentence, behind a `>`, indented or in a
+//! code fence, loses no word, and a tag that is never closed cuts nothing. Called by the reader of
+//! messages.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+/// `text` with each block of one of these `tags` replaced by a note.
+pub(super) fn without(text: &str, tags: &[String]) -> String {
+    let lines: Vec<&str> = text.split('\n').collect();
+    let blocks = find(&lines, tags);
+    if blocks.is_empty() {
+        return text.to_owned();
+    }
+    let mut out: Vec<String> = Vec::new();
+    let mut at = 0;
+    for (block, tag) in blocks {
+        out.extend(
+            lines[at..*block.start()]
+                .iter()
+                .map(|line| (*line).to_owned()),
+        );
+        out.push(note(tag));
+        at = block.end() + 1;
+    }
+    out.extend(lines[at..].iter().map(|line| (*line).to_owned()));
+    out.join("\n")
+}
+
+/// What stands where a block stood.
+pub(super) fn note(tag: &str) -> String {
+    format!("[left out, not said by the user: {tag}]")
+}
+
+/// Lines of each block and its tag, in order; none within another.
+fn find<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<usize>, &'a str)> {
+    let mut open: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut found: Vec<(RangeInclusive<usize>, &str)> = Vec::new();
+    let mut fence = None;
+    for (at, line) in lines.iter().enumerate() {
+        let line = line.trim_end();
+        if let Some(within) = fence {
+            if closes(line, within) {
+                fence = None;
+            }
+            continue;
+        }
+        fence = opens(line);
+        let Some((tag, end)) = tag(line, tags) else {
+            continue;
+        };
+        let open = open.entry(tag).or_default();
+        if !end {
+            open.push(at);
+        } else if let Some(start) = open.pop() {
+            found.push((start..=at, tag));
+        }
+    }
+    // The outer one of two comes first, and what begins within it goes with it.
+    found.sort_by_key(|(block, _)| *block.start());
+    let mut until = 0;
+    found.retain(|(block, _)| {
+        let outer = *block.start() >= until;
+        if outer {
+            until = block.end() + 1;
+        }
+        outer
+    });
+    found
+}
+
+/// The tag that a line is, and whether it is an end.
+fn tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
+    let name = line.strip_prefix('<')?.strip_suffix('>')?;
+    let (name, end) = match name.strip_prefix('/') {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let tag = tags.iter().find(|tag| *tag == name)?;
+    Some((tag, end))
+}
+
+/// A code fence: its character and how many of them.
+type Fence = (char, usize);
+
+fn opens(line: &str) -> Option<Fence> {
+    let (fence, rest) = run(line)?;
+    // Behind backticks a backtick makes it code within a line.
+    (fence.0 == '~' || !rest.contains('`')).then_some(fence)
+}
+
+fn closes(line: &str, (mark, least): Fence) -> bool {
+    run(line).is_some_and(|((other, count), rest)| {
+        other == mark && count >= least && rest.trim().is_empty()
+    })
+}
+
+/// Three and more of one of the two marks, at most three blanks in front, and what follows them.
+fn run(line: &str) -> Option<(Fence, &str)> {
+    let text = line.trim_start_matches(' ');
+    let mark = text.chars().next().filter(|c| ['`', '~'].contains(c))?;
+    let rest = text.trim_start_matches(mark);
+    let count = text.len() - rest.len();
+    (count >= 3 && line.len() - text.len() <= 3).then_some(((mark, count), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cut(text: &str) -> String {
+        let tags = ["env", "todo"].map(str::to_owned);
+        without(text, &tags)
+    }
+
+    #[test]
+    fn a_whole_block_becomes_a_note() {
+        let note = note("env");
+        for (text, left) in [
+            ("<env>\nopen: a.rs\n</env>", note.clone()),
+            ("<env>\r\nopen: a.rs\r\n</env>\r\n", format!("{note}\n")),
+            (
+                "Why?\n<env>\n\n</env> \nNow.",
+                format!("Why?\n{note}\nNow."),
+            ),
+            ("<env>\n</env>\n<env>\n</env>", format!("{note}\n{note}")),
+            (
+                "<env>\n<env>\na\n</env>\nb\n</env>\nc",
+                format!("{note}\nc"),
+            ),
+            (
+                "<env>\n<todo>\na\n</env>\nb\n</todo>",
+                format!("{note}\nb\n</todo>"),
+            ),
+            ("<env>\n```\ncode\n```\n</env>", note.clone()),
+            (
+                "```\ncode\n```\n<env>\n</env>",
+                format!("```\ncode\n```\n{note}"),
+            ),
+            // Who opened it before never closed it.
+            (
+                "<env>\nmine\n<env>\na\n</env>",
+                format!("<env>\nmine\n{note}"),
+            ),
+        ] {
+            assert_eq!(cut(text), left, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn who_talks_about_a_tag_loses_no_word() {
+        for text in [
+            "",
+            "What does <env> mean, and </env>?",
+            "<env> begins it\nand this is mine\n</env>",
+            "<env>\nand this is mine\n</env> ends it",
+            "<env>\nnever closed",
+            "never opened\n</env>",
+            "</env>\nthe wrong way round\n<env>",
+            "<env>one line</env>",
+            " <env>\nindented\n </env>",
+            "> <env>\n> quoted\n> </env>",
+            "```xml\n<env>\nfenced\n</env>\n```",
+            "~~~\n```\n<env>\nfenced\n</env>\n~~~",
+            "````\n```\n<env>\n</env>\n````",
+            "```\n<env>\nthe fence is never closed\n</env>",
+            "<env>\nmy question:\n```\n</env>\n```",
+            "<env>\nmy question:\n```\n</env>",
+            "<ENV>\nanother\n</ENV>",
+            "<env x=\"1\">\nanother\n</env>",
+            "<task>\nmine\n</task>",
+        ] {
+            assert_eq!(cut(text), text, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_within_a_line_is_no_fence() {
+        let note = note("env");
+        for text in ["``` a `b`", "``", "    ```", "``~"] {
+            let block = format!("{text}\n<env>\nx\n</env>");
+            assert_eq!(cut(&block), format!("{text}\n{note}"));
+        }
+    }
+
+    proptest! {
+        /// What is left is what was there, in order, and as many notes as something went.
+        #[test]
+        fn nothing_else_goes(
+            lines in proptest::collection::vec("<env>|</env>|<todo>|</todo>|```|~~~~|[a-z]{1,3}| <env>|x <env>", 0..24),
+        ) {
+            let text = lines.join("\n");
+            let left = cut(&text);
+            let mut rest = text.split('\n');
+            let mut noted = 0;
+            for line in left.split('\n') {
+                if line.starts_with("[left out") {
+                    noted += 1;
+                } else {
+                    prop_assert!(rest.any(|other| other == line), "{text}\n--\n{left}");
+                }
+            }
+            let closed = lines.iter().filter(|line| line.starts_with("</")).count();
+            prop_assert!(noted <= closed);
+        }
+    }
+}
