@@ -364,9 +364,10 @@ settings! {
         observe_attachments: Choice = Default(r#""auto""#),
         /// Blocks that clients put into user messages by themselves and repeat with each, by the name of
         /// their tag. The Observer is not shown what stands from <name> to </name>, each alone on its line and
-        /// outside of code; forwarded it is as ever. Do not list a tag in which your client says what it does
-        /// not repeat ("system-reminder" may hold your project's rules). An empty list leaves nothing out.
-        omit_blocks: Vec<String> = Default(r#"["environment_details", "reminderInstructions"]"#),
+        /// outside of code; forwarded it is as ever. What a client says once is lost where its tag is listed:
+        /// "system-reminder" may hold your project's rules, "environment_details" the output of a terminal.
+        /// An empty list leaves nothing out.
+        omit_blocks: Vec<String> = Default(r#"["reminderInstructions"]"#),
         /// Whether the Observer is shown the application's system prompt, as background.
         observe_system: bool = Default("false"),
         /// Whether the Observer gives the conversation a title, for `diarist threads`.

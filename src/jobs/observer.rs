@@ -316,6 +316,7 @@ impl Observing<'_> {
         if limit < LEAST_INPUT {
             return false;
         }
+        draft.takes(limit);
         self.cut_to(draft, limit).await;
         true
     }

@@ -329,36 +329,14 @@ impl Recorder {
         for _ in 0..4 {
             let settings = self.shop.settings.now();
             let steps = advance(&track.path(), settings.policy_for(&track.model));
-            let mut changed = false;
-            let mut ranges = Vec::new();
-            let dropped = exchange.and_then(|exchange| self.dropped(&track, exchange));
-            for step in steps.into_iter().chain(dropped) {
-                match step {
-                    Step::Observe {
-                        span,
-                        message_tokens,
-                    } => ranges.push((span, message_tokens)),
-                    Step::Reflect {
-                        sources,
-                        span,
-                        message_tokens,
-                        ..
-                    } => {
-                        changed |= self
-                            .reflect(&mut track, sources, span, message_tokens)
-                            .await;
-                    }
-                    Step::Snapshot(plan) => changed |= self.snapshot(&mut track, plan).await,
-                    Step::Shorten {
-                        span,
-                        message_tokens,
-                        limit,
-                        plan,
-                    } => {
-                        let sizes = (message_tokens, limit);
-                        changed |= self.shorten(&mut track, plan, span, sizes).await;
-                    }
-                }
+            let (mut changed, mut ranges) = (false, Vec::new());
+            for step in steps {
+                changed |= self.step(&mut track, step, &mut ranges).await;
+            }
+            // Where something changed, that may be done with it.
+            let rest = exchange.filter(|_| !changed);
+            if let Some(step) = rest.and_then(|exchange| self.dropped(&track, exchange)) {
+                changed |= self.step(&mut track, step, &mut ranges).await;
             }
             // The words of a range are only at hand while its request is.
             if let Some(exchange) = exchange.filter(|_| !ranges.is_empty() && !track.paused) {
@@ -369,6 +347,36 @@ impl Recorder {
             }
         }
         track
+    }
+
+    /// Does `step`, or puts the range that is to be observed to the others; whether something else follows
+    /// for `track` now.
+    async fn step(&self, track: &mut Track, step: Step, ranges: &mut Vec<(Span, u32)>) -> bool {
+        match step {
+            Step::Observe {
+                span,
+                message_tokens,
+            } => {
+                ranges.push((span, message_tokens));
+                false
+            }
+            Step::Reflect {
+                sources,
+                span,
+                message_tokens,
+                ..
+            } => self.reflect(track, sources, span, message_tokens).await,
+            Step::Snapshot(plan) => self.snapshot(track, plan).await,
+            Step::Shorten {
+                span,
+                message_tokens,
+                limit,
+                plan,
+            } => {
+                let sizes = (message_tokens, limit);
+                self.shorten(track, plan, span, sizes).await
+            }
+        }
     }
 
     /// What the client no longer sends is covered at once, where it is observed: nothing else would

@@ -32,7 +32,8 @@ use crate::store::{Adoption, Event, Job, NewJob, StoreError};
 /// knows.
 const AT_ONCE: usize = 4;
 
-/// Of the time a client waits a tenth, but no more than this, is for what follows the calls.
+/// Of the time a client waits a quarter, but no more than this, is for what follows the calls: what they
+/// wrote is lost where a slow store leaves none for it.
 const COMPOSING: Duration = Duration::from_secs(1);
 
 /// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.
@@ -83,7 +84,7 @@ pub(super) async fn rescue(
     until: Instant,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
     let left = until.saturating_duration_since(Instant::now());
-    let calls_until = until - COMPOSING.min(left / 10);
+    let calls_until = until - COMPOSING.min(left / 4);
     // Whatever takes long, a store in trouble too, takes it from the same time.
     let composed = Box::pin(compose(shop, exchange, sent, to_count, calls_until));
     timeout_at(until, composed).await.unwrap_or(Ok(None))

@@ -31,7 +31,8 @@ pub(super) async fn in_turn<T, F: Future<Output = T>>(
     if Instant::now() >= until {
         return None;
     }
-    Some(work(until).await)
+    // Whatever it does besides heeding the time is given up with it.
+    timeout_at(until, work(until)).await.ok()
 }
 
 impl Turns {
@@ -79,6 +80,13 @@ mod tests {
             "nothing is asked for what has no time"
         );
         assert!(waited.iter().all(|(_, waited)| *waited == 10), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_heed_the_time_is_given_up() {
+        let (turn, began) = (Turn::default(), Instant::now());
+        let done = in_turn(&turn, 10 * SECOND, |_| tokio::time::sleep(60 * SECOND)).await;
+        assert_eq!((done, began.elapsed()), (None, 10 * SECOND));
     }
 
     #[tokio::test(start_paused = true)]

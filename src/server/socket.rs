@@ -82,6 +82,8 @@ pub(super) struct ClientStream {
     stall: Option<Pin<Box<Sleep>>>,
     stalling: bool,
     unread: Unread,
+    /// Its frames are not to be touched.
+    http2: bool,
     /// What is left of what goes out in the place of so many bytes.
     instead: Option<(Bytes, usize)>,
 }
@@ -113,6 +115,7 @@ impl ClientStream {
             stall: None,
             stalling: false,
             unread,
+            http2: false,
             instead: None,
         }
     }
@@ -123,6 +126,9 @@ impl ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Option<Poll<io::Result<usize>>> {
+        if self.http2 {
+            return None;
+        }
         if self.instead.is_none() {
             let instead = self.unread.instead_of(bytes)?;
             self.instead = Some((instead, bytes.len()));
@@ -165,6 +171,11 @@ impl ClientStream {
 }
 
 impl Preface {
+    /// Whether `bytes`, which came next, are the rest of it.
+    fn is_whole_with(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(&PREFACE[self.seen..])
+    }
+
     /// Whether `bytes`, which came next, leave open which protocol is spoken.
     fn still_open(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.seen..];
@@ -193,7 +204,10 @@ impl AsyncRead for ClientStream {
                     .poll(cx)
                     .map(|()| Err(timed_out("the client says nothing")));
             }
-            if !preface.still_open(&buffer.filled()[before..]) {
+            let bytes = &buffer.filled()[before..];
+            let whole = preface.is_whole_with(bytes);
+            if !preface.still_open(bytes) {
+                self.http2 = whole;
                 self.preface = None;
             }
         }
@@ -282,6 +296,21 @@ mod tests {
         assert_eq!(open(&[b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"]), [false]);
         assert_eq!(open(&[PREFACE]), [false]);
         assert_eq!(open(&[&[PREFACE, b"settings"].concat()]), [false]);
+    }
+
+    #[tokio::test]
+    async fn the_preface_is_whole_with_its_last_byte() {
+        let mut preface = Preface {
+            seen: 0,
+            deadline: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        };
+        assert!(preface.is_whole_with(&[PREFACE, b"settings"].concat()));
+        assert!(!preface.is_whole_with(b"POST / HTTP/1.1\r\nhost: a\r\n\r\n"));
+        let (first, rest) = PREFACE.split_at(10);
+        assert!(!preface.is_whole_with(first));
+        assert!(preface.still_open(first));
+        assert!(!preface.is_whole_with(&rest[1..]));
+        assert!(preface.is_whole_with(rest));
     }
 
     #[tokio::test]

@@ -39,11 +39,9 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
     assert_eq!(default.observation.previous_observer_tokens, Some(2_000));
     assert_eq!(default.observation.observe_attachments, Attachments::Auto);
     assert!(default.observation.continuation_hints.suggested_response);
-    // What is surely repeated: `system-reminder` is not, a client tells the project's rules in it.
-    assert_eq!(
-        default.observation.omit_blocks,
-        ["environment_details", "reminderInstructions"]
-    );
+    // What is surely repeated. In `system-reminder` a client tells the project's rules, in
+    // `environment_details` what a terminal printed, once.
+    assert_eq!(default.observation.omit_blocks, ["reminderInstructions"]);
     assert!(!default.observation.thread_title && !default.observation.observe_system);
     assert_eq!(
         (default.redact.kinds.len(), default.redact.patterns.len()),

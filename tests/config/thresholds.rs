@@ -184,7 +184,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     assert_eq!(asked(&observer.phase), ("all".into(), 0.2, Some(900)));
     assert_eq!(observer.instruction.as_deref(), Some("Brief."));
     assert_eq!(observer.previous_observer_tokens, Some(10));
-    assert_eq!(observer.omit_blocks.len(), 2);
+    assert_eq!(observer.omit_blocks, ["reminderInstructions"]);
     assert_eq!(asked(&b.reflection.phase), ("all".into(), 0.9, None));
 }
 

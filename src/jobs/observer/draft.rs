@@ -142,12 +142,16 @@ impl Draft {
         self.waiting.iter().cloned().collect()
     }
 
-    /// Replaces them.
-    pub(super) fn cut_to(&mut self, limit: u32, pieces: Vec<String>) {
-        self.limit = limit;
+    /// The model that was asked takes pieces of so much, whatever others take.
+    pub(super) fn takes(&mut self, limit: u32) {
         if let Some(learned) = self.of_asked() {
             learned.limit = Some(limit);
         }
+    }
+
+    /// Replaces them.
+    pub(super) fn cut_to(&mut self, limit: u32, pieces: Vec<String>) {
+        self.limit = limit;
         self.waiting = pieces.into();
         self.asked = false;
     }

@@ -115,6 +115,7 @@ impl Observing<'_> {
             return false;
         }
         draft.leaves(room);
+        draft.takes(limit);
         self.cut_to(draft, limit.min(draft.limit)).await;
         true
     }

@@ -69,6 +69,8 @@ pub(super) fn reflect(view: &View<'_>, policy: &Policy) -> Option<Step> {
 /// A log that no model could make smaller, or small enough, is tried again once it has grown by a quarter:
 /// to try with every new chunk would cost four calls each time (a rival ran 17 generations in two days).
 fn worth_trying(view: &View<'_>, policy: &Policy, tokens: u32) -> bool {
+    // At the limit a Reflector is asked beside code, since only there more may be lost than is allowed.
+    let at_limit = tokens >= policy.observation_limit;
     // What was condensed since, by a model or by code, is another log.
     let condensed = view.reflection.map_or(0, |part| part.span.to_count);
     let given_up = view
@@ -79,19 +81,26 @@ fn worth_trying(view: &View<'_>, policy: &Policy, tokens: u32) -> bool {
         .map(|work| work.span.to_count)
         .filter(|to_count| *to_count > condensed)
         .max()
+        .filter(|_| !at_limit)
         .and_then(|to_count| view.log(to_count))
-        .map_or(0, |log| text_tokens(&log));
-    // What is sent already and is over the budget by itself was all that could be done. At the limit a
-    // Reflector is asked beside code, since only there more may be lost than is allowed.
+        .map_or(0, |log| grown(text_tokens(&log)));
     let sent = |part: &PartMeta| {
         let current = view.current;
         current.is_some_and(|current| current.parts.contains(&part.id))
     };
     let written = view.reflection.map_or(0, |part| match sent(part) {
         true if part.stopgap || part.tokens < policy.observation_tokens => 0,
-        true if tokens >= policy.observation_limit => 0,
+        true if at_limit => 0,
+        // What is sent already and is over the budget by itself was all that could be done. Once more ahead
+        // of the limit, where a quarter is more than is left to it.
+        true => grown(part.tokens).min(u64::from(part.tokens.midpoint(policy.observation_limit))),
         // One that is not sent though there is another was too long with what came after it.
-        _ => part.tokens,
+        false => grown(part.tokens),
     });
-    u64::from(tokens) * 4 >= u64::from(given_up.max(written)) * 5
+    u64::from(tokens) >= given_up.max(written)
+}
+
+/// A quarter more.
+fn grown(tokens: u32) -> u64 {
+    (u64::from(tokens) * 5).div_ceil(4)
 }

@@ -113,9 +113,9 @@ impl<'a> Reader<'a> {
         for piece in &spoken.pieces {
             match piece {
                 Piece::Text(text) => {
-                    let own = render::before_block(text).trim();
-                    if !["", render::REMINDER, render::BRIDGE].contains(&own) {
-                        words.push(self.clean(&self.own_words(spoken.role, own)));
+                    let own = render::before_block(text);
+                    if !["", render::REMINDER, render::BRIDGE].contains(&own.trim()) {
+                        words.push(self.clean(self.own_words(spoken.role, own).trim()));
                     }
                 }
                 Piece::Refusal(text) => words.push(format!("[declined] {}", self.clean(text))),

@@ -555,6 +555,8 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
         said(Role::Assistant, block),
         said(Role::User, block),
         said(Role::User, "What is <open_files>?"),
+        // Indented it is an example, also where a message begins with it.
+        said(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
     ];
     let entries = entries(&messages);
     let (shown, places) = placed(&entries, &style());
@@ -568,7 +570,10 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
       </open_files>
     User: [left out, not said by the user: open_files]
     User: What is <open_files>?
+    User: <open_files>
+          a.rs
+      </open_files>
     ");
-    assert_eq!(places, [1, 2, 3, 4]);
+    assert_eq!(places, [1, 2, 3, 4, 5]);
     assert!(!by_code(&entries, &style()).contains("🟡 (14:05) User: Fix it. <open"));
 }

@@ -182,7 +182,10 @@ fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
 #[test]
 fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its_limit() {
     for (reflected, limit, next, too_little, enough) in [
-        (41_000, 48_000, 500, 6_900, 7_000),
+        // Half way to the limit, where that is less than a quarter.
+        (41_000, 48_000, 500, 3_499, 3_500),
+        (47_900, 48_000, 40, 49, 50),
+        (48_500, 48_000, 0, 0, 100),
         (41_000, 100_000, 500, 10_200, 10_250),
         // Below the budget it is condensed ahead of need, as ever.
         (39_000, 48_000, 0, 0, 500),
@@ -275,6 +278,29 @@ fn an_activation_that_would_pass_the_limit_shortens_first() {
         "{steps:?}"
     );
     assert!(!steps.iter().any(|step| matches!(step, Step::Snapshot(_))));
+}
+
+/// Only there may more be lost than is allowed, so what failed below it is tried once more, beside code.
+#[test]
+fn at_the_limit_a_reflection_that_was_given_up_is_tried_again() {
+    let mut chain = at_the_limit();
+    let given_up = Work {
+        span: chain.span(0, 6),
+        ..reflecting(&chain, WorkState::Abandoned)
+    };
+    chain.work.push(given_up);
+    let last = chain.parts.last_mut().expect("four");
+    last.tokens = 9_000;
+    assert_eq!(
+        reflects(&chain),
+        None,
+        "37,500 were given up, 46,500 are no quarter more"
+    );
+    chain.parts.last_mut().expect("four").tokens = 9_300;
+    assert_eq!(reflects(&chain), None);
+    chain.work[0].span = chain.span(0, 8);
+    chain.parts.last_mut().expect("four").tokens = 12_500;
+    assert!(shortened(&chain).is_some() && reflects(&chain).is_some());
 }
 
 #[test]
