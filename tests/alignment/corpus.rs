@@ -106,7 +106,9 @@ const STRICT: [Expected; 19] = [
 const ORDINARY: [Expected; 6] = [
     of("aider", [29, 1, 0, 4, 16, 0, 216]),
     of("autogen", [36, 1, 0, 14, 14, 0, 237]),
-    of("codex", [41, 2, 0, 32, 0, 3, 423]),
+    // One activation of the run with little room is a request later for what the dates of its chunks weigh, which are
+    // a tenth the size of real ones.
+    of("codex", [41, 2, 0, 31, 0, 3, 418]),
     of("continue", [40, 2, 0, 30, 0, 0, 283]),
     of("llama-index", [38, 11, 0, 4, 16, 0, 83]),
     of("opencode", [44, 5, 0, 23, 2, 0, 255]),

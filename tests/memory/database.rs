@@ -370,13 +370,15 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_given_twice_are_never_mistaken() {
     const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM snapshots";
+    const MADE: &str = "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'";
     let rig = Rig::small().await;
     let (talk, other) = (Talk::new("ada"), Talk::new("bob"));
     rig.talk(&talk, 1..=ACTIVE).await;
     let given = rig.number(NEWEST).await;
     let _undo = cause(&rig, Trouble::Deleted).await;
     let began = Instant::now();
-    while !rig.file().exists() {
+    // The file is there before its tables are.
+    while !rig.file().exists() || rig.number(MADE).await == 0 {
         rig.at_once(&other, 1).await;
         assert!(began.elapsed() < PATIENCE, "no new database was made");
         tokio::time::sleep(Duration::from_millis(200)).await;
