@@ -27,7 +27,7 @@ use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Pattern, Policy, render};
 use crate::proxy::identify::{Owners, Sources};
 use crate::proxy::manners::Manners;
-use crate::proxy::mode::{Glob, Mode, Rule, Rules};
+use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
 use crate::proxy::{Limits, Memory, Overflow, Proxy, Treatment, Turns};
 use crate::server::{BindError, Drained, Server, Settings};
 use crate::store::recall::Recall;
@@ -363,7 +363,7 @@ fn treatment(config: &Config, owners: Owners) -> Treatment {
     Treatment {
         owners,
         sources: Sources::of(&config.identity.headers, &config.identity.body_fields),
-        read_only: config.memory.read_only,
+        read_only: read_only(config),
         rules: rules(config),
         overflow: overflow(config),
     }
@@ -377,25 +377,38 @@ fn overflow(config: &Config) -> Overflow {
     }
 }
 
+/// The overrides for this upstream, each with the models it is for, the narrowest first.
+fn overrides(config: &Config) -> impl Iterator<Item = (Pattern, &config::Override)> {
+    let host = config.upstream.base_url.host_str().unwrap_or_default();
+    let here = move |pattern: &String| Pattern::new(pattern).matches(host);
+    let known = config.memory.overrides.iter();
+    known
+        .filter(move |known| known.upstream.as_ref().is_none_or(&here))
+        .map(|known| (Pattern::new(known.model.as_deref().unwrap_or("*")), known))
+}
+
+fn read_only(config: &Config) -> ReadOnly {
+    ReadOnly {
+        listed: overrides(config)
+            .map(|(model, known)| (model, known.read_only))
+            .collect(),
+        all: config.memory.read_only,
+    }
+}
+
 /// How memory is made, of a valid configuration.
 #[must_use]
 pub fn memory_settings(config: &Config) -> jobs::Settings {
     let memory = &config.memory;
-    let host = config.upstream.base_url.host_str().unwrap_or_default();
-    let here = |pattern: &String| Pattern::new(pattern).matches(host);
-    let overrides = memory
-        .overrides
-        .iter()
-        .filter(|known| known.upstream.as_ref().is_none_or(here))
-        .map(|known| jobs::Override {
-            model: Pattern::new(known.model.as_deref().unwrap_or("*")),
-            settings: Arc::new(settings(
-                config,
-                &known.thresholds,
-                &known.observation,
-                &known.reflection,
-            )),
-        });
+    let overrides = overrides(config).map(|(model, known)| jobs::Override {
+        model,
+        settings: Arc::new(settings(
+            config,
+            &known.thresholds,
+            &known.observation,
+            &known.reflection,
+        )),
+    });
     jobs::Settings {
         overrides: overrides.collect(),
         ..settings(
@@ -446,7 +459,7 @@ fn settings(
         daily_tokens: memory.daily_tokens,
         others: memory.others,
         bundles: memory.bundles.clone(),
-        concurrency: if memory.enabled && !memory.read_only {
+        concurrency: if memory.enabled && !read_only(config).for_all() {
             jobs::MODEL_CALLS
         } else {
             0

@@ -96,6 +96,9 @@ use run::run;
 /// Runs in a plain test: two to four minutes of a debug build on two busy cores.
 const SEEDS: u64 = 200;
 
+/// From so many on each thing that can happen has to have happened.
+const MANY: usize = 50;
+
 /// Beside them, seeds beyond that once broke a rule, each for a reason of its own.
 const BROKEN_ONCE: [u64; 8] = [223, 271, 288, 315, 504, 619, 853, 927];
 
@@ -138,9 +141,14 @@ fn every_invariant_holds_after_every_step() {
         }
     });
     let done = done.into_inner().unwrap();
-    println!("{} runs: {:#?}", done.len(), Counts::sum(&done));
+    let counts = Counts::sum(&done);
+    println!("{} runs: {counts:#?}", done.len());
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+    // What no run meets, none of them judges.
+    if done.len() >= MANY {
+        assert_eq!(counts.unmet(), [] as [String; 0]);
+    }
 }
 
 /// What a seed does follows from the seed alone: whoever looks into a failure meets it again.

@@ -79,6 +79,18 @@ fn head(bundle: &Bundle) -> String {
             Answer::Failed { class, message } => format!("{class}: {message}"),
             Answer::Said { finish, .. } => format!("{} (it ended by {finish})", bundle.verdict),
         }),
+    ) + &unkept(&bundle.prompt.attachments)
+}
+
+/// What the call was asked with and cannot be asked with again.
+fn unkept(attachments: &[String]) -> String {
+    if attachments.is_empty() {
+        return String::new();
+    }
+    let names = attachments.join(", ");
+    format!(
+        "Not kept, so not sent again: the pictures and files of its prompt ({}). An answer may differ for that.\n",
+        harmless(&names)
     )
 }
 

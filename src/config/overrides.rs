@@ -20,6 +20,7 @@ macro_rules! fields {
     ($($section:ident: $($name:ident)+;)+) => {
         const FIELDS: &[&str] = &[
             "share_token_budget",
+            "read_only",
             $($(concat!(stringify!($section), ".", stringify!($name)),)+)+
         ];
 
@@ -27,6 +28,7 @@ macro_rules! fields {
             /// Puts what this override says into the place of what `section` does.
             fn replace(&self, section: &mut Section, problems: &mut Vec<Problem>) {
                 self.set("share_token_budget", &mut section.share_token_budget, problems);
+                self.set("read_only", &mut section.read_only, problems);
                 $($(self.set(
                     concat!(stringify!($section), ".", stringify!($name)),
                     &mut section.$section.$name,
@@ -171,6 +173,7 @@ impl Reader {
         Ok(Override {
             model: model?,
             upstream: upstream?,
+            read_only: section.read_only.value,
             thresholds: thresholds?,
             observation: observation?,
             reflection: reflection?,

@@ -19,6 +19,7 @@ use super::written::{Checked, Reported, Written, Wrong};
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) share_token_budget: Written<bool>,
+    pub(super) read_only: Written<bool>,
     pub(super) observation: RawObservation,
     pub(super) reflection: RawReflection,
 }
@@ -27,6 +28,7 @@ impl Section {
     pub(super) fn of(raw: &RawConfig) -> Self {
         Self {
             share_token_budget: raw.memory.share_token_budget.clone(),
+            read_only: raw.memory.read_only.clone(),
             observation: raw.observation.clone(),
             reflection: raw.reflection.clone(),
         }

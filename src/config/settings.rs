@@ -278,7 +278,8 @@ settings! {
         /// observations take their place the later, the fewer of them there are.
         share_token_budget: bool = Default("false"),
         /// Whether memory is only read: observations are sent where there are some, and nothing is
-        /// written, no request recorded, no model called. No header and no rule changes that.
+        /// written, no request recorded, no model called. No header and no rule changes that; an
+        /// override says otherwise for its models.
         read_only: bool = Default("false"),
         /// Which requests have memory: in each rule path, model and header (with value) as far as they
         /// matter, * for any text, ? for one character, and memory = "off", "read" (observations are
@@ -287,7 +288,7 @@ settings! {
         /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
         rules: Tables = Default("[]"),
         /// Memory made otherwise for some models or upstreams: model and upstream (its host) with * for any
-        /// text and ? for one character, then what differs of share_token_budget, and of observation
+        /// text and ? for one character, then what differs of share_token_budget, read_only, and of observation
         /// and reflection every key but base_url and api_key. Of those that match the narrowest alone
         /// counts: model and upstream before model before upstream, then the longer pattern; one that is
         /// all wildcards names nothing. Either a list as here, or a section [[memory.overrides]] for each:

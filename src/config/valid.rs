@@ -271,6 +271,8 @@ pub struct Override {
     pub model: Option<String>,
     /// Of the upstream's host; `None` is any. One of the two is there.
     pub upstream: Option<String>,
+    /// Whether memory is only read for them.
+    pub read_only: bool,
     pub thresholds: Thresholds,
     pub observation: Observation,
     pub reflection: Reflection,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::identify::{Identity, Owners, Sources};
 use super::manners::Manners;
-use super::mode::Rules;
+use super::mode::{ReadOnly, Rules};
 use super::turns::Turns;
 use crate::audit::Audit;
 use crate::history::History;
@@ -37,8 +37,8 @@ pub struct Treatment {
     pub owners: Owners,
     /// Where clients write what they call a conversation.
     pub sources: Sources,
-    /// `[memory] read_only`: memory is sent and never made.
-    pub read_only: bool,
+    /// For which models memory is sent and never made.
+    pub read_only: ReadOnly,
     /// Which requests have memory at all.
     pub rules: Rules,
     /// What is done for a request that does not fit its model, beyond what is free.

@@ -140,6 +140,28 @@ pub(super) fn asked(headers: &HeaderMap) -> Option<Mode> {
         .min()
 }
 
+/// `[memory] read_only`, and what overrides say of it.
+#[derive(Debug, Default)]
+pub struct ReadOnly {
+    /// The narrowest first.
+    pub listed: Vec<(Glob, bool)>,
+    /// For every other model.
+    pub all: bool,
+}
+
+impl ReadOnly {
+    /// Whether memory is made for no model.
+    pub fn for_all(&self) -> bool {
+        self.all && self.listed.iter().all(|(_, read_only)| *read_only)
+    }
+
+    pub(super) fn of(&self, model: &str) -> bool {
+        let mut listed = self.listed.iter();
+        let known = listed.find(|(pattern, _)| pattern.matches(model));
+        known.map_or(self.all, |(_, read_only)| *read_only)
+    }
+}
+
 /// Decides for a request for `model`.
 pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> Decided {
     let by_rule = || {
@@ -261,6 +283,16 @@ mod tests {
             by: By::ReadOnly,
         };
         assert_eq!(closed("on"), read);
+        let told = ReadOnly {
+            listed: vec![(Glob::new("*-mini"), false), (Glob::new("gpt-5*"), true)],
+            all: false,
+        };
+        assert!(told.of("gpt-5") && !told.of("gpt-5-mini") && !told.of("o3") && !told.for_all());
+        let some = |all, read_only| {
+            let listed = vec![(Glob::new("*"), read_only)];
+            ReadOnly { listed, all }.for_all()
+        };
+        assert!(some(true, true) && !some(true, false) && !some(false, true));
         assert_eq!(closed("off").mode, Mode::Off);
         assert_eq!(closed("read").by, By::Header);
     }

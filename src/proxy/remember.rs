@@ -160,7 +160,12 @@ pub(super) async fn read(
         return None;
     }
     let model = parsed.model().unwrap_or_default().to_owned();
-    let mut decided = mode::decide(&treatment.rules, treatment.read_only, parts, &model);
+    let mut decided = mode::decide(
+        &treatment.rules,
+        treatment.read_only.of(&model),
+        parts,
+        &model,
+    );
     line.mode(decided);
     if decided.mode == Mode::Off {
         line.without(match decided.by {

@@ -90,7 +90,7 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
     let config = Given::file(
         "[memory.observation]\nmessage_tokens = 20000\n\
          [[memory.overrides]]\nupstream = \"*.openai.com\"\nobservation.message_tokens = 1000\n\
-         [[memory.overrides]]\nmodel = \"*-mini\"\nshare_token_budget = true\n\
+         [[memory.overrides]]\nmodel = \"*-mini\"\nshare_token_budget = true\nread_only = true\n\
          [[memory.overrides]]\nmodel = \"gpt-5-*\"\n\
          observation = { buffer_tokens = 5000, buffer_activation = 1, activate_after_idle = \"auto\" }\n\
          reflection = { model = \"large\", observation_tokens = 9000, block_after = 2 }\n\
@@ -113,6 +113,8 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
             (Some("*"), Some("*")),
         ]
     );
+    let read_only = memory.overrides.iter().map(|known| known.read_only);
+    assert_eq!(read_only.collect::<Vec<_>>(), [false, true, false, false]);
     let numbers = memory.overrides[0].thresholds;
     assert_eq!(
         (numbers.message_tokens, numbers.buffer_tokens),

@@ -227,6 +227,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     let start = starts.find(|start| start["cycleId"] == failure["cycleId"]);
     let start = start.expect("one try, one cycle");
     assert_eq!(start["threadId"], "holidays");
+    assert_eq!(start["threadIds"], json!(["holidays"]));
     assert_eq!(start["config"]["messageTokens"], 2_000);
 
     let activations = of("data-om-activation");
@@ -462,6 +463,11 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
         "{text}"
     );
 
+    // As of a prompt with a picture.
+    let mut bundle: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(bundle["prompt"]["attachments"], json!([]));
+    bundle["prompt"]["attachments"] = json!(["image 1"]);
+    std::fs::write(file.path(), bundle.to_string()).unwrap();
     let (path, base_url) = (file.path(), rig.provider.base_url());
     let reproduce = move |args: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
@@ -492,6 +498,13 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
         asked.0
     );
     assert!(asked.0.contains("It is read as"), "{}", asked.0);
+    assert!(
+        asked
+            .0
+            .contains("not sent again: the pictures and files of its prompt (image 1)"),
+        "{}",
+        asked.0
+    );
     let calls = rig.calls(Part::Observer);
     assert_eq!(calls.last().unwrap().credential.reveal(), "Bearer sk-again");
     assert!(

@@ -13,6 +13,35 @@ fn asked(rig: &Rig, part: Part) -> Vec<Value> {
     bodies.map(|call| call.json().unwrap()).collect()
 }
 
+/// An operator closes memory for some models, or opens it for some alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_only_read_for_the_models_of_an_override() {
+    for (all, of_small) in [("false", true), ("true", false)] {
+        let overrides = format!("[{{ model = \"small-*\", read_only = {of_small} }}]");
+        let rig = Rig::with(
+            Options::default(),
+            &[
+                ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+                ("MEMORY__READ_ONLY", all),
+                ("MEMORY__OVERRIDES", overrides.as_str()),
+            ],
+        )
+        .await;
+        for (model, name, closed) in [("small-one", "ada", of_small), ("large", "bob", !of_small)] {
+            let before = rig.number("SELECT count(*) FROM requests").await;
+            let talk = Talk {
+                model,
+                ..Talk::new(name)
+            };
+            rig.talk(&talk, 1..=ACTIVE).await;
+            let written = rig.number("SELECT count(*) FROM requests").await - before;
+            assert_eq!(written == 0, closed, "{model}: {written}");
+            let sent = rig.last().json().unwrap()["messages"].to_string();
+            assert_eq!(!sent.contains("<diarist-log"), closed, "{model}");
+        }
+    }
+}
+
 /// Whatever a phase is told, an override tells it otherwise for its models alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_has_its_own_words_settings_and_hints() {

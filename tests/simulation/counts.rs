@@ -3,6 +3,8 @@
 /// Numbers of one run, or of many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
+    /// Forks of them and what is beside them not counted.
+    pub conversations: usize,
     pub requests: usize,
     pub chunks: usize,
     pub by_code: usize,
@@ -30,6 +32,7 @@ pub struct Counts {
 impl Counts {
     pub fn sum(all: &[Self]) -> Self {
         all.iter().fold(Self::default(), |sum, one| Self {
+            conversations: sum.conversations + one.conversations,
             requests: sum.requests + one.requests,
             chunks: sum.chunks + one.chunks,
             by_code: sum.by_code + one.by_code,
@@ -51,5 +54,12 @@ impl Counts {
             timers: sum.timers + one.timers,
             idle: sum.idle + one.idle,
         })
+    }
+
+    /// What was never met.
+    pub fn unmet(&self) -> Vec<String> {
+        let told = format!("{self:#?}");
+        let lines = told.lines().filter_map(|line| line.strip_suffix(": 0,"));
+        lines.map(|name| name.trim().to_owned()).collect()
     }
 }

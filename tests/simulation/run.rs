@@ -86,6 +86,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Report {
         .iter()
         .map(|(owner, habits)| Client::new(owner.clone(), habits.clone()))
         .collect();
+    world.ledger().counts.conversations = clients.len();
     for (who, act) in &setup.moves {
         clients[*who].perform(act, &mut world);
         if !world.ledger().breaches.is_empty() || !world.laws.broken.is_empty() {

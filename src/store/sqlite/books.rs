@@ -102,6 +102,10 @@ fn signed(body: &str, lineage: i64, key: Option<&str>) -> String {
     };
     let record = lineage.to_string();
     let thread = key.unwrap_or(&record);
+    if body.contains_key("startedAt") {
+        // A list, since others observe several at once.
+        body.insert("threadIds".to_owned(), Value::from(vec![thread]));
+    }
     body.insert("threadId".to_owned(), Value::from(thread));
     body.insert("recordId".to_owned(), Value::from(record.as_str()));
     Value::Object(body).to_string()

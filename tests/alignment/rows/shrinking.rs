@@ -517,7 +517,7 @@ pub const AIDER: &[Row] = &[Row {
     plain: || talk("it", 61),
     applied: All,
     extra: 2,
-    // Two less where the dates of its small chunks weigh nothing: one activation is a turn later for them.
+    // The most there are before an activation; the play ends with the last request of one.
     raw: 34,
     reason: ALIGNED,
 }];
