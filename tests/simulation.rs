@@ -175,6 +175,8 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::GapAccepted, Rule::Contiguous),
     (Bug::ToldTwice, Rule::Contiguous),
     (Bug::HintsOfBefore, Rule::Hints),
+    (Bug::WordsUnshown, Rule::Words),
+    (Bug::NewestUnread, Rule::OnceActive),
     (Bug::LimitIgnored, Rule::Limit),
     (Bug::RelationsUncounted, Rule::Weighed),
     (Bug::EmptyCommitted, Rule::Empty),

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use diarist::store::NewSnapshot;
 use diarist::wire::Insert;
+use serde_json::Value;
 
 use super::ledger::Ledger;
 use super::talk::Request;
@@ -45,6 +46,10 @@ pub enum Bug {
     CutTakenForWhole,
     /// Messages count as confirmed when they are first seen.
     ConfirmedAtOnce,
+    /// The last thing said in a range is not shown.
+    WordsUnshown,
+    /// The newest snapshot of a chain is not found.
+    NewestUnread,
     /// Of the parts of a chain only the newest is found.
     SourceStranded,
     /// Nothing in the block says that messages were left out.
@@ -75,6 +80,16 @@ pub enum Bug {
     TimerNotMoved,
     /// A conversation counts as idle at once.
     NeverIdle,
+}
+
+/// Spoils what a worker is given to show.
+pub fn spoil_words(payload: &mut String) {
+    let mut words: Value = serde_json::from_str(payload).unwrap();
+    let shown = words["transcript"].as_str().unwrap();
+    if let Some((before, _)) = shown.rsplit_once("\nUser") {
+        words["transcript"] = before.into();
+        *payload = words.to_string();
+    }
 }
 
 /// Spoils a request on its way to the upstream.

@@ -173,6 +173,9 @@ impl Store for Watched {
                 step.taken = true;
             }
         }
+        if self.has(Bug::NewestUnread) {
+            found.snapshots.pop();
+        }
         if self.has(Bug::TrimForgotten) {
             found.carried.clear();
             if let Some(used) = &mut found.used {
@@ -280,7 +283,12 @@ impl Store for Watched {
         {
             filter.held = ways.ever(self.process);
         }
-        let job = self.store.claim(&filter, now_ms, lease_ms).await?;
+        let mut job = self.store.claim(&filter, now_ms, lease_ms).await?;
+        if self.has(Bug::WordsUnshown)
+            && let Some(job) = job.as_mut().filter(|job| job.work.kind == PartKind::Chunk)
+        {
+            super::planted::spoil_words(&mut job.work.payload);
+        }
         if let Some(job) = &job {
             let until_ms = now_ms + lease_ms.max(1);
             self.ledger().claimed(self.process, job, now_ms, until_ms);
