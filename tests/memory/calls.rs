@@ -229,6 +229,20 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     assert_eq!(start["threadId"], "holidays");
     assert_eq!(start["threadIds"], json!(["holidays"]));
     assert_eq!(start["config"]["messageTokens"], 2_000);
+    let fields = |body: &Value| {
+        let told = body.as_object().unwrap().keys().cloned();
+        told.collect::<Vec<_>>().join(" ")
+    };
+    let end = of("data-om-buffering-end")[0];
+    assert_eq!(
+        [start, failure, end].map(fields),
+        [
+            "cycleId operationType startedAt tokensToBuffer config threadIds threadId recordId",
+            "cycleId operationType failedAt durationMs tokensAttempted error threadId recordId",
+            // `retention` is ours.
+            "cycleId operationType completedAt durationMs tokensBuffered bufferedTokens retention threadId recordId",
+        ]
+    );
 
     let activations = of("data-om-activation");
     let covered = "SELECT count(*) FROM parts
