@@ -179,9 +179,9 @@ impl Recorder {
                 load(&self.shop, scope, history).await?
             }
             Some(mut track) => {
-                // The work it waits for may long be done elsewhere. Of that alone is asked: a job may be
-                // tried for days, and its chain is long.
-                let ends = track.forlorn();
+                // The work it waits for may long be done elsewhere, from the first request after it was
+                // offered. Of that alone is asked: a job may be tried for days, and its chain is long.
+                let ends = track.awaited();
                 if !ends.is_empty() && !track.hear(&self.shop.store.work(scope, &ends).await?) {
                     track.learn(load(&self.shop, scope, history).await?);
                 }
@@ -255,7 +255,6 @@ impl Recorder {
             Some(rescued) => self.adopt(&mut track, &record, rescued).await?,
         };
         track.joined(recorded, record.thread_key);
-        track.waits();
         if let Some(at_ms) = record.timer.and_then(|timer| timer.alarms.next()) {
             self.expect_ring(at_ms);
         }

@@ -44,9 +44,6 @@ pub(super) struct Track {
     pub(super) shared: bool,
     /// The log that the others were last told of.
     pub(super) told: Vec<PartId>,
-    /// What was under way already when the last request was recorded, and nobody has said since how it
-    /// stands: a worker of another process has nobody here to tell.
-    unheard: Vec<(PartKind, Span)>,
 }
 
 impl Track {
@@ -73,7 +70,6 @@ impl Track {
             snapshots: known.snapshots,
             work: known.jobs,
             told: Vec::new(),
-            unheard: Vec::new(),
         }
     }
 
@@ -186,32 +182,32 @@ impl Track {
         snapshot.is_none_or(|id| self.snapshots.iter().any(|known| known.id == id))
     }
 
-    /// Where the ranges end of what another process may have done that is waited for here.
-    pub(super) fn forlorn(&self) -> Vec<Link> {
-        self.unheard.iter().map(|(_, span)| span.to).collect()
+    /// Where the ranges end of what is waited for. Another process may have done it, and its worker has
+    /// nobody here to tell.
+    pub(super) fn awaited(&self) -> Vec<Link> {
+        self.open().map(|work| work.span.to).collect()
     }
 
     /// Takes over how that stands: `open` are the jobs that end there. `false` where one of them is
     /// gone, since its range may have a part now.
     pub(super) fn hear(&mut self, open: &[Work]) -> bool {
-        self.unheard.iter().all(|(kind, span)| {
-            let this = |work: &&Work| (work.kind, work.span) == (*kind, *span);
-            let now = open.iter().find(this);
-            if let Some(now) = now {
-                let known = self.work.iter_mut();
-                for known in known.filter(|known| this(&&**known)) {
-                    known.state = now.state;
-                }
+        let same = |known: &Work, now: &Work| (known.kind, known.span) == (now.kind, now.span);
+        let gone = |known: &Work| open.iter().all(|now| !same(known, now));
+        if self.open().any(gone) {
+            return false;
+        }
+        for known in &mut self.work {
+            if let Some(now) = open.iter().find(|now| same(known, now)) {
+                known.state = now.state;
             }
-            now.is_some()
-        })
+        }
+        true
     }
 
-    /// Another request was recorded.
-    pub(super) fn waits(&mut self) {
+    /// The jobs that may still write a part.
+    fn open(&self) -> impl Iterator<Item = &Work> {
         let work = self.work.iter();
-        let open = work.filter(|work| work.state != WorkState::Abandoned);
-        self.unheard = open.map(|work| (work.kind, work.span)).collect();
+        work.filter(|work| work.state != WorkState::Abandoned)
     }
 
     /// Whether `span` lies on this chain.
@@ -234,8 +230,6 @@ impl Track {
 
     /// A part was written, or its job changed.
     pub(super) fn settle(&mut self, kind: PartKind, span: &Span, how: &Settled) {
-        // What is told of one job says nothing of the others.
-        self.unheard.retain(|work| *work != (kind, *span));
         self.work
             .retain(|work| work.kind != kind || work.span != *span);
         match how {
@@ -349,49 +343,70 @@ mod tests {
     use super::*;
     use crate::history::Scope;
 
-    /// Where the worker of another process does the job, nobody here is told. INV-BOUND leaves three
-    /// requests: one that offers the range, one that waits for it, one that finds it done.
-    #[test]
-    fn work_that_nobody_tells_of_is_asked_for_after_one_request() {
-        let scope = Scope::of(b"key", None);
-        let root = Link::root(&scope);
-        let span = Span {
+    fn span(to_count: usize) -> Span {
+        let root = Link::root(&Scope::of(b"key", None));
+        Span {
             from: root,
             from_count: 0,
             to: root,
-            to_count: 2,
-        };
-        let mut track = Track::of(&scope, Known::default());
-        track.waits();
-        assert!(track.forlorn().is_empty(), "nothing is under way");
-        let fresh = Settled::Waiting(WorkState::Fresh);
-        track.settle(PartKind::Chunk, &span, &fresh);
-        assert!(track.forlorn().is_empty(), "it was just offered");
-        track.waits();
-        assert_eq!(track.forlorn(), [root]);
-        track.settle(PartKind::Chunk, &span, &fresh);
-        assert!(track.forlorn().is_empty(), "somebody told of it");
+            to_count,
+        }
+    }
+
+    fn waiting_for(jobs: &[(PartKind, Span)]) -> Track {
+        let mut track = Track::of(&Scope::of(b"key", None), Known::default());
+        for (kind, span) in jobs {
+            track.settle(*kind, span, &Settled::Waiting(WorkState::Fresh));
+        }
+        track
+    }
+
+    /// Where the worker of another process does the job, nobody here is told. INV-BOUND leaves three
+    /// requests, and the one that offers the range may have been the first of them: the next one has
+    /// to ask.
+    #[test]
+    fn what_was_just_offered_is_asked_for_with_the_next_request() {
+        let mut track = waiting_for(&[]);
+        assert!(track.awaited().is_empty(), "nothing is under way");
+        track.settle(
+            PartKind::Chunk,
+            &span(2),
+            &Settled::Waiting(WorkState::Fresh),
+        );
+        assert_eq!(track.awaited(), [span(2).to]);
+        track.settle(
+            PartKind::Chunk,
+            &span(2),
+            &Settled::Waiting(WorkState::Abandoned),
+        );
+        assert!(track.awaited().is_empty(), "nobody does it any more");
     }
 
     /// Two workers, and only one of them is of this process.
     #[test]
     fn what_is_told_of_one_job_says_nothing_of_another() {
-        let scope = Scope::of(b"key", None);
-        let root = Link::root(&scope);
-        let span = |to_count| Span {
-            from: root,
-            from_count: 0,
-            to: root,
-            to_count,
-        };
-        let mut track = Track::of(&scope, Known::default());
-        let fresh = Settled::Waiting(WorkState::Fresh);
-        track.settle(PartKind::Reflection, &span(4), &fresh);
-        track.settle(PartKind::Chunk, &span(6), &fresh);
-        track.waits();
+        let mut track = waiting_for(&[(PartKind::Reflection, span(4)), (PartKind::Chunk, span(6))]);
         track.settle(PartKind::Chunk, &span(6), &Settled::Gone);
-        assert!(!track.forlorn().is_empty(), "nobody told of the reflection");
+        assert!(!track.awaited().is_empty(), "nobody told of the reflection");
         track.settle(PartKind::Reflection, &span(4), &Settled::Gone);
-        assert!(track.forlorn().is_empty());
+        assert!(track.awaited().is_empty());
+    }
+
+    #[test]
+    fn how_a_job_stands_is_taken_over_and_one_that_is_gone_is_told() {
+        let (reflection, chunk) = ((PartKind::Reflection, span(4)), (PartKind::Chunk, span(6)));
+        let mut track = waiting_for(&[reflection, chunk]);
+        let work = |(kind, span), state| Work { kind, span, state };
+        let open = [
+            work(chunk, WorkState::Retrying),
+            work(reflection, WorkState::Fresh),
+        ];
+        assert!(track.hear(&open));
+        let failing = |kind| {
+            let known = track.work.iter().find(|known| known.kind == kind);
+            known.is_some_and(|known| known.state == WorkState::Retrying)
+        };
+        assert!(failing(PartKind::Chunk) && !failing(PartKind::Reflection));
+        assert!(!track.hear(&open[..1]), "the reflection is done or gone");
     }
 }
