@@ -283,6 +283,26 @@ fn a_reminder_before_the_tail_counts_too() {
     assert!(chunk_of(gain - 1 - render::reminder_tokens()).is_some());
 }
 
+/// A fork of the same beginning may go on with an answer, and is sent with the same snapshot.
+#[test]
+fn a_reminder_counts_that_only_a_fork_will_need() {
+    let chunk_of = |tokens: u32| {
+        let mut chain = Chain::default();
+        chain.push(Role::User, 3_000, true, false);
+        chain.push(Role::Assistant, 3_100, true, true);
+        // Overdue, as above.
+        chain.push(Role::User, 37_000, true, false);
+        chain.part(PartKind::Chunk, 0, 2, tokens);
+        chain.plan()
+    };
+    let gain = 6_100 - POLICY.block_overhead - render::reminder_tokens();
+    assert!(
+        chunk_of(gain - 1).is_some(),
+        "the tail begins with the user"
+    );
+    assert_eq!(chunk_of(gain), None);
+}
+
 #[test]
 fn nothing_behind_a_range_that_was_given_up_is_paid_for() {
     let mut chain = Chain::chat(&[3_000; 9]);

@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         (newest < to_count).then_some(newest)
     }
 
-    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`.
+    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`, without a reminder.
     pub(super) fn size(
         &self,
         policy: &Policy,
@@ -154,25 +154,19 @@ impl<'a> View<'a> {
         } else {
             policy.block_overhead + log_tokens
         };
-        let reminded = to_count > 0 && pin.is_none() && self.begins_with_answer(to_count);
-        let reminder = if reminded {
-            render::reminder_tokens()
-        } else {
-            0
-        };
         block
-            + reminder
             + pin.map_or(0, |index| self.path.nodes[index].tokens)
             + tokens(&self.path.nodes[to_count..])
     }
 
-    /// Whether a tail from `to_count` on would not begin with the user: then a reminder is sent
-    /// before it.
-    pub(super) fn begins_with_answer(&self, to_count: usize) -> bool {
-        self.path.nodes[to_count..]
-            .iter()
-            .find(|node| node.role != Role::System)
-            .is_some_and(|node| node.role != Role::User)
+    /// Tokens of the reminder that a cut at `to_count` may newly bring. It stands where a tail begins with
+    /// an answer; this chain's may not, but one of its forks, which is sent with the same snapshot, may.
+    pub(super) fn reminder(&self, to_count: usize, pin: Option<usize>) -> u32 {
+        let stays = |now: &SnapshotMeta| (now.to_count, now.pin) == (to_count, pin);
+        if pin.is_some() || self.current.is_some_and(stays) {
+            return 0;
+        }
+        render::reminder_tokens()
     }
 }
 
