@@ -264,7 +264,7 @@ pub struct SnapshotMeta {
     pub pin: Option<usize>,
     /// Its parts in order.
     pub parts: Vec<PartId>,
-    /// Tokens of its text.
+    /// Tokens of its parts as they are sent ([`render::log_tokens`]).
     pub tokens: u32,
     /// Why it was made.
     pub cause: Cause,

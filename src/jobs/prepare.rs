@@ -291,13 +291,12 @@ pub(super) async fn draft(
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
     }
-    Ok(Some(write(
-        shop, plan, &parts, rendering, occasion, settings,
-    )))
+    let new = write(shop, plan, &parts, rendering, occasion, settings).await;
+    Ok(Some(new))
 }
 
 /// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says.
-pub(super) fn write(
+pub(super) async fn write(
     shop: &Shop,
     plan: Plan,
     parts: &[Part],
@@ -329,14 +328,20 @@ pub(super) fn write(
             rendering: part.rendering.unwrap_or(rendering),
         })
         .collect();
+    let segments = render::worth(&entries, hints, plan.saves);
+    let (counter, block, length) = (Arc::clone(&shop.counter), segments.clone(), parts.len());
+    let counted = tokio::task::spawn_blocking(move || {
+        render::log_tokens(&block, length, |segment| counter.count(segment))
+    });
     NewSnapshot {
         to: plan.to,
         to_count: plan.to_count,
         pin: plan.pin,
         parts: plan.parts,
-        tokens: plan.tokens,
+        // The counter guards itself; should its thread die all the same, it is what it is at most.
+        tokens: counted.await.unwrap_or(plan.tokens),
         cause: plan.cause,
-        segments: render::worth(&entries, hints, plan.saves),
+        segments,
         placement: settings.placed().to_owned(),
         others: None,
         made_with: made_with(&entries, occasion),

@@ -161,7 +161,7 @@ async fn compose(
         policy,
     };
     let told = others::of(shop, &track, exchange.thread_key.as_deref(), settled).await;
-    let new = write(shop, plan, &written, rendering, &occasion, &settings);
+    let new = write(shop, plan, &written, rendering, &occasion, &settings).await;
     let Draft {
         snapshot: own,
         bound,

@@ -105,6 +105,15 @@ pub fn weight(text: &str, count: impl Fn(&str) -> u32) -> u32 {
     count(&format!("{}\n", longest.trim_end()))
 }
 
+/// Tokens of the log in `block`, which holds `parts` parts: as they are sent, where [`weight`] says what
+/// they come to at most. An activation counts what is sent as it is and what would be sent by its
+/// weight, so that it makes the request smaller however much of the weight is never used (INV-WORTH).
+pub fn log_tokens(block: &[String], parts: usize, count: impl Fn(&str) -> u32) -> u32 {
+    let log = block.iter().skip(1).take(parts);
+    log.map(|segment| count(segment))
+        .fold(0, u32::saturating_add)
+}
+
 /// As version 1 had it: absolute dates, each named once.
 fn plain(parts: &[Entry<'_>], segments: &mut Vec<String>) {
     let mut day = None;

@@ -347,7 +347,7 @@ pub struct NewSnapshot {
     pub pin: Option<usize>,
     /// Its parts in order.
     pub parts: Vec<PartId>,
-    /// Tokens of its text.
+    /// Tokens of its parts as they are sent ([`crate::memory::render::log_tokens`]).
     pub tokens: u32,
     /// Why it was made.
     pub cause: Cause,

@@ -7,6 +7,7 @@ use diarist::memory::{
     Cause, NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record,
     render,
 };
+use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::Parsed;
 
 use super::exchange::{Quarters, Shown, Used};
@@ -214,7 +215,7 @@ impl Proxy {
                 eligible_from: length,
                 pin: plan.pin,
                 parts: plan.parts.clone(),
-                tokens: plan.tokens,
+                tokens: render::log_tokens(&segments, parts.len(), |it| Quarters.count(it)),
                 cause: plan.cause,
                 placement: String::new(),
                 others: None,

@@ -47,8 +47,6 @@ struct Lease {
 /// The books of one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// What the mark adds to a part that code wrote.
-    pub marks: HashMap<PartId, u32>,
     places: HashMap<Link, Place>,
     owners: HashMap<Scope, String>,
     parts: HashMap<PartId, (Scope, NewPart)>,
@@ -449,9 +447,14 @@ impl Ledger {
         }
         let sent = snapshot.segments.iter().skip(1).take(new.parts.len());
         let sent: u32 = sent.map(|segment| Quarters.count(segment)).sum();
-        let marks: u32 = new.parts.iter().filter_map(|id| self.marks.get(id)).sum();
-        if sent > new.tokens + marks {
-            let how = format!("{sent} tokens of observations are sent as {}", new.tokens);
+        let parts = snapshot.meta.parts.iter();
+        let known = parts.filter_map(|id| self.parts.get(id));
+        let at_most: u32 = known.map(|(_, part)| part.tokens).sum();
+        if sent > at_most || sent != new.tokens {
+            let how = format!(
+                "{sent} tokens of observations are sent, {at_most} at most, as {}",
+                new.tokens
+            );
             self.breach(Rule::Weighed, how);
         }
         let sent_without = self

@@ -330,14 +330,10 @@ impl Store for Watched {
         at_ms: i64,
     ) -> Answer<Option<PartId>> {
         self.gate.enter().await;
-        let weight = part.tokens;
         let part = self.ledger().marked(scope, part);
         let id = self.store.commit_by_code(scope, &part, at_ms).await?;
         if let Some(id) = id {
-            let mut ledger = self.ledger();
-            // Who wrote it goes on with what it weighed by itself, without the mark.
-            ledger.marks.insert(id, part.tokens.saturating_sub(weight));
-            ledger.wrote(scope, &part, id);
+            self.ledger().wrote(scope, &part, id);
         }
         self.gate.leave().await;
         Ok(id)
