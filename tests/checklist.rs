@@ -19,6 +19,10 @@ mod configuration;
 mod counting;
 #[path = "checklist/defaults.rs"]
 mod defaults;
+#[path = "checklist/failing.rs"]
+mod failing;
+#[path = "checklist/hand.rs"]
+mod hand;
 #[path = "checklist/prompts.rs"]
 mod prompts;
 #[path = "checklist/ranges.rs"]
@@ -29,13 +33,16 @@ mod sizes;
 mod stored;
 #[path = "checklist/table.rs"]
 mod table;
+#[path = "checklist/together.rs"]
+mod together;
 #[path = "checklist/transcripts.rs"]
 mod transcripts;
+#[path = "checklist/waiting.rs"]
+mod waiting;
 #[path = "store/world.rs"]
 #[expect(
-    dead_code,
     clippy::expect_used,
-    reason = "made for the tests of the store, which need more of it and fail by panicking"
+    reason = "made for the tests of the store, which fail by panicking"
 )]
 mod world;
 
@@ -59,6 +66,9 @@ fn checks() -> Vec<Check> {
         prompts::CHECKS,
         calls::CHECKS,
         stored::CHECKS,
+        failing::CHECKS,
+        waiting::CHECKS,
+        together::CHECKS,
     ]
     .concat()
 }

@@ -2,18 +2,70 @@
 
 use std::time::Duration;
 
-use diarist::config;
-use diarist::llm::{CallError, Models, backoff};
+use diarist::llm::{CallError, CallSettings, Endpoint, Llm, Models, Prompt, backoff};
 use diarist::memory::policy::is_another_model;
+use diarist::provider::{Options, Provider};
+use diarist::{app, config};
 
 use super::Check;
-use super::configuration::file;
+use super::configuration::{file, plain};
+use super::hand::run;
 
 pub const CHECKS: &[Check] = &[
+    (&[12], || run(models_without_a_temperature())),
     (&[13], models_by_size),
     (&[72], another_model_or_provider),
     (&[115], retries),
 ];
+
+/// Published, a list of models says which take one.
+async fn models_without_a_temperature() {
+    let provider = Provider::start(Options::default()).await.unwrap();
+    let endpoint = Endpoint::Configured {
+        base_url: format!("{}/", provider.base_url()).parse().unwrap(),
+        api_key: "key".into(),
+    };
+    let prompt = Prompt {
+        system: "Observe.".to_owned(),
+        user: "User: good morning".to_owned(),
+        attachments: Vec::new(),
+    };
+    let phase = app::memory_settings(&plain()).observation;
+    assert_eq!(phase.temperature, Some(0.3));
+    let llm = Llm::new().unwrap();
+    for model in ["o3-mini", "o3-mini", "small", "small"] {
+        let settings = CallSettings {
+            model: model.to_owned(),
+            temperature: phase.temperature,
+            max_output_tokens: phase.max_output_tokens,
+            parameters: phase.parameters.clone(),
+            options: phase.options.clone(),
+            deadline: phase.deadline,
+        };
+        llm.call(&endpoint, &settings, &prompt).await.unwrap();
+    }
+    let calls: Vec<(String, Option<f64>, bool)> = provider
+        .record()
+        .iter()
+        .map(|call| {
+            let body = call.json().unwrap();
+            let model = body["model"].as_str().unwrap().to_owned();
+            (model, body["temperature"].as_f64(), call.accepted())
+        })
+        .collect();
+    let call = |model: &str, temperature, taken| (model.to_owned(), temperature, taken);
+    assert_eq!(
+        calls,
+        [
+            call("o3-mini", Some(0.3), false),
+            call("o3-mini", None, true),
+            // Remembered: it is refused once. Another model is asked as ever.
+            call("o3-mini", None, true),
+            call("small", Some(0.3), true),
+            call("small", Some(0.3), true),
+        ]
+    );
+}
 
 fn models_by_size() {
     let tiers = |text: &str| {

@@ -4,6 +4,7 @@ use diarist::memory::{PartId, PartKind, SnapshotId};
 use diarist::store::{Offered, Release, SqliteStore, Store};
 
 use super::Check;
+use super::hand::run;
 use super::world::{ANYBODY, LEASE, Talk, scope};
 
 pub const CHECKS: &[Check] = &[
@@ -18,11 +19,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn stored(check: impl AsyncFnOnce(SqliteStore)) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    run(async {
         check(SqliteStore::open("sqlite::memory:").await.unwrap()).await;
     });
 }
