@@ -272,7 +272,7 @@ async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness, ta
 }
 
 /// Looks after what the request path must not: says when the store goes and comes back, how much
-/// lies in its queue, and lets refused placements be tried again.
+/// lies in its queue, and lets refused placements and blocks be tried again.
 async fn watch(
     store: Arc<Reopening>,
     proxy: Arc<Proxy>,

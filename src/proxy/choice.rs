@@ -28,6 +28,8 @@ pub(super) enum Rung {
     Original,
     /// The changed request was refused; the original went out after it.
     Refused,
+    /// A content filter refused the words of the block twice in a row; the original went out at once.
+    PassedOver,
     /// The request was refused as too long; everything observed was applied and it went out again.
     Observed,
     /// The block was refused where it stood, and nothing fits without it; it went out again, one
@@ -46,6 +48,7 @@ impl Rung {
             Self::Process => "process",
             Self::Original => "original",
             Self::Refused => "refused",
+            Self::PassedOver => "passed_over",
             Self::Observed => "observed",
             Self::Lowered => "lowered",
             Self::Awaited => "awaited",
@@ -151,8 +154,19 @@ pub(super) struct Choice {
 #[derive(Debug)]
 pub(super) struct Declined {
     pub(super) choice: Choice,
-    /// Whether what was at fault is the question for usage, as far as can be told; else it is the block.
-    pub(super) about_usage: bool,
+    /// What was at fault, as far as can be told.
+    pub(super) fault: Fault,
+}
+
+/// What of a changed request an upstream does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The question for usage.
+    Usage,
+    /// Where the block stands.
+    Placement,
+    /// What is said in it: the block's words, or the client's.
+    Words,
 }
 
 /// What of the client's messages a snapshot stands for. Indices count those after the leading ones.
@@ -314,7 +328,12 @@ impl Choice {
         };
         let asks_usage = used.asked_usage.unwrap_or(mine.asks_usage) && asked.may_ask_usage();
         let why = Why::Repeated.name();
-        Some(Self::of(asked, block, asks_usage, why, mine.rung))
+        let rung = match mine.rung {
+            // It was not passed over yet.
+            Rung::PassedOver if block.is_some() => Rung::Whole,
+            rung => rung,
+        };
+        Some(Self::of(asked, block, asks_usage, why, rung))
     }
 }
 

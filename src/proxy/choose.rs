@@ -54,7 +54,9 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
         Some(before) => before.trimmed,
         None => lookup.trim_for(&asked.model),
     };
-    let trim = trim.filter(|trim| trim.to_count > observed && asked.fits(trim));
+    // What is passed over is the client's own, whole.
+    let whole = rung == Rung::PassedOver;
+    let trim = trim.filter(|trim| !whole && trim.to_count > observed && asked.fits(trim));
     let before = lookup.before.as_ref();
     let placement = before
         .and_then(|used| Placement::from_name(&used.placement))
@@ -67,6 +69,7 @@ pub(super) async fn choose(memory: &Memory, asked: &Asked) -> (Choice, Option<Se
             placement,
         });
     let why = match (&selection.snapshot, &block) {
+        _ if rung == Rung::PassedOver => "filtered",
         (Some(_), None) => "no_placement",
         (_, Some(block)) if block.trim.is_some() && selection.why != Why::Repeated => "trimmed",
         _ if lookup.paused && selection.why != Why::Repeated => "observer_paused",
@@ -149,6 +152,29 @@ fn selected(asked: &Asked, candidates: &[SnapshotMeta], before: Before) -> Selec
     }
 }
 
+impl Picked {
+    /// Nothing, instead of what was selected; nor an older one, which may say the same.
+    fn over(selection: &Selection, certain: bool) -> Self {
+        Self {
+            selection: Selection {
+                snapshot: None,
+                why: selection.why,
+            },
+            text: None,
+            rung: Rung::PassedOver,
+            certain,
+        }
+    }
+}
+
+/// Whether what was selected is left out, since its words were refused. What went out with it before goes
+/// out with it again (INV-SAME).
+fn passes_over(memory: &Memory, asked: &Asked, selection: &Selection) -> bool {
+    let (selected, manners) = (selection.snapshot.as_ref(), &memory.manners);
+    selection.why != Why::Repeated
+        && selected.is_some_and(|selected| manners.passes_over(&asked.model, selected.id))
+}
+
 /// The snapshot and its text, or the next best of which both are at hand.
 async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     let scope = &asked.identity.scope;
@@ -158,11 +184,17 @@ async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     };
     let mut certain = lookup.origin != Origin::Failed;
     let mut selection = selected(asked, &lookup.candidates, lookup.before());
+    if passes_over(memory, asked, &selection) {
+        return Picked::over(&selection, certain);
+    }
     let mut text = text(memory, asked, selection.snapshot.as_ref()).await;
     if selection.snapshot.is_some() && text.is_none() {
         (rung, certain) = (Rung::Process, false);
         let at_hand = memory.recall.at_hand(scope, &lookup.candidates);
         selection = selected(asked, &at_hand, Before::Unseen);
+        if passes_over(memory, asked, &selection) {
+            return Picked::over(&selection, certain);
+        }
         text = self::text(memory, asked, selection.snapshot.as_ref()).await;
     }
     if rung == Rung::Process && text.is_none() {

@@ -12,7 +12,7 @@ use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 
 use super::body::OutBody;
-use super::choice::{Choice, Declined, Rung};
+use super::choice::{Choice, Declined, Fault, Rung};
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
@@ -60,7 +60,6 @@ pub(super) async fn send(
     {
         line.chosen(&again);
         (answer, read) = examine(second).await;
-        conclude_of(memory, asked, &again, &answer);
         choice = again;
     }
     if read.kind != Some(RefusalKind::TooLong) {
@@ -91,11 +90,9 @@ pub(super) async fn again(
         return None;
     }
     let original = Choice::of(asked, None, false, choice.why, Rung::Refused);
-    // What is not to a provider's liking says nothing of where a block may stand, nor of usage.
-    let teaches = *kind != RefusalKind::Filtered;
-    let declined = teaches.then(|| Arc::new(Declined::of(memory, asked, choice, kind)));
+    let declined = Declined::of(memory, asked, choice, kind);
     let again = agree(memory, asked, choice, original).await;
-    Some(again.instead_of(declined))
+    Some(again.instead_of(Some(Arc::new(declined))))
 }
 
 /// A request that does not fit its model, shorter with every step.
@@ -166,18 +163,13 @@ impl<'a> Shortening<'a> {
     }
 }
 
-/// `accepted` was taken where something else was refused: what is learned from it.
+/// `accepted` was taken, maybe where something else was refused: what is learned from it.
 pub(super) fn conclude(memory: &Memory, asked: &Asked, accepted: &Choice) {
-    if let Some(declined) = &accepted.instead_of {
-        learn(memory, &asked.model, declined);
+    if let Some(snapshot) = accepted.snapshot() {
+        memory.manners.taken(&asked.model, snapshot.meta.id);
     }
-}
-
-/// The same, as far as the head of `answer` tells. Of a stream it tells nothing: what that begins with does,
-/// and [`super::late`] hears it.
-fn conclude_of<B>(memory: &Memory, asked: &Asked, sent: &Choice, answer: &Response<B>) {
-    if answer.status().is_success() && !opening::can_look(answer) {
-        conclude(memory, asked, sent);
+    if let Some(declined) = &accepted.instead_of {
+        learn(memory, &asked.model, declined, accepted);
     }
 }
 
@@ -223,7 +215,6 @@ pub(super) async fn shorten(
         let (answer, came) = came(answer, form).await;
         match came {
             Came::Taken => {
-                conclude_of(memory, asked, &again, &answer);
                 let tried = shortening.tried();
                 return Some(Sent {
                     tried,
@@ -367,16 +358,31 @@ fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
 }
 
 /// Something else was accepted where `declined` was not: what was at fault is left out next time.
-fn learn(memory: &Memory, model: &str, declined: &Declined) {
-    if declined.about_usage {
-        tracing::info!("the upstream does not report usage in streams; it is not asked again");
-        memory.manners.usage_refused();
-    } else if let Some(block) = &declined.choice.block {
-        tracing::warn!(
-            placement = block.placement.name(),
-            "the upstream refused the block here; placement steps down for this model"
-        );
-        memory.manners.refused(model, block.placement);
+fn learn(memory: &Memory, model: &str, declined: &Declined, accepted: &Choice) {
+    let refused = &declined.choice;
+    match (declined.fault, &refused.block) {
+        (Fault::Usage, _) => {
+            tracing::info!("the upstream does not report usage in streams; it is not asked again");
+            memory.manners.usage_refused();
+        }
+        (Fault::Placement, Some(block)) => {
+            tracing::warn!(
+                placement = block.placement.name(),
+                "the upstream refused the block here; placement steps down for this model"
+            );
+            memory.manners.refused(model, block.placement);
+        }
+        // The client's own words were taken: it is not they that offend.
+        (Fault::Words, _) if accepted.block.is_none() => {
+            if let Some(snapshot) = refused.snapshot() {
+                tracing::info!(
+                    snapshot = snapshot.meta.id.0,
+                    "a content filter refused what the block says, and took the request without it"
+                );
+                memory.manners.filtered(model, snapshot.meta.id);
+            }
+        }
+        (Fault::Placement | Fault::Words, _) => {}
     }
 }
 
@@ -390,8 +396,16 @@ impl Declined {
         // Where no reason is named, what this model has never taken is at fault before what moves the
         // block of every conversation.
         let unproven = || !memory.manners.reports_usage(&asked.model);
+        let fault = if *kind == RefusalKind::Filtered {
+            // What is not to a provider's liking says nothing of where a block may stand, nor of usage.
+            Fault::Words
+        } else if choice.asks_usage && (named || choice.block.is_none() || unproven()) {
+            Fault::Usage
+        } else {
+            Fault::Placement
+        };
         Self {
-            about_usage: choice.asks_usage && (named || choice.block.is_none() || unproven()),
+            fault,
             choice: choice.clone(),
         }
     }

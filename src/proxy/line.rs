@@ -126,7 +126,7 @@ impl Line {
         record.reason = Some(choice.why.into());
         record.trimmed = shape.and_then(|shape| shape.trimmed).and_then(count);
         record.memory = match (block, choice.rung) {
-            (_, Rung::Original | Rung::Refused) => MemoryState::Bypass,
+            (_, Rung::Original | Rung::Refused | Rung::PassedOver) => MemoryState::Bypass,
             (Some(_), _) => MemoryState::Active,
             (None, _) => MemoryState::Watching,
         };
@@ -135,6 +135,7 @@ impl Line {
             Rung::Refused => record.reason = Some("refused".into()),
             Rung::Whole
             | Rung::Process
+            | Rung::PassedOver
             | Rung::Observed
             | Rung::Lowered
             | Rung::Awaited

@@ -1,15 +1,20 @@
-//! What an upstream was found to accept: where the block may stand, and whether usage may be asked.
+//! What an upstream was found to accept: where the block may stand, whether usage may be asked, and which
+//! blocks its content filter refuses.
 //!
 //! Learned from answers, kept in memory, forgotten with the process: what it costs to learn again is
 //! one extra request. One process has one upstream, so the model is the key.
+
+mod filtered;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::filtered::Filtered;
+use crate::memory::SnapshotId;
 use crate::wire::Placement;
 
-/// How long a refused placement is not tried again. Long enough that the extra request does not
+/// How long a refused placement, or block, is not tried again. Long enough that the extra request does not
 /// matter, short enough that an upgraded upstream is found out the same day.
 const STEPPED_DOWN: Duration = Duration::from_hours(1);
 
@@ -70,6 +75,7 @@ struct Learned {
     models: HashMap<String, Model>,
     looks: u64,
     usage: Option<bool>,
+    filtered: Filtered,
 }
 
 impl Learned {
@@ -154,10 +160,29 @@ impl Manners {
         self.learned().model(model).refused = Some((at + 1, Instant::now()));
     }
 
+    /// A content filter of `model` refused a request with the words of `snapshot`, and the client's own
+    /// were accepted.
+    pub fn filtered(&self, model: &str, snapshot: SnapshotId) {
+        let now = Instant::now();
+        self.learned().filtered.refused(model, snapshot, now);
+    }
+
+    /// `model` accepted a request with the words of `snapshot`.
+    pub fn taken(&self, model: &str, snapshot: SnapshotId) {
+        self.learned().filtered.taken(model, snapshot);
+    }
+
+    /// Whether requests for `model` go out without `snapshot`, since its words were refused twice in a row.
+    pub fn passes_over(&self, model: &str, snapshot: SnapshotId) -> bool {
+        self.learned().filtered.passes_over(model, snapshot)
+    }
+
     /// Forgets refusals that are old enough at `now` to be tried again. Called from time to time by
     /// a task of `app`, since no request may decide by the clock (INV-FREE).
     pub fn forgive(&self, now: Instant) {
-        for known in self.learned().models.values_mut() {
+        let mut learned = self.learned();
+        learned.filtered.forgive(now);
+        for known in learned.models.values_mut() {
             let young =
                 |(_, at): &(usize, Instant)| now.saturating_duration_since(*at) < STEPPED_DOWN;
             known.refused = known.refused.filter(young);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::choice::{Block, Choice, Declined, Rung};
+use super::choice::{Block, Choice, Declined, Fault, Rung};
 use super::choose::place;
 use super::manners;
 use super::memory::{Asked, Memory, Overflow};
@@ -48,7 +48,7 @@ pub(super) struct Steps<'a> {
     memory: &'a Memory,
     asked: &'a Asked,
     way: &'a (dyn Fn() -> Option<BorrowedRoute> + Sync),
-    /// What was refused for what it holds, not for its length.
+    /// What was refused for what it holds, not for its length, and may be taken elsewhere.
     declined: Option<Arc<Declined>>,
     pub(super) tried: Tried,
 }
@@ -95,7 +95,7 @@ impl<'a> Steps<'a> {
             memory,
             asked,
             way,
-            declined: first.instead_of.clone(),
+            declined: elsewhere(first.instead_of.clone()),
             tried,
         }
     }
@@ -156,7 +156,9 @@ impl<'a> Steps<'a> {
             return None;
         }
         let mut declined = Declined::of(self.memory, self.asked, refused, kind);
-        declined.about_usage &= !self.tried.took_usage;
+        if declined.fault == Fault::Usage && self.tried.took_usage {
+            declined.fault = Fault::Placement;
+        }
         self.declined = Some(Arc::new(declined));
         self.lowered()
     }
@@ -179,7 +181,8 @@ impl<'a> Steps<'a> {
 
     /// `placement`, or what is left of it after what was declined.
     fn allowed(&self, placement: Placement) -> Option<Placement> {
-        let misplaced = self.declined.as_ref().filter(|it| !it.about_usage);
+        let misplaced = self.declined.as_ref();
+        let misplaced = misplaced.filter(|it| it.fault == Fault::Placement);
         match misplaced.and_then(|it| it.choice.block.as_ref()) {
             Some(block) => manners::below(placement, block.placement),
             None => Some(placement),
@@ -406,6 +409,11 @@ impl<'a> Steps<'a> {
         });
         weighed.await.ok().flatten()
     }
+}
+
+/// `declined`, if another place may help: words are as bad elsewhere.
+fn elsewhere(declined: Option<Arc<Declined>>) -> Option<Arc<Declined>> {
+    declined.filter(|it| it.fault != Fault::Words)
 }
 
 /// Of a request that weighs `sent`, how much may be left.

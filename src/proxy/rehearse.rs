@@ -109,7 +109,7 @@ impl Rehearsal {
         })
     }
 
-    /// That was accepted, where something else was refused.
+    /// That was accepted, maybe where something else was refused: what is learned from it.
     pub fn accepted_after(&self, memory: &Memory) {
         ladder::conclude(memory, &self.asked, &self.choice);
     }

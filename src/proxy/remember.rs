@@ -105,8 +105,13 @@ fn listen(
         };
         return late.listen(sent.response);
     }
-    if let Some(settled) = settled.filter(|_| sent.response.status().is_success()) {
-        settled.accept();
+    if sent.response.status().is_success() {
+        if let Some(asked) = &taken.asked {
+            ladder::conclude(memory, asked, &sent.choice);
+        }
+        if let Some(settled) = settled {
+            settled.accept();
+        }
     }
     sent.response
 }

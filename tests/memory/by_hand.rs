@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use diarist::store::recall::Recall;
 use diarist::store::{ClaimFilter, SqliteStore, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
-use diarist::wire::usage::Usage;
+use diarist::wire::usage::{RefusalKind, Usage};
 use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
@@ -158,6 +158,23 @@ impl World {
         String::from_utf8(sent.body().to_vec()).unwrap()
     }
 
+    /// The user says something that is refused for what stands before it, and taken without; what was
+    /// refused.
+    async fn say_refused(&mut self) -> Rehearsal {
+        self.turns
+            .push(json!({"role": "user", "content": format!("{}?", self.turns.len())}));
+        let refused = self.goes_out().await;
+        let kind = Some(&RefusalKind::Filtered);
+        let original = refused.refused(&self.memory, kind).await.unwrap();
+        original.accepted_after(&self.memory);
+        original.accept();
+        let exchange = original.exchange(None, self.clock.now_ms());
+        self.hand.record(exchange).await;
+        self.turns
+            .push(json!({"role": "assistant", "content": "Good."}));
+        refused
+    }
+
     /// Memory does all it has to do.
     async fn work(&mut self) {
         while let Some(job) = self.hand.claim().await {
@@ -236,6 +253,44 @@ async fn a_chain_is_not_read_again_for_a_job_that_stays_open() {
     assert!(!raw.contains("said elsewhere"), "nobody has told");
     let sent = world.say().await;
     assert!(sent.contains("said elsewhere"), "it was found done");
+}
+
+/// What a content filter refused twice in a row is tried again after an hour, and one more refusal of it is
+/// enough for another hour.
+#[tokio::test]
+async fn what_is_passed_over_is_tried_again_after_an_hour() {
+    const HOUR: Duration = Duration::from_hours(1);
+    let mut world = World::with("m", &[]).await;
+    let mut sent = String::new();
+    while !sent.contains("<diarist-log") {
+        sent = world.say().await;
+        world.work().await;
+    }
+    let taken = world.turns[..world.turns.len() - 1].to_vec();
+    // Nothing is activated from here on: nobody works.
+    for refusals in [2, 1, 1] {
+        for refusal in 0..refusals {
+            let refused = world.say_refused().await;
+            assert!(refused.snapshot().is_some(), "{refusal} of {refusals}");
+        }
+        let now = Instant::now();
+        world.memory.manners.forgive(now + HOUR / 2);
+        let next = json!({"role": "user", "content": "And now?"});
+        world.turns.push(next);
+        let passed = world.goes_out().await;
+        assert_eq!((passed.rung(), passed.why()), ("passed_over", "filtered"));
+        assert!(passed.snapshot().is_none());
+        passed.accept();
+        // What went out with the block goes out with it, also where only the store knows of that.
+        let turns = std::mem::replace(&mut world.turns, taken.clone());
+        world.memory.recall.clear();
+        let before = world.goes_out().await;
+        assert_eq!(before.why(), "repeated");
+        assert!(before.body() == sent, "the same bytes");
+        world.turns = turns;
+        world.turns.pop();
+        world.memory.manners.forgive(now + 2 * HOUR);
+    }
 }
 
 /// How much a log may lose that code shortens is what its model's conversations may lose.

@@ -1,0 +1,240 @@
+//! A content filter refuses the words of a block and takes the client's own: from the second time in a row
+//! on that block is left out, so that the conversation does not cost every request twice.
+
+use diarist::provider::{Behaviour, Options, Part};
+use serde_json::{Value, json};
+
+use crate::rig::{Answer, Rig};
+use crate::tools::{Talk, answering, metric, saying};
+
+const PASSED: &str = "bypass; reason=filtered; rung=passed_over";
+
+/// How a provider's filter says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// By a status, to a request for a whole answer.
+    Whole,
+    /// By a status, to a request for a stream.
+    Status,
+    /// In the first event of a stream.
+    Inside,
+}
+
+impl Says {
+    fn no(self) -> Behaviour {
+        let error = json!({"message": "flagged", "type": "invalid_request_error", "code": "content_filter"});
+        let error = json!({ "error": error });
+        match self {
+            Self::Whole | Self::Status => answering(400, &error),
+            Self::Inside => saying(&error),
+        }
+    }
+
+    fn asks(self, talk: &Talk, turn: usize) -> Value {
+        match self {
+            Self::Whole => talk.body(turn),
+            Self::Status | Self::Inside => talk.streamed(turn),
+        }
+    }
+}
+
+/// A conversation that has just been given a block, the number of that, and its next turn: some
+/// turns pass before it is given another.
+struct Blocked {
+    rig: Rig,
+    talk: Talk,
+    snapshot: String,
+    turn: usize,
+}
+
+impl Blocked {
+    async fn begin() -> Self {
+        let settings = [
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "4000"),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "4000"),
+        ];
+        let mut this = Self {
+            rig: Rig::with(Options::default(), &settings).await,
+            talk: Talk::new("ada"),
+            snapshot: String::new(),
+            turn: 1,
+        };
+        this.until_another(Says::Whole).await;
+        this
+    }
+
+    /// The next turn, which is answered; and with which block, if any.
+    async fn goes(&mut self, says: Says) -> (Answer, String) {
+        let answer = self.rig.send(&says.asks(&self.talk, self.turn)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(!answer.text().contains("flagged"), "{}", answer.text());
+        self.rig.quiet().await;
+        self.turn += 1;
+        let line = self.rig.line_of(&answer).await;
+        let snapshot = line["snapshot"].as_str().unwrap_or_default().to_owned();
+        (answer, snapshot)
+    }
+
+    /// Goes on until another block goes out; the turns that went out without any, each once.
+    async fn until_another(&mut self, says: Says) -> usize {
+        for without in 0.. {
+            assert!(without < 20, "nothing was activated");
+            let before = self.rig.got().len();
+            let (answer, snapshot) = self.goes(says).await;
+            assert_eq!(
+                self.rig.got().len(),
+                before + 1,
+                "once: {}",
+                answer.memory()
+            );
+            if answer.memory() == "active" && snapshot != self.snapshot {
+                self.snapshot = snapshot;
+                return without;
+            }
+        }
+        unreachable!()
+    }
+
+    /// The next turn, of which the block is refused and the client's own is taken.
+    async fn refused(&mut self, says: Says) {
+        self.rig.provider.next(Part::Actor, 1, &says.no());
+        let (before, turn) = (self.rig.got().len(), self.turn);
+        self.goes(says).await;
+        let [refused, original] = &self.rig.got()[before..] else {
+            panic!("two requests")
+        };
+        assert!(refused.body.len() < original.body.len(), "it had its block");
+        assert_eq!(original.body, says.asks(&self.talk, turn).to_string());
+    }
+
+    /// The next turn, which goes out once, as the client made it.
+    async fn passed(&mut self, says: Says) {
+        let (before, turn) = (self.rig.got().len(), self.turn);
+        let (answer, _) = self.goes(says).await;
+        assert_eq!(answer.memory(), PASSED);
+        assert_eq!(self.rig.got().len(), before + 1, "once");
+        let own = says.asks(&self.talk, turn).to_string();
+        assert_eq!(self.rig.last().body, own, "as the client made it");
+    }
+
+    /// The next turn, which goes out once, with the block it had.
+    async fn active(&mut self, says: Says) {
+        let before = self.rig.got().len();
+        let (answer, snapshot) = self.goes(says).await;
+        assert_eq!((answer.memory(), &snapshot), ("active", &self.snapshot));
+        assert_eq!(self.rig.got().len(), before + 1, "once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
+    for says in [Says::Whole, Says::Status, Says::Inside] {
+        let mut talk = Blocked::begin().await;
+        let counted = "diarist_memory_requests_total{rung=\"passed_over\"}";
+        let before = metric(&talk.rig.metrics().await, counted);
+        talk.refused(says).await;
+        talk.refused(says).await;
+        talk.passed(says).await;
+        // The same again goes out as it did.
+        let (last, sent) = (talk.rig.last(), talk.rig.got().len());
+        let repeated = talk.rig.send(&says.asks(&talk.talk, talk.turn - 1)).await;
+        assert_eq!(repeated.memory(), "watching");
+        assert_eq!(talk.rig.last().body, last.body);
+        assert_eq!(talk.rig.got().len(), sent + 1);
+        talk.rig.quiet().await;
+        let line = talk.rig.audit("request_id");
+        let line = line.iter().find(|line| line["rung"] == "passed_over");
+        let line = line.unwrap();
+        assert_eq!(
+            (&line["memory"], &line["reason"], &line["status"]),
+            (&json!("bypass"), &json!("filtered"), &json!(200))
+        );
+        assert!(line["snapshot"].is_null(), "{line}");
+        assert!(metric(&talk.rig.metrics().await, counted) > before);
+        // Another model is asked with the block.
+        let model = std::mem::replace(&mut talk.talk.model, "gpt-other");
+        talk.active(says).await;
+        talk.talk.model = model;
+        // What is new is another block, and is sent; the one before is not.
+        let old = talk.snapshot.clone();
+        let without = talk.until_another(says).await;
+        assert!(without > 0 && talk.snapshot != old, "{says:?}");
+        talk.active(says).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_refusal_between_two_answers_leaves_nothing_out() {
+    for says in [Says::Whole, Says::Status, Says::Inside] {
+        let mut talk = Blocked::begin().await;
+        talk.refused(says).await;
+        talk.active(says).await;
+        talk.refused(says).await;
+        talk.active(says).await;
+    }
+}
+
+/// Then it is not the block that offends, or not it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
+    for (says, then) in [
+        (Says::Whole, Says::Whole),
+        (Says::Status, Says::Status),
+        (Says::Inside, Says::Inside),
+        // A head of 200 alone is no answer.
+        (Says::Status, Says::Inside),
+    ] {
+        let mut talk = Blocked::begin().await;
+        for _ in 0..3 {
+            let before = talk.rig.got().len();
+            talk.rig.provider.next(Part::Actor, 1, &says.no());
+            talk.rig.provider.next(Part::Actor, 1, &then.no());
+            let body = says.asks(&talk.talk, talk.turn);
+            let answer = talk.rig.send(&body).await;
+            assert!(answer.text().contains("flagged"), "{}", answer.text());
+            assert_eq!(talk.rig.got().len(), before + 2);
+            assert_eq!(talk.rig.last().body, body.to_string());
+            talk.rig.quiet().await;
+        }
+        talk.active(says).await;
+    }
+}
+
+/// A request that was taken with the block goes out with it again, and is taken again: then the filter has
+/// changed its mind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_with_the_block_is_sent_with_it_again() {
+    let says = Says::Whole;
+    let mut talk = Blocked::begin().await;
+    let (turn, taken) = (talk.turn - 1, talk.rig.last());
+    talk.refused(says).await;
+    talk.refused(says).await;
+    talk.passed(says).await;
+    let answer = talk.rig.send(&says.asks(&talk.talk, turn)).await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(talk.rig.last().body, taken.body, "the same bytes");
+    talk.rig.quiet().await;
+    talk.active(says).await;
+}
+
+/// What is passed over and too long as the client made it is no worse off than without all this.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_without_its_block_is_sent_with_it() {
+    for says in [Says::Whole, Says::Inside] {
+        let mut talk = Blocked::begin().await;
+        talk.refused(says).await;
+        talk.refused(says).await;
+        let window = talk.rig.last().measured.unwrap().prompt_tokens;
+        talk.rig.provider.rules(|rules| rules.window = Some(window));
+        let before = talk.rig.got().len();
+        let turn = talk.turn;
+        let (answer, _) = talk.goes(says).await;
+        let line = talk.rig.line_of(&answer).await;
+        assert_eq!(line["rung"], "observed", "{line}");
+        let [own, observed] = &talk.rig.got()[before..] else {
+            panic!("two requests")
+        };
+        assert_eq!(own.body, says.asks(&talk.talk, turn).to_string());
+        assert!(observed.accepted());
+    }
+}
