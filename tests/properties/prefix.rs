@@ -27,8 +27,10 @@ pub(super) fn inv_prefix_of_observations(
         let kept = book.sent.kept(prompt).bytes;
         // Behind a changed head, or another front, nothing could be kept.
         let same = before.head == now.head && before.front == now.front;
-        // A Reflector wrote of the range that code had left something out of: the mark is the same.
-        let answered = left_out(now) < left_out(before) && now.marks.iter().any(|m| m.reflection);
+        // A Reflector wrote of the range that code had left something out of: the mark is the same, and
+        // what code left out of that, if anything, is something else.
+        let (then, this) = (left_out(before), left_out(now));
+        let answered = !then.is_empty() && this != then && now.marks.iter().any(|m| m.reflection);
         if kept < before.observations && same && !answered {
             return breaks(
                 Law::Prefix,
@@ -48,13 +50,12 @@ pub(super) fn inv_prefix_of_observations(
     Ok(())
 }
 
-/// How many stopgaps of code a request was sent with.
-fn left_out(past: &Past) -> usize {
-    let note = b"older observations left out";
-    past.sent
-        .windows(note.len())
-        .filter(|at| at == note)
-        .count()
+/// How many lines code left out, each time that a request says so.
+fn left_out(past: &Past) -> Vec<String> {
+    let sent = String::from_utf8_lossy(&past.sent);
+    let notes = sent.split("older observations left out: ").skip(1);
+    let number = |note: &str| note.chars().take_while(char::is_ascii_digit).collect();
+    notes.map(number).collect()
 }
 
 /// Behind another head everything is new, and what stands in for the oldest messages is smaller by
