@@ -433,7 +433,7 @@ fn plan_to<'a>(
         || view.size(policy, 0, None, 0),
         |now| view.size(policy, now.to_count, now.pin, now.tokens),
     );
-    let after = view.size(policy, to_count, pin, log_tokens) + view.reminder(to_count, pin);
+    let after = view.size(policy, to_count, pin, view.at_most(&log));
     // Whoever asks why the cache missed is told of the rewriting: the appending costs far less.
     let rewrites = log.first().is_some_and(|first| {
         let sent = view

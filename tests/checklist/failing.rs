@@ -64,7 +64,9 @@ async fn a_policy_for_failures() {
             wait * 800..=wait * 1_200
         };
         assert!(within.contains(&due), "{wait}: {due}");
-        ground.clock.pass(Duration::from_millis(due.unsigned_abs() - 1));
+        ground
+            .clock
+            .pass(Duration::from_millis(due.unsigned_abs() - 1));
         assert!(process.hand.claim().await.is_none(), "not earlier");
         ground.clock.pass(Duration::from_millis(1));
     }

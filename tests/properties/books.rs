@@ -496,7 +496,13 @@ fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Ch
     let (small, large) = (now.tokens(), before.tokens() + dropped);
     // What code counts part by part and message by message is rounded here once for the whole block.
     let slack = now.marks.len() + 2;
-    if small <= large + slack {
+    // It was decided on a chain that may have gone on with the user, where none is needed.
+    let reminder = if now.reminded() {
+        render::reminder_tokens() as usize
+    } else {
+        0
+    };
+    if small <= large + slack + reminder {
         return Ok(());
     }
     let how = format!(

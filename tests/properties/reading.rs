@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use diarist::memory::render;
+
 use super::scribe::Mark;
 use super::seen::Seen;
 use super::talk::Request;
@@ -204,6 +206,14 @@ impl<'a> Reading<'a> {
             .into_iter()
             .rev()
             .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))
+    }
+
+    /// Whether a reminder stands before the tail, for which that begins with an answer.
+    pub fn reminded(&self) -> bool {
+        let opening = render::REMINDER.lines().nth(1).unwrap();
+        self.between()
+            .iter()
+            .any(|item| std::str::from_utf8(item).unwrap().contains(opening))
     }
 }
 

@@ -1,6 +1,7 @@
 mod early;
 mod overlapping;
 
+use super::view::View;
 use super::*;
 use crate::history::{Encoder, Role, Scope};
 use crate::memory::{SnapshotId, render};
@@ -283,24 +284,30 @@ fn a_reminder_before_the_tail_counts_too() {
     assert!(chunk_of(gain - 1 - render::reminder_tokens()).is_some());
 }
 
-/// A fork of the same beginning may go on with an answer, and is sent with the same snapshot.
+/// What relations can add to a part that is sent already, they have added.
 #[test]
-fn a_reminder_counts_that_only_a_fork_will_need() {
-    let chunk_of = |tokens: u32| {
-        let mut chain = Chain::default();
-        chain.push(Role::User, 3_000, true, false);
-        chain.push(Role::Assistant, 3_100, true, true);
-        // Overdue, as above.
-        chain.push(Role::User, 37_000, true, false);
-        chain.part(PartKind::Chunk, 0, 2, tokens);
-        chain.plan()
-    };
-    let gain = 6_100 - POLICY.block_overhead - render::reminder_tokens();
-    assert!(
-        chunk_of(gain - 1).is_some(),
-        "the tail begins with the user"
-    );
-    assert_eq!(chunk_of(gain), None);
+fn of_what_is_sent_already_the_weight_counts_no_more() {
+    let mut chain = Chain::chat(&[6_000; 7]);
+    let first = chain.part(PartKind::Chunk, 0, 2, 1_000);
+    let link = chain.link(2);
+    chain.snapshot(&Plan {
+        to: link,
+        to_count: 2,
+        pin: None,
+        parts: vec![first],
+        tokens: 600,
+        saves: 1,
+        cause: Cause::Threshold,
+    });
+    chain.snapshots[0].eligible_from = 3;
+    chain.part(PartKind::Chunk, 2, 4, 500);
+    chain.part(PartKind::Reflection, 0, 2, 900);
+    let parts: Vec<&PartMeta> = chain.parts.iter().collect();
+    let path = chain.path();
+    let view = View::of(&path);
+    assert_eq!(view.at_most(&parts[..2]), 600 + 500);
+    assert_eq!(view.at_most(&[parts[2], parts[1]]), 900 + 500);
+    assert_eq!(view.at_most(&[]), 0);
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         (newest < to_count).then_some(newest)
     }
 
-    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`, without a reminder.
+    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`.
     pub(super) fn size(
         &self,
         policy: &Policy,
@@ -154,19 +154,39 @@ impl<'a> View<'a> {
         } else {
             policy.block_overhead + log_tokens
         };
+        let reminded = to_count > 0 && pin.is_none() && self.begins_with_answer(to_count);
+        let reminder = if reminded {
+            render::reminder_tokens()
+        } else {
+            0
+        };
         block
+            + reminder
             + pin.map_or(0, |index| self.path.nodes[index].tokens)
             + tokens(&self.path.nodes[to_count..])
     }
 
-    /// Tokens of the reminder that a cut at `to_count` may newly bring. It stands where a tail begins with
-    /// an answer; this chain's may not, but one of its forks, which is sent with the same snapshot, may.
-    pub(super) fn reminder(&self, to_count: usize, pin: Option<usize>) -> u32 {
-        let stays = |now: &SnapshotMeta| (now.to_count, now.pin) == (to_count, pin);
-        if pin.is_some() || self.current.is_some_and(stays) {
-            return 0;
-        }
-        render::reminder_tokens()
+    /// Whether a tail from `to_count` on would not begin with the user: then a reminder is sent
+    /// before it.
+    fn begins_with_answer(&self, to_count: usize) -> bool {
+        self.path.nodes[to_count..]
+            .iter()
+            .find(|node| node.role != Role::System)
+            .is_some_and(|node| node.role != Role::User)
+    }
+
+    /// Tokens that `log` comes to at most when it is sent. What goes on from what is sent now is written as
+    /// it was, so only the rest can still come to its whole weight.
+    pub(super) fn at_most(&self, log: &[&PartMeta]) -> u32 {
+        let sent = self.current.and_then(|now| {
+            let (before, rest) = log.split_at_checked(now.parts.len())?;
+            let same = before
+                .iter()
+                .map(|part| part.id)
+                .eq(now.parts.iter().copied());
+            same.then(|| now.tokens.saturating_add(text_tokens(rest)))
+        });
+        sent.unwrap_or_else(|| text_tokens(log))
     }
 }
 
