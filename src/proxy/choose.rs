@@ -175,6 +175,22 @@ fn passes_over(memory: &Memory, asked: &Asked, selection: &Selection) -> bool {
         && selected.is_some_and(|selected| manners.passes_over(&asked.model, selected.id))
 }
 
+/// What is sent instead of `selection`, whose words were refused: its observations alone, where it told of
+/// other conversations beside them. What others know goes first, here as well.
+fn untold(
+    memory: &Memory,
+    asked: &Asked,
+    lookup: &Lookup,
+    selection: &Selection,
+) -> Option<Selection> {
+    let told = selection.snapshot.as_ref()?;
+    told.others.as_ref()?;
+    let own = |other: &&SnapshotMeta| other.others.is_none() && other.parts == told.parts;
+    let own: Vec<SnapshotMeta> = lookup.candidates.iter().filter(own).cloned().collect();
+    let own = selected(asked, &own, Before::Unseen);
+    (own.snapshot.is_some() && !passes_over(memory, asked, &own)).then_some(own)
+}
+
 /// The snapshot and its text, or the next best of which both are at hand.
 async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     let scope = &asked.identity.scope;
@@ -185,7 +201,10 @@ async fn pick(memory: &Memory, asked: &Asked, lookup: &Lookup) -> Picked {
     let mut certain = lookup.origin != Origin::Failed;
     let mut selection = selected(asked, &lookup.candidates, lookup.before());
     if passes_over(memory, asked, &selection) {
-        return Picked::over(&selection, certain);
+        let Some(own) = untold(memory, asked, lookup, &selection) else {
+            return Picked::over(&selection, certain);
+        };
+        selection = own;
     }
     let mut text = text(memory, asked, selection.snapshot.as_ref()).await;
     if selection.snapshot.is_some() && text.is_none() {

@@ -4,6 +4,7 @@
 use diarist::provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 
+use crate::resource::{SHARED, message, others};
 use crate::rig::{Answer, Rig};
 use crate::tools::{Talk, answering, metric, saying};
 
@@ -237,4 +238,53 @@ async fn what_does_not_fit_without_its_block_is_sent_with_it() {
         assert_eq!(own.body, says.asks(&talk.talk, turn).to_string());
         assert!(observed.accepted());
     }
+}
+
+/// What offends may be what another conversation of the user brought: without it the block is the
+/// conversation's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_know_goes_before_the_conversations_own_observations() {
+    let mut settings = SHARED.to_vec();
+    settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
+    for setting in &mut settings {
+        if setting.0.ends_with("_TOKENS") {
+            setting.1 = "4000";
+        }
+    }
+    let rig = Rig::with(Options::default(), &settings).await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    for turn in 1..=12 {
+        rig.turn("u1", &ada, turn).await;
+    }
+    let mut turn = 1;
+    while !told_and_observed(&rig.turn("u1", &bob, turn).await, &bob) {
+        turn += 1;
+        assert!(turn < 20, "nothing was activated");
+    }
+    turn += 1;
+    for _ in 0..2 {
+        rig.provider.next(Part::Actor, 1, &Says::Whole.no());
+        let original = rig.turn("u1", &bob, turn).await;
+        assert_eq!(original, bob.body(turn).to_string());
+        let [.., refused, _] = &rig.bodies()[..] else {
+            panic!("two requests")
+        };
+        assert!(told_and_observed(refused, &bob), "it told of both");
+        turn += 1;
+    }
+    let own = rig.turn("u1", &bob, turn).await;
+    assert_eq!(others(&own), "", "nothing of others");
+    assert!(observed(&own, &bob), "its own observations");
+}
+
+/// Whether its block holds what was observed of the conversation itself.
+fn observed(body: &str, talk: &Talk) -> bool {
+    let text = message(body, 1);
+    let text = text["content"].as_str().unwrap_or_default();
+    let own = text.split("<diarist-others>").next().unwrap_or_default();
+    own.contains("<observations>") && own.contains(&talk.canary())
+}
+
+fn told_and_observed(body: &str, talk: &Talk) -> bool {
+    !others(body).is_empty() && observed(body, talk)
 }
