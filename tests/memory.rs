@@ -39,6 +39,8 @@ mod filtered;
 mod fixed;
 #[path = "memory/hangups.rs"]
 mod hangups;
+#[path = "memory/hints.rs"]
+mod hints;
 #[path = "memory/identity.rs"]
 mod identity;
 #[path = "memory/idle.rs"]

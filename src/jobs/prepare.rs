@@ -291,36 +291,44 @@ pub(super) async fn draft(
         // One was deleted meanwhile: what it covered would be lost (INV-COVER).
         return Ok(None);
     }
-    let new = write(shop, plan, &parts, rendering, occasion, settings).await;
+    let later = match parts.last() {
+        Some(last) if !plan.later.is_empty() && hints(last, &plan, settings).is_some() => {
+            shop.store.parts(scope, &plan.later).await?
+        }
+        _ => Vec::new(),
+    };
+    let texts = (&*parts, &*later);
+    let new = write(shop, plan, texts, rendering, occasion, settings).await;
     Ok(Some(new))
 }
 
-/// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says.
+/// The hints of a log that ends with `last`, as far as they are wanted.
+fn hints<'a>(last: &'a Part, plan: &Plan, settings: &Settings) -> Option<render::Hints<'a>> {
+    let (wanted, body) = (settings.hints, &last.body);
+    let task = body.current_task.as_deref();
+    let response = body.suggested_response.as_deref();
+    let hints = render::Hints {
+        current_task: task.filter(|_| wanted.current_task),
+        suggested_response: response.filter(|_| wanted.suggested_response),
+    };
+    (body.span.to == plan.to && hints != render::Hints::default()).then_some(hints)
+}
+
+/// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says. Its hints
+/// are frozen with it, so they leave out what is done by the end of what is `later` observed.
 pub(super) async fn write(
     shop: &Shop,
     plan: Plan,
-    parts: &[Part],
+    (parts, later): (&[Part], &[Part]),
     rendering: Rendering,
     occasion: &Occasion<'_>,
     settings: &Settings,
 ) -> NewSnapshot {
-    let wanted = settings.hints;
+    let later: Vec<&str> = later.iter().map(|part| &*part.body.text).collect();
     let hints = parts
         .last()
-        .filter(|last| last.body.span.to == plan.to)
-        .map(|last| render::Hints {
-            current_task: last
-                .body
-                .current_task
-                .as_deref()
-                .filter(|_| wanted.current_task),
-            suggested_response: last
-                .body
-                .suggested_response
-                .as_deref()
-                .filter(|_| wanted.suggested_response),
-        })
-        .filter(|hints| hints.current_task.is_some() || hints.suggested_response.is_some());
+        .and_then(|last| hints(last, &plan, settings))
+        .map(|hints| hints.after(&later));
     let entries: Vec<render::Entry<'_>> = parts
         .iter()
         .map(|part| render::Entry {

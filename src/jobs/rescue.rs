@@ -145,11 +145,15 @@ async fn compose(
         preamble: render::PREAMBLE_VERSION,
         as_of: dates::date(shop.clock.now_ms(), zone),
     };
-    let stored: Vec<PartId> = plan.parts.iter().copied().filter(|id| id.0 > 0).collect();
+    let named = plan.parts.iter().chain(&plan.later).copied();
+    let stored: Vec<PartId> = named.filter(|id| id.0 > 0).collect();
     let stored = shop.store.parts(scope, &stored).await?;
     let Some(written) = in_order(&plan.parts, &stored, &parts) else {
         return Ok(None);
     };
+    let later = plan.later.iter();
+    let later = later.filter_map(|id| in_order(&[*id], &stored, &parts));
+    let later: Vec<Part> = later.flatten().collect();
     let Some(tip) = history.tip() else {
         return Ok(None);
     };
@@ -161,7 +165,8 @@ async fn compose(
         policy,
     };
     let told = others::of(shop, &track, exchange.thread_key.as_deref(), settled).await;
-    let new = write(shop, plan, &written, rendering, &occasion, &settings).await;
+    let texts = (&*written, &*later);
+    let new = write(shop, plan, texts, rendering, &occasion, &settings).await;
     let Draft {
         snapshot: own,
         bound,

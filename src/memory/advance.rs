@@ -108,7 +108,10 @@ pub struct Plan {
     pub pin: Option<usize>,
     /// The parts in order.
     pub parts: Vec<PartId>,
-    /// Tokens of their text.
+    /// Chunks of what stands behind it, in order. They are not told yet, but what they say is done is no
+    /// task for its hints.
+    pub later: Vec<PartId>,
+    /// Tokens of the text of `parts`.
     pub tokens: u32,
     /// Tokens by which it makes the next request smaller. The hints are not counted in it: they are only
     /// read when it is written, and go where they would cost as much.
@@ -450,6 +453,7 @@ fn plan_to<'a>(
         to_count,
         pin,
         parts: log.iter().map(|part| part.id).collect(),
+        later: view.later(to_count),
         tokens: log_tokens,
         saves: before - after,
         cause,

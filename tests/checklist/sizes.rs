@@ -94,6 +94,7 @@ impl Played {
             to_count: last.span.to_count,
             pin: None,
             parts: self.parts[..count].iter().map(|part| part.id).collect(),
+            later: Vec::new(),
             tokens: self.parts[..count].iter().map(|part| part.tokens).sum(),
             saves: 0,
             cause: Cause::Threshold,

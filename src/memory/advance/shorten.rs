@@ -51,6 +51,7 @@ pub(super) fn overdue(view: &View<'_>, policy: &Policy) -> Option<Step> {
         to_count: current.to_count,
         pin: current.pin,
         parts: sent.iter().map(|part| part.id).collect(),
+        later: view.later(current.to_count),
         tokens,
         // What is sent already costs nothing more.
         saves: u32::MAX,

@@ -343,6 +343,7 @@ fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
             to_count: 4,
             pin: None,
             parts,
+            later: Vec::new(),
             tokens,
             saves: 1,
             cause: Cause::Threshold,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::Path;
 use crate::history::Role;
-use crate::memory::{Node, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
+use crate::memory::{Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
 
 /// The chain as the decisions see it.
 pub(super) struct View<'a> {
@@ -74,6 +74,16 @@ impl<'a> View<'a> {
             .copied()
             .filter(|chunk| chunk.span.to_count > covered)
             .collect()
+    }
+
+    /// Chunks that reach beyond `to_count`, in order, whichever cut they are of and whatever lies between.
+    pub(super) fn later(&self, to_count: usize) -> Vec<PartId> {
+        let parts = self.path.parts.iter();
+        let mut later: Vec<&PartMeta> = parts
+            .filter(|part| part.kind == PartKind::Chunk && part.span.to_count > to_count)
+            .collect();
+        later.sort_by_key(|part| (part.span.to_count, part.span.from_count, part.id));
+        later.iter().map(|part| part.id).collect()
     }
 
     /// The log up to `to_count`: the first reflection from which chunks lead there, and they.

@@ -1,8 +1,9 @@
 //! Where the conversation stood at the end of the last part: the volatile end of a block.
 //!
 //! Hints are written before the conversation goes on, so they are dropped where the log itself says
-//! that their task is done: a finished task that is held up to a model is done again. What the raw
-//! messages behind the block say of it cannot be known here; the preamble gives them the last word.
+//! that their task is done, or what is observed of the messages behind the block already: a finished
+//! task that is held up to a model is done again. What raw messages say of it that nobody has observed
+//! cannot be known here; the preamble gives them the last word.
 
 use std::collections::BTreeSet;
 
@@ -18,38 +19,49 @@ pub struct Hints<'a> {
 }
 
 impl Hints<'_> {
+    /// What is left of them after `parts`, in order: what these say is done is over.
+    #[must_use]
+    pub fn after(self, parts: &[&str]) -> Self {
+        if self.current_task.is_some_and(|task| is_done(task, parts)) {
+            // The suggestion goes with its task: it says how to do what is done.
+            return Self::default();
+        }
+        let suggested = self.suggested_response;
+        Self {
+            suggested_response: suggested.filter(|text| !is_done(text, parts)),
+            ..self
+        }
+    }
+
     /// The section behind a log whose last part is `last`; `None` where there is nothing to say, or
     /// nothing that is not done.
-    pub(super) fn section(&self, last: &str) -> Option<String> {
-        if self.current_task.is_some_and(|task| is_done(task, last)) {
-            // The suggestion goes with its task: it says how to do what is done.
-            return None;
-        }
-        let open = |text: Option<&str>| {
-            let text = prompt::escape(text?.trim());
-            (!text.is_empty() && !is_done(&text, last)).then_some(text)
+    pub(super) fn section(self, last: &str) -> Option<String> {
+        let open = self.after(&[last]);
+        let section = |name: &str, text: Option<&str>| {
+            let text = prompt::escape(text.unwrap_or_default().trim());
+            if text.is_empty() {
+                return String::new();
+            }
+            format!("<{name}>\n{text}\n</{name}>\n")
         };
-        let section = |name: &str, text: Option<String>| {
-            text.map_or_else(String::new, |text| format!("<{name}>\n{text}\n</{name}>\n"))
-        };
-        let task = section("current-task", open(self.current_task));
-        let response = section("suggested-response", open(self.suggested_response));
+        let task = section("current-task", open.current_task);
+        let response = section("suggested-response", open.suggested_response);
         let both = task + &response;
         (!both.is_empty()).then_some(both)
     }
 }
 
-/// Whether a line marked ✅ in `part` is about the main thing of `hint`, and no later line marked 🔴
+/// Whether a line marked ✅ in `parts` is about the main thing of `hint`, and no later line marked 🔴
 /// takes it up again.
-fn is_done(hint: &str, part: &str) -> bool {
+fn is_done(hint: &str, parts: &[&str]) -> bool {
     let wanted = stems(main_thing(hint));
     // One word in common is chance.
     if wanted.len() < 2 {
         return false;
     }
-    let (observed, _) = verbatim::split(part);
     let mut done = false;
-    for line in observed.lines() {
+    let observed: Vec<String> = parts.iter().map(|part| verbatim::split(part).0).collect();
+    for line in observed.iter().flat_map(|text| text.lines()) {
         let finished = line.contains('✅');
         if !finished && !line.contains('🔴') {
             continue;
@@ -148,6 +160,25 @@ mod tests {
         let told =
             "* 🔴 x\n<system-message n=\"7\">\n✅ the nightly import stops\n</system-message>";
         assert!(section("Nightly import stops", told).is_some());
+    }
+
+    /// What is observed behind the block is not in it, and known all the same.
+    #[test]
+    fn what_a_later_part_says_is_done_is_over() {
+        let hints = Hints {
+            current_task: Some("Write the audit report"),
+            suggested_response: Some("Fix the nightly import with the cursor"),
+        };
+        let done = "* ✅ (11:20) Audit report written and sent";
+        let again = "* 🔴 (11:30) User wants the audit report to be written again";
+        assert_eq!(hints.after(&[]), hints);
+        assert_eq!(hints.after(&["* 🟡 another thing", done]), Hints::default());
+        assert_eq!(hints.after(&[done, again]), hints);
+        let fixed = Hints {
+            suggested_response: None,
+            ..hints
+        };
+        assert_eq!(hints.after(&[LOG]), fixed);
     }
 
     #[test]

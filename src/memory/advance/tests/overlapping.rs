@@ -53,6 +53,7 @@ fn what_is_sent_is_continued_though_another_cut_reaches_further() {
         to_count: 8,
         pin: None,
         parts: vec![PartId(1)],
+        later: Vec::new(),
         tokens: 500,
         saves: 7_000,
         cause: Cause::Threshold,
@@ -100,4 +101,23 @@ fn a_reflection_that_no_chunk_follows_does_not_end_the_log() {
         .map(|part| part.id.0)
         .collect();
     assert_eq!(ids, [6]);
+}
+
+#[test]
+fn what_is_observed_behind_a_plan_is_named_whichever_cut_it_is_of() {
+    let mut chain = Chain::chat(&[1_000; 41]);
+    for (from, to) in [(0, 8), (8, 16), (16, 24), (4, 12), (24, 32), (0, 6)] {
+        chain.part(PartKind::Chunk, from, to, 500);
+    }
+    chain.part(PartKind::Reflection, 0, 32, 400);
+    let path = Path {
+        root: Chain::root(),
+        nodes: &chain.nodes,
+        parts: &chain.parts,
+        snapshots: &[],
+        work: &[],
+    };
+    let view = View::of(&path);
+    assert_eq!(view.later(8), [4, 2, 3, 5].map(PartId));
+    assert_eq!(view.later(32), []);
 }

@@ -1,0 +1,147 @@
+//! No hint speaks of a task that is known to be finished: not of one that its own log says is done, nor of
+//! one of which that is observed already and not told yet.
+
+use std::sync::Arc;
+
+use diarist::provider::{Ask, Behaviour, Options, Part, Reply};
+use tokio::sync::Semaphore;
+
+use crate::rig::Rig;
+use crate::tools::Talk;
+
+const TURNS: usize = 20;
+
+/// Turns that nothing of is observed.
+const LATE: usize = 14;
+
+/// The messages that a text shows, first and last.
+fn shown(text: &str) -> (usize, usize) {
+    let digits = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
+    let said = |phrase: &'static str, at: fn(usize) -> usize| {
+        let ends = text.match_indices(phrase).map(|(at, it)| at + it.len());
+        let turns = ends.filter_map(move |end| digits(&text[end..]).parse().ok());
+        turns.map(at)
+    };
+    let messages = said(" in turn ", |turn| 2 * turn - 1).chain(said("Answer ", |turn| 2 * turn));
+    let messages: Vec<usize> = messages.collect();
+    (
+        *messages.iter().min().unwrap(),
+        *messages.iter().max().unwrap(),
+    )
+}
+
+/// What is under way once so many messages are said. No two are alike.
+fn task(count: usize) -> String {
+    format!("Weigh q{count:03}x and z{count:03}y")
+}
+
+/// Says what is under way at the end of each range, and, if `honest`, at the beginning of the next that it
+/// is done.
+fn observer(honest: bool) -> impl Fn(&Ask<'_>) -> Reply {
+    move |ask| {
+        let asked = ask.text_of("user").join("\n");
+        let history = asked.split("<history-").nth(1).unwrap();
+        let (first, last) = shown(history.split("</history-").next().unwrap());
+        let before = task(first - 1);
+        let done = if honest { "✅" } else { "🟡" };
+        Reply::say(format!(
+            "<observations>\n* {done} {before}: finished\n* 🟡 [[{last}]]\n</observations>\n\
+             <current-task>\n{}\n</current-task>\n\
+             <suggested-response>\nSay that it is being weighed.\n</suggested-response>",
+            task(last)
+        ))
+    }
+}
+
+async fn rig(honest: bool) -> Rig {
+    let rig = Rig::with(
+        Options::default(),
+        &[
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3500"),
+            ("MEMORY__OBSERVATION__BUFFER_TOKENS", "600"),
+            ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "2000"),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "40000"),
+        ],
+    )
+    .await;
+    rig.provider.script(Part::Observer, observer(honest));
+    rig
+}
+
+/// What a request was sent with: where its observations end, and its hint.
+struct Sent {
+    covered: usize,
+    hint: Option<String>,
+    suggests: bool,
+}
+
+fn sent(rig: &Rig) -> Vec<Sent> {
+    let blocks = rig.forwarded().into_iter().filter_map(|body| {
+        let block = body["messages"][1]["content"].as_str()?;
+        let covered = block.rsplit_once("[[")?.1.split_once("]]")?.0;
+        let section = |name: &str| {
+            let text = block.rsplit_once(&format!("\n<{name}>\n"))?.1;
+            Some(text.split_once('\n')?.0.to_owned())
+        };
+        Some(Sent {
+            covered: covered.parse().unwrap(),
+            hint: section("current-task"),
+            suggests: section("suggested-response").is_some(),
+        })
+    });
+    blocks.collect()
+}
+
+/// How far the conversation was observed when the first snapshot was prepared.
+async fn observed(rig: &Rig) -> usize {
+    let query = "SELECT max(p.to_count) FROM parts p
+                 WHERE p.at_ms < (SELECT min(s.at_ms) FROM snapshots s)";
+    usize::try_from(rig.number(query).await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_a_later_chunk_says_is_done_is_no_hint() {
+    for (honest, hinted) in [(true, false), (false, true)] {
+        let rig = rig(honest).await;
+        rig.talk(&Talk::new("ada"), 1..=TURNS).await;
+        let sent = sent(&rig);
+        let first = sent.first().expect("a block");
+        let observed = observed(&rig).await;
+        assert!(
+            first.covered < observed,
+            "nothing is observed behind {} messages",
+            first.covered
+        );
+        let wanted = hinted.then(|| task(first.covered));
+        assert_eq!(first.hint, wanted, "observed up to {observed}");
+        assert_eq!(first.suggests, hinted);
+    }
+}
+
+/// The Observer is late: what it says comes after so many turns, and several chunks are first told at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_at_once_has_the_hints_of_its_end() {
+    for honest in [true, false] {
+        let rig = rig(honest).await;
+        let gate = Arc::new(Semaphore::new(0));
+        rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+        let talk = Talk::new("ada");
+        for turn in 1..=LATE {
+            let recorded = rig.number("SELECT count(*) FROM requests").await;
+            assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+            while rig.number("SELECT count(*) FROM requests").await == recorded {}
+        }
+        gate.add_permits(1_000);
+        rig.quiet().await;
+        rig.talk(&talk, LATE + 1..=LATE + 2).await;
+        let sent = sent(&rig);
+        let last = sent.last().expect("a block");
+        let held = "SELECT max(json_array_length(parts)) FROM snapshots";
+        assert!(rig.number(held).await > 2, "{}", last.covered);
+        for sent in sent {
+            let wanted = task(sent.covered);
+            assert!(honest || sent.hint.is_some(), "{wanted}");
+            assert!(sent.hint.is_none_or(|hint| hint == wanted), "{wanted}");
+        }
+    }
+}
