@@ -75,6 +75,8 @@ mod process;
 mod reflecting;
 #[path = "memory/refusals.rs"]
 mod refusals;
+#[path = "memory/reproduced.rs"]
+mod reproduced;
 #[path = "memory/resource.rs"]
 mod resource;
 #[path = "memory/rotated.rs"]

@@ -1,0 +1,116 @@
+//! `diarist reproduce` of calls that were answered, with something that could not be used.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use diarist::provider::{Ask, Observer, Options, Part, Reflector, Reply, Script};
+
+use crate::rig::Rig;
+use crate::tools::{ACTIVE, Talk};
+
+async fn rig(bundles: &Path) -> Rig {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+        ("MEMORY__BUNDLES", bundles.to_str().unwrap()),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+/// A bundle of this kind.
+fn bundle(folder: &Path, kind: &str) -> PathBuf {
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut paths = files.map(|file| file.unwrap().path());
+    let named = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().contains(kind);
+    paths.find(named).unwrap()
+}
+
+/// What the command says of `bundle`.
+async fn reproduce(bundle: &Path, args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_diarist"));
+    command.arg("reproduce").arg(bundle).args(args).env_clear();
+    command.env("HOME", "/home/ada").env("KEY", "sk-again");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = output.await.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let wrong = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}{wrong}");
+    said
+}
+
+fn says(text: &str) -> impl Fn(&Ask<'_>) -> Reply + use<> {
+    let text = text.to_owned();
+    move |_| Reply::say(text.clone())
+}
+
+fn endless() -> String {
+    "* and then the wind turned and nobody said a word\n".repeat(90)
+}
+
+/// Answers of one of memory's models, and how a bundle says it was read: the recorded answer for
+/// nothing, and that of a model which has come to its senses.
+async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl Script + 'static) {
+    let folder = tempfile::tempdir().unwrap();
+    let answers = [
+        (String::new(), "Nothing in it can be used:\n\n\n"),
+        (
+            "I am sorry, but no.".to_owned(),
+            "Nothing in it can be used:\n\nI am sorry, but no.\n",
+        ),
+        (
+            endless(),
+            "It repeats itself without an end:\n\n* and then the wind",
+        ),
+    ];
+    let mut kept = Vec::new();
+    for (number, (answer, read)) in answers.into_iter().enumerate() {
+        let bundles = folder.path().join(number.to_string());
+        let rig = rig(&bundles).await;
+        rig.provider.script(part, says(&answer));
+        rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+        let path = bundle(&bundles, kind);
+        let calls = rig.provider.record_of(part).len();
+        let said = reproduce(&path, &["--recorded"]).await;
+        assert!(said.starts_with(&format!("{who} call of ")), "{said}");
+        assert!(
+            said.contains(&format!("\nThen: {verdict} (it ended by stop)\n")),
+            "{said}"
+        );
+        assert!(said.contains(read), "{said}");
+        assert_eq!(rig.provider.record_of(part).len(), calls, "nobody is asked");
+        kept.push((rig, path));
+    }
+    let (rig, path) = kept.pop().unwrap();
+    rig.provider.script(part, well);
+    let base_url = rig.provider.base_url();
+    let said = reproduce(&path, &["--base-url", &base_url, "--api-key-env", "KEY"]).await;
+    assert!(said.contains("It is read as "), "{said}");
+    let call = rig.provider.record_of(part).pop().unwrap();
+    assert_eq!(call.credential.reveal(), "Bearer sk-again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
+    let verdict = "no answer could be used, and code wrote in its place";
+    read_again(
+        Part::Observer,
+        "chunk",
+        "Observer",
+        verdict,
+        Observer::default(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_reflector_that_was_kept_is_read_again() {
+    let verdict = "no answer could be used";
+    read_again(
+        Part::Reflector,
+        "reflection",
+        "Reflector",
+        verdict,
+        Reflector::default(),
+    )
+    .await;
+}
