@@ -272,6 +272,11 @@ impl Drop for ClientStream {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::super::activity::Activity;
     use super::*;
 
     #[test]
@@ -311,6 +316,39 @@ mod tests {
         assert!(preface.still_open(first));
         assert!(!preface.is_whole_with(&rest[1..]));
         assert!(preface.is_whole_with(rest));
+    }
+
+    /// What a client is sent that said `said`, where hyper writes `answer`.
+    async fn sent_to(said: &[&[u8]], answer: &[u8]) -> Vec<u8> {
+        let listener = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let limit = Duration::from_secs(60);
+        let unread = Unread::new(Arc::new(Activity::default()), 8 << 10);
+        let mut stream = ClientStream::new(accepted, ResetOnClose::default(), limit, limit, unread);
+        for piece in said {
+            client.write_all(piece).await.unwrap();
+            stream.read_exact(&mut vec![0; piece.len()]).await.unwrap();
+        }
+        stream.write_all(answer).await.unwrap();
+        drop(stream);
+        let mut seen = Vec::new();
+        client.read_to_end(&mut seen).await.unwrap();
+        seen
+    }
+
+    /// What looks like hyper's own answer is one only where HTTP/1 is spoken: a frame may hold anything.
+    #[tokio::test]
+    async fn frames_are_left_alone_whatever_they_hold() {
+        let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+        let (first, rest) = PREFACE.split_at(10);
+        for said in [&[PREFACE][..], &[first, rest]] {
+            assert_eq!(sent_to(said, bare).await, bare);
+        }
+        let told = sent_to(&[b"GET /"], bare).await;
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains("application/json"), "{told}");
     }
 
     #[tokio::test]

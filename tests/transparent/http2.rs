@@ -1,5 +1,9 @@
 //! HTTP/2 clients (prior knowledge) in front of an HTTP/1.1 upstream.
 
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +12,7 @@ use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::Frame;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -20,12 +25,69 @@ type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infa
 const DEADLINE: Duration = Duration::from_secs(2);
 
 async fn connect(rig: &Rig) -> SendRequest<Body> {
-    let stream = TcpStream::connect(rig.data).await.unwrap();
+    speak(TcpStream::connect(rig.data).await.unwrap()).await
+}
+
+async fn speak<S>(stream: S) -> SendRequest<Body>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
         .await
         .unwrap();
     tokio::spawn(connection);
     sender
+}
+
+/// A client's stream that notes every byte it is sent.
+struct Noting {
+    stream: TcpStream,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl AsyncRead for Noting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let mut seen = self.seen.lock().unwrap();
+        seen.extend_from_slice(&buffer.filled()[before..]);
+        read
+    }
+}
+
+impl AsyncWrite for Noting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The frames that `bytes` are, by kind and payload. They must be that to the last byte.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_at_checked(9).expect("a whole head of a frame");
+        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        let (payload, rest) = rest.split_at_checked(length).expect("a whole frame");
+        frames.push((head[3], payload));
+        bytes = rest;
+    }
+    frames
 }
 
 async fn rig() -> (RawUpstream, Rig, SendRequest<Body>) {
@@ -244,4 +306,56 @@ async fn too_large_a_head_is_refused() {
         Ok(answer) => assert_eq!(answer.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
         Err(error) => panic!("{error:?}"),
     }
+}
+
+/// Over HTTP/1 a bare refusal is given words; here it is a frame, and every byte belongs to one. So does an
+/// upstream's answer that looks like a refusal of HTTP/1.
+#[tokio::test]
+async fn no_byte_stands_outside_of_a_frame() {
+    const BARE: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const KINDS: std::ops::RangeInclusive<u8> = 0..=9;
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |_| {});
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let mut client = speak(Noting {
+        stream: TcpStream::connect(rig.data).await.unwrap(),
+        seen: Arc::clone(&seen),
+    })
+    .await;
+    let large = HeaderValue::from_str(&"a".repeat(70_000)).unwrap();
+    for _ in 0..2 {
+        let answer = tokio::spawn(client.send_request(get()));
+        let mut peer = upstream.accept().await;
+        peer.head().await;
+        let length = BARE.len();
+        peer.send(&format!(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{BARE}"
+        ))
+        .await;
+        let answer = soon("the answer", answer).await.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let body = soon("the body", answer.into_body().collect()).await;
+        assert_eq!(body.unwrap().to_bytes(), BARE);
+
+        let mut request = get();
+        request.headers_mut().insert("x-long", large.clone());
+        let answer = soon("the refusal", client.send_request(request)).await;
+        let answer = answer.unwrap();
+        let too_large = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        assert_eq!((answer.status(), answer.headers().len()), (too_large, 0));
+        let body = soon("its body", answer.into_body().collect()).await;
+        assert_eq!(body.unwrap().to_bytes(), "");
+    }
+    let seen = seen.lock().unwrap();
+    let frames = frames(&seen);
+    assert!(frames.iter().all(|(kind, _)| KINDS.contains(kind)));
+    let heads = frames.iter().filter(|(kind, _)| *kind == HEADERS);
+    assert_eq!(heads.count(), 4, "one for each answer");
+    let said = frames.iter().filter(|(kind, _)| *kind == DATA);
+    let said: Vec<u8> = said
+        .flat_map(|(_, payload)| payload.iter().copied())
+        .collect();
+    assert_eq!(said, BARE.repeat(2).as_bytes());
 }
