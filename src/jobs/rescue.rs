@@ -83,11 +83,16 @@ pub(super) async fn rescue(
     to_count: usize,
     until: Instant,
 ) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let left = until.saturating_duration_since(Instant::now());
-    let calls_until = until - COMPOSING.min(left / 4);
+    let calls_until = calls_until(Instant::now(), until);
     // Whatever takes long, a store in trouble too, takes it from the same time.
     let composed = Box::pin(compose(shop, exchange, sent, to_count, calls_until));
     timeout_at(until, composed).await.unwrap_or(Ok(None))
+}
+
+/// When the calls have to be done, of a client that waits from `now` on.
+fn calls_until(now: Instant, until: Instant) -> Instant {
+    let left = until.saturating_duration_since(now);
+    until - COMPOSING.min(left / 4)
 }
 
 async fn compose(
@@ -302,6 +307,25 @@ mod tests {
             stopgap: false,
             evidence: crate::memory::Evidence::default(),
         }
+    }
+
+    /// A client that waits briefly has most of it for the calls, and one that waits long all but a second.
+    #[test]
+    fn a_quarter_of_the_time_is_for_composing_and_a_second_at_most() {
+        let now = Instant::now();
+        let rows = [
+            (0, 0),
+            (400, 300),
+            (2_000, 1_500),
+            (4_000, 3_000),
+            (60_000, 59_000),
+        ];
+        for (waits, calls) in rows {
+            let [until, wanted] = [waits, calls].map(|ms| now + Duration::from_millis(ms));
+            assert_eq!(calls_until(now, until), wanted, "{waits} ms");
+        }
+        // Time that is over already is given to nobody.
+        assert_eq!(calls_until(now + COMPOSING, now), now);
     }
 
     /// Whoever is still at work holds a permit, which others wait for.
