@@ -226,3 +226,59 @@ impl Windows {
         *known = limit.min(*known);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces() -> Vec<String> {
+        vec!["one".to_owned(), "two".to_owned()]
+    }
+
+    fn limits(draft: &Draft) -> Vec<(&str, Option<u32>)> {
+        let learned = draft.learned();
+        learned
+            .map(|(model, it)| (model.as_str(), it.limit))
+            .collect()
+    }
+
+    /// Which model is asked depends on the size of a piece: what is short because one model takes no more
+    /// says nothing of the next, which is remembered by its own limit.
+    #[test]
+    fn each_model_is_remembered_by_what_it_takes_itself() {
+        let mut draft = Draft::new(pieces(), 9_000);
+        draft.takes(5_000);
+        assert_eq!(limits(&draft), [], "nobody was asked");
+        draft.asks(Some("small".to_owned()));
+        draft.takes(1_000);
+        draft.cut_to(1_000, pieces());
+        draft.asks(Some("large".to_owned()));
+        draft.takes(4_000);
+        draft.cut_to(1_000, pieces());
+        assert_eq!(
+            limits(&draft),
+            [("large", Some(4_000)), ("small", Some(1_000))]
+        );
+        assert_eq!(draft.limit, 1_000, "the pieces at hand stay as short");
+        // It found that too long as well.
+        draft.takes(2_000);
+        assert_eq!(
+            limits(&draft),
+            [("large", Some(2_000)), ("small", Some(1_000))]
+        );
+    }
+
+    /// A cut answer may be due to anything, until one comes whole.
+    #[test]
+    fn no_limit_is_learned_while_answers_are_cut() {
+        let mut draft = Draft::new(pieces(), 9_000);
+        draft.asks(Some("small".to_owned()));
+        draft.takes(1_000);
+        draft.leaves(1_500);
+        assert!(draft.was_cut());
+        let (_, learned) = draft.learned().next().unwrap();
+        assert_eq!((learned.limit, learned.room), (None, Some(1_500)));
+        draft.came_whole();
+        assert_eq!(limits(&draft), [("small", Some(1_000))]);
+    }
+}
