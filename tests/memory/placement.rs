@@ -167,7 +167,14 @@ fn keeps_the_prefix(got: &[Arc<Recorded>], what: &str) {
         }
     }
     assert!(kept > 0, "{what}");
-    let _ = appended;
+    let blocks = accepted
+        .last()
+        .is_some_and(|last| block(&last.json().unwrap()).is_some());
+    assert_eq!(
+        appended > 0,
+        blocks,
+        "{what}: {appended} blocks were added to"
+    );
 }
 
 fn text(body: &Value) -> String {
