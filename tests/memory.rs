@@ -33,6 +33,8 @@ mod database;
 mod days;
 #[path = "memory/declined.rs"]
 mod declined;
+#[path = "memory/dropping.rs"]
+mod dropping;
 #[path = "memory/filtered.rs"]
 mod filtered;
 #[path = "memory/fixed.rs"]

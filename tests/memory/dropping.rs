@@ -1,0 +1,58 @@
+//! What a client no longer sends is covered at once, but what is due anyway comes first: it may cover that
+//! as well, and one snapshot costs the cache of the tail once.
+
+use diarist::provider::Options;
+use serde_json::Value;
+
+use crate::rig::Rig;
+use crate::tools::Talk;
+
+async fn rig() -> Rig {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3500"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "600"),
+        ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "40000"),
+    ];
+    Rig::with(Options::default(), &settings).await
+}
+
+/// The causes of all snapshots, oldest first.
+async fn causes(rig: &Rig) -> Vec<String> {
+    let mut database = rig.database().await;
+    sqlx::query_scalar("SELECT cause FROM snapshots ORDER BY id")
+        .fetch_all(&mut database)
+        .await
+        .unwrap()
+}
+
+/// The request of this turn without the first `gone` messages behind the system's.
+fn without(talk: &Talk, turn: usize, gone: usize) -> Value {
+    let mut body = talk.body(turn);
+    body["messages"].as_array_mut().unwrap().drain(1..=gone);
+    body
+}
+
+/// What is prepared when a client drops its first messages in `turn`.
+async fn dropping_in(turn: usize) -> Vec<String> {
+    let (rig, talk) = (rig().await, Talk::new("ada"));
+    rig.talk(&talk, 1..=turn - 1).await;
+    assert_eq!(causes(&rig).await, [] as [&str; 0]);
+    assert_eq!(rig.send(&without(&talk, turn, 2)).await.status, 200);
+    rig.quiet().await;
+    causes(&rig).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_anyway_comes_before_what_was_dropped() {
+    let (rig, talk) = (rig().await, Talk::new("ada"));
+    let mut due = 0;
+    while causes(&rig).await.is_empty() {
+        due += 1;
+        rig.talk(&talk, due..=due).await;
+    }
+    assert_eq!(causes(&rig).await, ["threshold"]);
+    // Before it is due anyway, what was dropped is reason enough.
+    assert_eq!(dropping_in(due - 1).await, ["dropped"]);
+    assert_eq!(dropping_in(due).await, ["threshold"]);
+}
