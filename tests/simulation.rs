@@ -36,6 +36,8 @@ mod dice;
 mod draw;
 #[path = "properties/exchange.rs"]
 mod exchange;
+#[path = "simulation/finished.rs"]
+mod finished;
 #[path = "simulation/gate.rs"]
 mod gate;
 #[path = "properties/kept.rs"]
@@ -177,6 +179,7 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::GapAccepted, Rule::Contiguous),
     (Bug::ToldTwice, Rule::Contiguous),
     (Bug::HintsOfBefore, Rule::Hints),
+    (Bug::HintsOfTheDone, Rule::Hints),
     (Bug::WordsUnshown, Rule::Words),
     (Bug::NewestUnread, Rule::OnceActive),
     (Bug::LimitIgnored, Rule::Limit),

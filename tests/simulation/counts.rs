@@ -15,6 +15,8 @@ pub struct Counts {
     pub interleaved: usize,
     pub stale: usize,
     pub hints: usize,
+    /// Snapshots whose hints would be of what is known to be done.
+    pub finished: usize,
     pub changed: usize,
     pub again: usize,
     pub views: usize,
@@ -43,6 +45,7 @@ impl Counts {
             interleaved: sum.interleaved + one.interleaved,
             stale: sum.stale + one.stale,
             hints: sum.hints + one.hints,
+            finished: sum.finished + one.finished,
             changed: sum.changed + one.changed,
             again: sum.again + one.again,
             views: sum.views + one.views,

@@ -15,6 +15,7 @@ use diarist::tokens::TokenCounter as _;
 use super::clockwork::Clockwork;
 use super::counts::Counts;
 use super::exchange::{Quarters, Shown};
+use super::finished::Heard;
 use super::model::CUT_HERE;
 use super::range::Range;
 use super::rules::{Breach, Rule};
@@ -72,6 +73,8 @@ pub struct Ledger {
     /// Messages whose words are kept beside them.
     kept: HashSet<(Scope, Link)>,
     pub clockwork: Clockwork,
+    /// Chunks that processes have heard of.
+    pub finished: Heard,
     /// Where memory has no endpoint of its own.
     pub ways: Option<Ways>,
     /// What requests went out with that is no stored snapshot, by their numbers from [`UNSTORED`] on.
@@ -518,6 +521,12 @@ impl Ledger {
         others.sort_by_key(|(id, _)| **id);
         let (id, (_, body)) = others.get(dice % others.len().max(1))?;
         Some((**id, body.text.clone()))
+    }
+
+    /// Every part of `scope`.
+    pub fn parts_of(&self, scope: &Scope) -> impl Iterator<Item = &NewPart> {
+        let own = self.parts.values().filter(move |(owner, _)| owner == scope);
+        own.map(|(_, part)| part)
     }
 
     pub fn task_of(&self, id: PartId) -> Option<String> {

@@ -8,6 +8,7 @@ use diarist::memory::PartKind;
 use diarist::wire::usage::Usage;
 
 use super::dice::Dice;
+use super::finished;
 use super::planted::Bug;
 use super::range::Range;
 use super::scribe::Mark;
@@ -157,7 +158,7 @@ impl Scripted {
         let tokens = u32::try_from(shown.len() / 4).unwrap();
         // Longer ones are taken for loops, and nobody asks again.
         let share = (tokens * self.character.observed / 100).min(250);
-        let said = range.mark().write(share);
+        let said = with_end(&range, range.mark().write(share));
         let hints = format!("<current-task>\n{}\n</current-task>", task_mark(&range));
         let seen = (range, prompt.clone());
         self.seen.lock().unwrap().push(seen);
@@ -196,6 +197,7 @@ impl Model for Scripted {
         let task = task.as_mut().expect("a call without a job");
         let mood = task.moods.pop().unwrap_or(Mood::Plain);
         let range = &task.range;
+        let task_log = log(&prompt.user).to_owned();
         let mark = match range.kind {
             PartKind::Chunk => {
                 self.seen
@@ -211,7 +213,10 @@ impl Model for Scripted {
             (PartKind::Reflection, Mood::Longer) => log_tokens(&prompt.user) + 50,
             (PartKind::Reflection, _) => log_tokens(&prompt.user) * self.character.reflected / 100,
         };
-        let said = mark.write(share);
+        let said = match range.kind {
+            PartKind::Chunk => with_end(range, mark.write(share)),
+            PartKind::Reflection => with_ends(mark.write(share), &task_log),
+        };
         let message = String::new();
         let text = match mood {
             Mood::Gone => {
@@ -258,7 +263,25 @@ impl Model for Scripted {
 
 /// What the hints of a chunk say: where they were written.
 pub fn task_mark(range: &Range) -> String {
-    format!("[[T {} {}]]", range.to_count, range.whole().hash)
+    let whole = range.whole();
+    format!(
+        "[[T {} {}]] {}",
+        range.to_count,
+        whole.hash,
+        finished::task(whole)
+    )
+}
+
+/// `said`, behind the end of what was under way before `range`, where it is told.
+fn with_end(range: &Range, said: String) -> String {
+    let end = finished::line(range);
+    end.map_or(said.clone(), |end| format!("{said}\n{end}"))
+}
+
+/// `said`, with every end that `log` tells of: a Reflector drops none.
+fn with_ends(said: String, log: &str) -> String {
+    let ends = log.lines().filter(|line| line.contains('✅'));
+    ends.fold(said, |said, end| format!("{said}\n{end}"))
 }
 
 /// The log as the prompt shows it.

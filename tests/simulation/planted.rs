@@ -36,6 +36,8 @@ pub enum Bug {
     ToldTwice,
     /// The hints are those of the first part.
     HintsOfBefore,
+    /// The hints are those of the last part, whatever is known since.
+    HintsOfTheDone,
     /// A log may grow for as long as a Reflector takes.
     LimitIgnored,
     /// What relations of dates add to a part is in no sum.
@@ -138,6 +140,13 @@ pub fn spoil(bug: Option<Bug>, new: &mut NewSnapshot, ledger: &Ledger) {
         }
         Some(Bug::HintsOfBefore) if last > 0 => {
             if let Some(task) = ledger.task_of(new.parts[0]) {
+                new.segments.truncate(last + 2);
+                new.segments
+                    .push(format!("<current-task>\n{task}\n</current-task>\n"));
+            }
+        }
+        Some(Bug::HintsOfTheDone) => {
+            if let Some(task) = ledger.task_of(new.parts[last]) {
                 new.segments.truncate(last + 2);
                 new.segments
                     .push(format!("<current-task>\n{task}\n</current-task>\n"));

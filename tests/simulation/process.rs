@@ -76,7 +76,8 @@ pub struct Process {
     rings: bool,
     pub inbox: VecDeque<Waiting>,
     pub working: Vec<Working>,
-    pub told: Vec<Told>,
+    /// What its recorder has not heard yet, and of which job.
+    pub told: Vec<(Job, Told)>,
     /// What it sent each request as.
     pub sent: HashMap<(String, Bytes), Vec<u8>>,
     /// Whose requests it has seen.
@@ -179,8 +180,10 @@ impl Process {
                 self.hand.record(waiting.exchange).await;
             }
             Step::Hear(at) => {
-                let told = self.told.remove(at);
+                let (job, told) = self.told.remove(at);
                 self.hand.hear(told).await;
+                let mut ledger = ledger.lock().unwrap();
+                ledger.heard_of(self.number, &job.scope, &job.work.span);
             }
             Step::Claim => {
                 if let Some(job) = self.hand.claim().await {
@@ -209,7 +212,7 @@ impl Process {
                 let Working { job, written, .. } = self.working.remove(at);
                 if let Some(written) = written {
                     let told = self.hand.settle(&job, written).await;
-                    self.told.push(told);
+                    self.told.push((job, told));
                 }
             }
         }

@@ -17,7 +17,7 @@ pub enum Rule {
     Eligible,
     /// The Observer is shown the words of its range.
     Words,
-    /// Hints are those of the end of what is covered.
+    /// Hints are those of the end of what is covered, and none is of what a chunk behind it says is done.
     Hints,
     /// A snapshot that was left is not come back to.
     OnceActive,

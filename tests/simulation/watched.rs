@@ -57,6 +57,7 @@ pub struct Watched {
     reads: AtomicUsize,
     /// Whether a read failed or was out of date since somebody last asked.
     pub doubtful: AtomicBool,
+    misled: AtomicBool,
     pub gate: Gate,
     clock: Clock,
     ledger: Arc<Mutex<Ledger>>,
@@ -80,6 +81,7 @@ impl Watched {
             failing: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
             doubtful: AtomicBool::new(false),
+            misled: AtomicBool::new(false),
             gate: Gate::default(),
             clock,
             ledger,
@@ -98,7 +100,13 @@ impl Watched {
 
     /// Reads are answered from `old` until they are told otherwise.
     pub fn read_from(&self, old: Option<Arc<SqliteStore>>) {
+        self.misled.fetch_or(old.is_some(), Ordering::SeqCst);
         *self.old.lock().unwrap() = old;
+    }
+
+    /// Whether a read was ever out of date: what follows from one may be as well.
+    fn doubtful_ever(&self) -> bool {
+        self.misled.load(Ordering::SeqCst)
     }
 
     /// Who answers a read.
@@ -380,6 +388,9 @@ impl Store for Watched {
         }
         self.ledger().bounded(scope, new);
         self.ledger().prepared(scope, new, &snapshot);
+        if !self.doubtful_ever() {
+            self.ledger().hinted(self.process, scope, &snapshot);
+        }
         self.gate.leave().await;
         Ok(snapshot)
     }
@@ -394,6 +405,9 @@ impl Store for Watched {
         let both = self.store.commit_both(scope, new, bound).await?;
         self.ledger().bounded(scope, new);
         self.ledger().prepared(scope, new, &both.0);
+        if !self.doubtful_ever() {
+            self.ledger().hinted(self.process, scope, &both.0);
+        }
         if let Some(told) = &both.1 {
             self.ledger().prepared(scope, bound, told);
         }
