@@ -293,7 +293,9 @@ pub(super) async fn draft(
     }
     let later = match parts.last() {
         Some(last) if !plan.later.is_empty() && hints(last, &plan, settings).is_some() => {
-            shop.store.parts(scope, &plan.later).await?
+            // An activation does not fail for what is only asked for the sake of its hints.
+            let later = shop.store.parts(scope, &plan.later).await;
+            later.unwrap_or_default()
         }
         _ => Vec::new(),
     };

@@ -295,6 +295,7 @@ fn of_what_is_sent_already_the_weight_counts_no_more() {
         to_count: 2,
         pin: None,
         parts: vec![first],
+        later: Vec::new(),
         tokens: 600,
         saves: 1,
         cause: Cause::Threshold,
