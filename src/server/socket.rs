@@ -324,7 +324,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(addr).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_mins(1);
         let unread = Unread::new(Arc::new(Activity::default()), 8 << 10);
         let mut stream = ClientStream::new(accepted, ResetOnClose::default(), limit, limit, unread);
         for piece in said {

@@ -275,7 +275,10 @@ pub fn task_mark(range: &Range) -> String {
 /// `said`, behind the end of what was under way before `range`, where it is told.
 fn with_end(range: &Range, said: String) -> String {
     let end = finished::line(range);
-    end.map_or(said.clone(), |end| format!("{said}\n{end}"))
+    match end {
+        Some(end) => format!("{said}\n{end}"),
+        None => said,
+    }
 }
 
 /// `said`, with every end that `log` tells of: a Reflector drops none.
