@@ -1,0 +1,57 @@
+//! Whether an activation makes the request smaller (INV-WORTH), and what counts for that.
+
+use super::super::view::View;
+use super::*;
+
+#[test]
+fn a_reminder_before_the_tail_counts_too() {
+    let chunk_of = |tokens: u32| {
+        let mut chain = Chain::default();
+        chain.push(Role::User, 3_000, true, false);
+        chain.push(Role::Assistant, 100, false, false);
+        chain.push(Role::Tool, 3_000, true, false);
+        chain.push(Role::Assistant, 3_000, true, true);
+        // Overdue: otherwise it would wait until this is observed too.
+        chain.push(Role::User, 27_000, true, false);
+        chain.part(PartKind::Chunk, 0, 3, tokens);
+        for range in observed(&chain.advance()) {
+            chain.work.push(Work {
+                kind: PartKind::Chunk,
+                span: chain.span(range.0, range.1),
+                state: WorkState::Abandoned,
+            });
+        }
+        chain.plan()
+    };
+    // What is covered less what the block costs by itself.
+    let gain = 6_100 - POLICY.block_overhead;
+    assert_eq!(chunk_of(gain - 1), None, "the tail begins with an answer");
+    assert!(chunk_of(gain - 1 - render::reminder_tokens()).is_some());
+}
+
+/// What relations can add to a part that is sent already, they have added.
+#[test]
+fn of_what_is_sent_already_the_weight_counts_no_more() {
+    let mut chain = Chain::chat(&[6_000; 7]);
+    let first = chain.part(PartKind::Chunk, 0, 2, 1_000);
+    let link = chain.link(2);
+    chain.snapshot(&Plan {
+        to: link,
+        to_count: 2,
+        pin: None,
+        parts: vec![first],
+        later: Vec::new(),
+        tokens: 600,
+        saves: 1,
+        cause: Cause::Threshold,
+    });
+    chain.snapshots[0].eligible_from = 3;
+    chain.part(PartKind::Chunk, 2, 4, 500);
+    chain.part(PartKind::Reflection, 0, 2, 900);
+    let parts: Vec<&PartMeta> = chain.parts.iter().collect();
+    let path = chain.path();
+    let view = View::of(&path);
+    assert_eq!(view.at_most(&parts[..2]), 600 + 500);
+    assert_eq!(view.at_most(&[parts[2], parts[1]]), 900 + 500);
+    assert_eq!(view.at_most(&[]), 0);
+}
