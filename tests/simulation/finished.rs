@@ -35,8 +35,13 @@ impl Ledger {
         self.finished.insert((process, scope.clone(), span.to));
     }
 
-    /// `process` prepared `snapshot`.
-    pub fn hinted(&mut self, process: usize, scope: &Scope, snapshot: &Snapshot) {
+    /// `process` prepared `snapshot` for the chain that ends in `tip`; what a fork of it says is done is not
+    /// done there.
+    pub fn hinted(&mut self, process: usize, scope: &Scope, tip: Link, snapshot: &Snapshot) {
+        if !self.is_new(snapshot) {
+            return;
+        }
+        let chain: HashSet<Link> = self.chain(tip).into_iter().collect();
         let hint = snapshot
             .segments
             .last()
@@ -45,7 +50,8 @@ impl Ledger {
         let done = self.chunks_after(scope, snapshot.meta.to);
         let done = done.filter(|(_, text)| text.contains(&format!("✅ {task}")));
         let heard = |to: &Link| self.finished.contains(&(process, scope.clone(), *to));
-        let done = done.filter(|(to, _)| heard(to)).count();
+        let done = done.filter(|(to, _)| heard(to) && chain.contains(to));
+        let done = done.count();
         self.counts.finished += usize::from(done > 0);
         if done > 0 && hint.is_some_and(|hint| hint.contains(&task)) {
             self.breach(

@@ -419,6 +419,11 @@ impl Ledger {
         }
     }
 
+    /// Whether nobody has prepared what sends the same as `snapshot`.
+    pub fn is_new(&self, snapshot: &Snapshot) -> bool {
+        !self.snapshots.contains_key(&snapshot.meta.id)
+    }
+
     /// A snapshot was committed for the chain that ends at `new.tip`.
     pub fn prepared(&mut self, scope: &Scope, new: &NewSnapshot, snapshot: &Snapshot) {
         let kept = (scope.clone(), snapshot.clone());

@@ -387,10 +387,11 @@ impl Store for Watched {
             snapshot.meta.eligible_from -= 1;
         }
         self.ledger().bounded(scope, new);
-        self.ledger().prepared(scope, new, &snapshot);
         if !self.doubtful_ever() {
-            self.ledger().hinted(self.process, scope, &snapshot);
+            self.ledger()
+                .hinted(self.process, scope, new.tip, &snapshot);
         }
+        self.ledger().prepared(scope, new, &snapshot);
         self.gate.leave().await;
         Ok(snapshot)
     }
@@ -404,10 +405,10 @@ impl Store for Watched {
         self.gate.enter().await;
         let both = self.store.commit_both(scope, new, bound).await?;
         self.ledger().bounded(scope, new);
-        self.ledger().prepared(scope, new, &both.0);
         if !self.doubtful_ever() {
-            self.ledger().hinted(self.process, scope, &both.0);
+            self.ledger().hinted(self.process, scope, new.tip, &both.0);
         }
+        self.ledger().prepared(scope, new, &both.0);
         if let Some(told) = &both.1 {
             self.ledger().prepared(scope, bound, told);
         }
