@@ -1,0 +1,208 @@
+//! What came of each request, judged by the bodies that the provider got and by nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::kinds::Kind;
+use crate::marks::{Mark, found};
+use crate::talk::Request;
+
+/// What a request was told that it should not have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wrong {
+    /// Another user's words.
+    Leak,
+    /// What its own user took back.
+    TakenBack,
+    /// What the same user said in another conversation.
+    OtherTalk,
+    /// What was said on another branch of this conversation.
+    OtherBranch,
+    /// Words of several users in one call of the Observer or the Reflector.
+    Mixed,
+    /// The client got something else than the provider's answer.
+    Answer,
+}
+
+/// A request as it was played.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub seed: u64,
+    pub step: usize,
+    pub kind: Kind,
+    pub user: usize,
+    pub talk: usize,
+    /// Whether memory could have been of use.
+    pub long: bool,
+    /// `x-diarist-memory` of the answer.
+    pub memory: String,
+    pub request_id: String,
+    /// Filled in from the audit in the end.
+    pub reason: String,
+    /// Whether it was told something of its own conversation.
+    pub told: bool,
+    pub wrong: BTreeMap<Wrong, Mark>,
+    /// For the trace.
+    pub story: String,
+}
+
+impl Sent {
+    pub fn is_active(&self) -> bool {
+        self.memory.starts_with("active")
+    }
+
+    pub fn told_of(&self) -> String {
+        let wrong = self.wrong.iter();
+        let wrong: Vec<String> = wrong
+            .map(|(what, mark)| format!("{what:?} {mark}"))
+            .collect();
+        format!(
+            "DIARIST_SEED={} step {}: user {} conversation {}, {}: {} ({} {})",
+            self.seed,
+            self.step,
+            self.user,
+            self.talk,
+            wrong.join(", "),
+            self.kind.name(),
+            self.memory,
+            self.reason,
+        )
+    }
+}
+
+/// Judges the body that the provider got for `request`, whose own body was `sent`.
+pub fn judge(request: &Request, sent: &[u8], got: &[u8], into: &mut Sent) {
+    let said = found(sent);
+    for mark in found(got).difference(&said) {
+        let wrong = if mark.user != request.user {
+            Wrong::Leak
+        } else if mark.talk != request.talk {
+            Wrong::OtherTalk
+        } else if request.taken.contains(mark) {
+            Wrong::TakenBack
+        } else if request.may.contains(mark) {
+            into.told = true;
+            continue;
+        } else {
+            Wrong::OtherBranch
+        };
+        into.wrong.entry(wrong).or_insert(*mark);
+    }
+}
+
+/// A mark of a second user in one call of memory's own.
+pub fn mixed(body: &[u8]) -> Option<Mark> {
+    let marks = found(body);
+    let first = marks.first()?.user;
+    marks.into_iter().find(|mark| mark.user != first)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub requests: usize,
+    pub long: usize,
+    pub with_memory: usize,
+    pub told: usize,
+    pub aligned: usize,
+    pub linked: usize,
+    pub wrong: [usize; 6],
+}
+
+impl Counts {
+    fn add(&mut self, sent: &Sent) {
+        self.requests += 1;
+        self.long += usize::from(sent.long);
+        self.with_memory += usize::from(sent.long && sent.is_active());
+        self.told += usize::from(sent.long && sent.told);
+        self.aligned += usize::from(sent.is_active() && sent.reason == "aligned");
+        self.linked += usize::from(sent.is_active() && sent.reason == "compaction_link");
+        for wrong in sent.wrong.keys() {
+            self.wrong[*wrong as usize] += 1;
+        }
+    }
+
+    pub fn of(&self, wrong: Wrong) -> usize {
+        self.wrong[wrong as usize]
+    }
+
+    /// How many in a hundred of the long requests had memory.
+    pub fn share(&self) -> usize {
+        100 * self.with_memory / self.long.max(1)
+    }
+}
+
+/// All that was played.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub kinds: BTreeMap<Kind, Counts>,
+    pub all: Counts,
+}
+
+impl Table {
+    pub fn of(all: &[Sent]) -> Self {
+        let mut table = Self::default();
+        for sent in all {
+            table.kinds.entry(sent.kind).or_default().add(sent);
+            table.all.add(sent);
+        }
+        table
+    }
+
+    pub fn print(&self) {
+        println!(
+            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+            "kind",
+            "requests",
+            "long",
+            "memory%",
+            "told%",
+            "aligned",
+            "link",
+            "leaks",
+            "taken",
+            "other",
+            "branch"
+        );
+        for (kind, counts) in &self.kinds {
+            row(kind.name(), counts);
+        }
+        row("all", &self.all);
+    }
+}
+
+fn row(name: &str, counts: &Counts) {
+    println!(
+        "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+        counts.requests,
+        counts.long,
+        counts.share(),
+        100 * counts.told / counts.long.max(1),
+        counts.aligned,
+        counts.linked,
+        counts.of(Wrong::Leak),
+        counts.of(Wrong::TakenBack),
+        counts.of(Wrong::OtherTalk),
+        counts.of(Wrong::OtherBranch),
+    );
+}
+
+/// Every request of the conversations in which something went wrong, the first few of them.
+pub fn trace(all: &[Sent]) {
+    let wrong = all.iter().filter(|sent| !sent.wrong.is_empty());
+    let talks: BTreeSet<(u64, usize)> = wrong.map(|sent| (sent.seed, sent.talk)).collect();
+    for (seed, talk) in talks.into_iter().take(6) {
+        println!("\nDIARIST_SEED={seed} conversation {talk}");
+        for sent in all
+            .iter()
+            .filter(|sent| (sent.seed, sent.talk) == (seed, talk))
+        {
+            let wrong = match sent.wrong.is_empty() {
+                true => String::new(),
+                false => format!(" {:?}", sent.wrong.keys()),
+            };
+            println!(
+                "  {}{wrong} {} {}\n{}",
+                sent.step, sent.memory, sent.reason, sent.story
+            );
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Scenes in which one conversation looks as much like another as it can: Alice has long talked and is
+//! remembered, Bob says what she was told in equal words, and nothing else of hers.
+//!
+//! No scene is played that nobody could judge: Bob has words of his own in front, or was given the answers
+//! himself, or both have names of their own.
+
+use serde_json::Value;
+
+use crate::kinds::{Kind, Naming};
+use crate::talk::{Fate, Pool, Request, Talk};
+use crate::words::{canned, said, suggested};
+
+/// How Bob came to what he sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// Nobody saw it.
+    Unseen,
+    /// Turn by turn, with answers from elsewhere because the provider failed.
+    Refused,
+    /// Turn by turn without memory.
+    WithoutMemory,
+    /// Turn by turn, each directly behind the other.
+    AtOnce,
+    /// Turn by turn, in answers that broke off.
+    BrokenOff,
+    /// Turn by turn, as everybody.
+    Live,
+}
+
+const CAME: [Came; 6] = [
+    Came::Unseen,
+    Came::Refused,
+    Came::WithoutMemory,
+    Came::AtOnce,
+    Came::BrokenOff,
+    Came::Live,
+];
+
+impl Came {
+    fn drawn(pool: &mut Pool) -> Self {
+        *pool.dice.pick(&CAME)
+    }
+
+    fn is_given(self) -> bool {
+        matches!(self, Self::WithoutMemory | Self::AtOnce | Self::Live)
+    }
+}
+
+/// Whether `talk` can be Alice: a plain client that is remembered.
+pub fn is_alice(talk: &Talk) -> bool {
+    let kinds = [
+        Kind::Plain,
+        Kind::Bot,
+        Kind::Form,
+        Kind::Cached,
+        Kind::Reminder,
+        Kind::Template,
+        Kind::Examples,
+        Kind::Import,
+    ];
+    let long: usize = talk
+        .now
+        .said
+        .iter()
+        .map(|line| line.value.to_string().len())
+        .sum();
+    kinds.contains(&talk.kind) && long > 5_500 && talk.now.pending["content"].is_string()
+}
+
+/// Plays one scene with `alice`; gives Bob, who goes on as anybody, and what is sent.
+pub fn play(kind: Kind, alice: &mut Talk, pool: &mut Pool) -> (Talk, Vec<Request>) {
+    let mut bob = Talk::begin(pool, kind);
+    bob.tenant = alice.tenant;
+    bob.turns = 2 + pool.dice.below(4);
+    if pool.dice.one_in(2) {
+        bob.system
+            .clone_from(&alice.system.clone().filter(|s| !s.contains("fact-")));
+    }
+    let came = Came::drawn(pool);
+    let mut all = Vec::new();
+    match kind {
+        Kind::SceneThree => three(came, alice, &mut bob, pool, &mut all),
+        Kind::SceneLast => last(came, alice, &mut bob, pool, &mut all),
+        Kind::SceneQuote => quote(alice, &mut bob, pool, &mut all),
+        _ => slid(alice, &mut bob, pool, &mut all),
+    }
+    (bob, all)
+}
+
+/// A dialogue of so many canned answers that nobody had yet.
+fn dialogue(pool: &mut Pool, answers: usize) -> Vec<(Value, Value)> {
+    let number = 2_000 + 16 * pool.fresh();
+    let turns = (0..answers).map(|turn| {
+        let asked = said("user", suggested(number + turn));
+        (asked, said("assistant", canned(number + turn)))
+    });
+    turns.collect()
+}
+
+/// Alice asks something of her own and is told the first canned answer, then the rest of the dialogue.
+fn told(alice: &mut Talk, dialogue: &[(Value, Value)], pool: &mut Pool, all: &mut Vec<Request>) {
+    alice.ahead.clear();
+    for (turn, (asked, answer)) in dialogue.iter().enumerate() {
+        let asked = match turn {
+            0 => said("user", alice.own(300)),
+            _ => asked.clone(),
+        };
+        one_turn(alice, (asked, answer.clone()), pool, all);
+    }
+}
+
+/// A turn with this question and this answer; the request is the last one of `all`.
+fn one_turn(talk: &mut Talk, said: (Value, Value), pool: &mut Pool, all: &mut Vec<Request>) {
+    talk.ahead.push_back(said);
+    talk.goes_on(pool);
+    talk.reply(pool);
+    let mut request = talk.request(pool);
+    request.rests = true;
+    talk.settles(&request, pool);
+    all.push(request);
+}
+
+/// Bob says `said`, as it came to be.
+fn comes(
+    bob: &mut Talk,
+    dialogue: Vec<(Value, Value)>,
+    came: Came,
+    pool: &mut Pool,
+) -> Vec<Request> {
+    let mut all = Vec::new();
+    for turn in dialogue {
+        one_turn(bob, turn, pool, &mut all);
+        let request = all.last_mut().unwrap();
+        match came {
+            Came::Unseen => all.clear(),
+            Came::Refused => request.fate = Fate::Fails(*pool.dice.pick(&[429, 500])),
+            Came::WithoutMemory => {
+                let mode = *pool.dice.pick(&["off", "read"]);
+                request.headers.push(("x-diarist-memory", mode.to_owned()));
+            }
+            Came::AtOnce => request.rests = false,
+            Came::BrokenOff => request.fate = Fate::CutOff,
+            Came::Live => {}
+        }
+    }
+    all
+}
+
+/// What Bob says before, in his own words.
+fn own(bob: &mut Talk, turns: usize) -> Vec<(Value, Value)> {
+    let turn = |_| {
+        let asked = said("user", bob.own(250));
+        (asked, said("assistant", bob.own(350)))
+    };
+    (0..turns).map(turn).collect()
+}
+
+fn asks(bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+    let turn = own(bob, 1).remove(0);
+    one_turn(bob, turn, pool, all);
+}
+
+/// His first recorded request carries his own turns, then three of her messages.
+fn three(came: Came, alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+    let answers = 2 + pool.dice.below(2);
+    let dialogue = dialogue(pool, answers);
+    told(alice, &dialogue, pool, all);
+    // What was said last is told of once it is behind something.
+    for _ in 0..pool.dice.below(4) {
+        all.extend(alice.turn(pool));
+    }
+    let turns = 2 + pool.dice.below(9);
+    let mut before = own(bob, turns);
+    let (asked, _) = before.pop().unwrap();
+    before.push((asked, dialogue[0].1.clone()));
+    before.extend(dialogue[1..].iter().cloned());
+    all.extend(comes(bob, before, came, pool));
+    asks(bob, pool, all);
+}
+
+/// `[system, user, T, question]`, where T is the last that she was told.
+fn last(came: Came, alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+    let dialogue = dialogue(pool, 1);
+    told(alice, &dialogue, pool, all);
+    if pool.dice.one_in(2) {
+        bob.naming = Naming::Chat;
+        bob.headers = bob.naming.headers(bob.user, bob.id);
+    }
+    let asked = own(bob, 1).remove(0).0;
+    all.extend(comes(bob, vec![(asked, dialogue[0].1.clone())], came, pool));
+    asks(bob, pool, all);
+}
+
+/// He quotes what he was told, in a message of his own; or another name than hers parts them.
+fn quote(alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+    let dialogue = dialogue(pool, 1);
+    told(alice, &dialogue, pool, all);
+    let answer = dialogue[0].1.clone();
+    let quoted = answer["content"].as_str().unwrap().to_owned();
+    let mark = bob.own(60);
+    let words = match pool.dice.below(3) {
+        0 => quoted,
+        1 => format!("{quoted}\n\nWhat does that mean? {mark}"),
+        _ => format!("{mark} You told me:\n{quoted}\nWhat does that mean?"),
+    };
+    let apart = alice.naming.names_one() && pool.dice.one_in(2);
+    if apart {
+        bob.naming = Naming::Thread;
+        bob.headers = bob.naming.headers(bob.user, bob.id);
+    } else {
+        let came = loop {
+            let came = Came::drawn(pool);
+            if came.is_given() {
+                break came;
+            }
+        };
+        // Only the process that gave him the answer knows of it where it has no memory.
+        bob.process = alice.process;
+        let asked = own(bob, 1).remove(0).0;
+        all.extend(comes(bob, vec![(asked, answer)], came, pool));
+    }
+    let reply = own(bob, 1).remove(0).1;
+    one_turn(bob, (said("user", words), reply), pool, all);
+    asks(bob, pool, all);
+}
+
+/// His client leaves out his own words and keeps the canned messages.
+fn slid(alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+    let answers = 2 + pool.dice.below(2);
+    let dialogue = dialogue(pool, answers);
+    told(alice, &dialogue, pool, all);
+    for _ in 0..pool.dice.below(3) {
+        all.extend(alice.turn(pool));
+    }
+    let mut turns = own(bob, 2);
+    let (asked, _) = turns.pop().unwrap();
+    turns.push((asked, dialogue[0].1.clone()));
+    turns.extend(dialogue[1..].iter().cloned());
+    let apart = alice.naming.names_one() && pool.dice.one_in(2);
+    let came = if apart {
+        bob.naming = Naming::Chat;
+        bob.headers = bob.naming.headers(bob.user, bob.id);
+        Came::Unseen
+    } else {
+        *pool
+            .dice
+            .pick(&[Came::WithoutMemory, Came::AtOnce, Came::Live])
+    };
+    // Only the process that gave him the answers knows of them where they have no memory.
+    bob.process = alice.process;
+    all.extend(comes(bob, turns, came, pool));
+    bob.skips = match pool.dice.below(2) {
+        // From her first canned answer on, or from her first canned question.
+        0 => 3,
+        _ => 4,
+    };
+    asks(bob, pool, all);
+}

@@ -1,0 +1,194 @@
+//! What a client sends of its conversation: it drops, prunes, puts in front and puts in between.
+
+use serde_json::{Value, json};
+
+use crate::dice::Dice;
+use crate::kinds::Kind;
+use crate::talk::{Line, Request, Summary, Talk};
+use crate::words::{reworded, said, text};
+
+/// Bytes of a conversation at which its client summarises it.
+const FULL: usize = 7_000;
+
+/// Results younger than this many messages are not pruned.
+const YOUNG: usize = 6;
+
+impl Talk {
+    /// The messages as they are sent.
+    pub fn shaped(&self) -> Vec<Value> {
+        let summary = self.now.summary.as_ref();
+        let from = summary.map_or(self.skips, |summary| summary.from);
+        let mut sent: Vec<Value> = summary.map_or_else(Vec::new, |summary| summary.head.clone());
+        sent.extend(self.now.said[from..].iter().map(|line| line.value.clone()));
+        match self.kind {
+            Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice => self.slide(&mut sent),
+            Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
+            Kind::DroppedRounds => sent = without_rounds(&sent),
+            Kind::Floating => {
+                let files = format!("I have *added these files to the chat*: {}", self.turn / 5);
+                let fixed = "Ok, any changes I propose will be to those files.";
+                let at = sent.iter().rposition(|m| m["role"] == "user").unwrap_or(0);
+                sent.splice(at..at, [said("user", files), said("assistant", fixed)]);
+            }
+            Kind::Clock => {
+                let words = format!("It is {} past. {}", self.turn, text(&sent[0]));
+                sent[0] = reworded(&sent[0], words);
+            }
+            Kind::Reminder => {
+                let last = sent.last_mut().unwrap();
+                let words = format!("{}\n<reminder>Be brief.</reminder>", text(last));
+                *last = reworded(last, words);
+            }
+            _ => {}
+        }
+        let system = summary.and_then(|summary| summary.system.as_ref());
+        if let Some(system) = system.or(self.system.as_ref()) {
+            sent.insert(0, said("system", system.as_str()));
+        }
+        sent
+    }
+
+    /// Drops the oldest, whole turns of them.
+    fn slide(&self, sent: &mut Vec<Value>) {
+        let least = sent.len().saturating_sub(self.window);
+        let from = (least..sent.len()).find(|at| sent[*at]["role"] == "user");
+        let from = from.unwrap_or(0);
+        if from == 0 {
+            return;
+        }
+        let first = sent[0].clone();
+        sent.drain(..from);
+        match self.kind {
+            Kind::WindowKeepsFirst if first["role"] == "user" => sent.insert(0, first),
+            Kind::WindowNotice => {
+                let notice = "[Earlier messages were removed to save space.]";
+                sent.insert(0, said("user", notice));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the client summarises before it goes on.
+    pub fn is_full(&self) -> bool {
+        let sent: usize = self.shaped().iter().map(|m| text(m).len()).sum();
+        sent > FULL && self.now.pending["content"].is_string()
+    }
+
+    /// Asks for a summary beside the conversation, and goes on behind it.
+    pub fn summarise(&mut self, pool: &mut crate::talk::Pool) -> Vec<Request> {
+        let pending = std::mem::take(&mut self.now.pending);
+        self.push(pending);
+        let asks = "Summarise our conversation so far, so that somebody else can go on with it.";
+        let mark = self.mark();
+        let summary = match self.kind {
+            Kind::SummaryCanned => crate::words::canned(700_000 + pool.dice.below(3)),
+            _ => {
+                let each = "The user asked for something, and it was done as was asked. ";
+                format!("Summary {mark}. {}", each.repeat(5).trim())
+            }
+        };
+        let goes_on = self.now.pending.clone();
+        self.now.pending = said("assistant", summary.as_str());
+        let mut side = self.request(pool);
+        if pool.dice.one_in(3) {
+            // The words of the conversation in one message.
+            let words: Vec<String> = side.messages.iter().map(ToString::to_string).collect();
+            let all = format!("{asks}\n{}", words.join("\n"));
+            side.messages = vec![said("user", all)];
+        } else {
+            side.messages.push(said("user", asks));
+        }
+        self.settles(&side, pool);
+        self.now.pending = goes_on;
+        // From a question on, or nothing is kept.
+        let length = self.now.said.len();
+        let least = length - pool.dice.below(7).min(length - 1);
+        let from = (least..length).find(|at| self.now.said[*at].role() == "user");
+        let from = from.unwrap_or(length);
+        let marks = self
+            .now
+            .summary
+            .take()
+            .map_or_else(Default::default, |s| s.marks);
+        let (head, system) = self.head(&summary, from, &mut pool.dice);
+        let mut summary = Summary {
+            from,
+            head,
+            system,
+            marks,
+        };
+        summary.marks.insert(mark);
+        self.now.summary = Some(summary);
+        self.goes_on(pool);
+        self.reply(pool);
+        let mut all = vec![side];
+        all.extend(self.sends(pool));
+        all
+    }
+
+    fn head(&self, summary: &str, from: usize, dice: &mut Dice) -> (Vec<Value>, Option<String>) {
+        let kind = match self.kind {
+            Kind::SummaryCanned => *dice.pick(&[
+                Kind::SummaryUser,
+                Kind::SummaryAssistant,
+                Kind::SummaryAsked,
+                Kind::SummarySystem,
+            ]),
+            kind => kind,
+        };
+        let handed = format!("Another model was at work before you and left this:\n{summary}");
+        let head = match kind {
+            Kind::SummaryUser => {
+                let words = format!("This is what was said before:\n{summary}\nGo on from there.");
+                vec![said("user", words), said("assistant", "Got it.")]
+            }
+            Kind::SummaryAsked => vec![
+                said("user", "What did we do so far?"),
+                said("assistant", summary),
+            ],
+            Kind::SummaryAssistant => vec![said("assistant", summary)],
+            Kind::SummaryBehindUsers => {
+                let lines: &[Line] = &self.now.said[..from];
+                let users = lines.iter().filter(|line| line.role() == "user");
+                let mut head: Vec<Value> = users.map(|line| line.value.clone()).collect();
+                head.push(said("user", handed));
+                head
+            }
+            _ => {
+                let system = self.system.as_deref().unwrap_or("You are patient.");
+                return (Vec::new(), Some(format!("{system}\nSummary: {summary}")));
+            }
+        };
+        (head, None)
+    }
+}
+
+/// Old results are replaced by a note, or cut.
+fn prune(sent: &mut [Value], cuts: bool) {
+    let old = sent.len().saturating_sub(YOUNG);
+    for message in &mut sent[..old] {
+        if message["role"] == "tool" {
+            let words = match cuts {
+                true => format!("{}...", text(message).get(..20).unwrap_or("done")),
+                false => "[Old tool result content cleared]".to_owned(),
+            };
+            message["content"] = json!(words);
+        }
+    }
+}
+
+/// Without old calls and their results.
+fn without_rounds(sent: &[Value]) -> Vec<Value> {
+    let old = sent.len().saturating_sub(YOUNG + 4);
+    let (mut kept, mut at) = (Vec::new(), 0);
+    while at < sent.len() {
+        let results = sent[at]["tool_calls"].as_array().map_or(0, Vec::len);
+        if results > 0 && at + results < old {
+            at += results + 1;
+        } else {
+            kept.push(sent[at].clone());
+            at += 1;
+        }
+    }
+    kept
+}

@@ -1,0 +1,368 @@
+//! One world: its users, what they send, and in which order. A seed decides.
+
+use diarist::provider::{Behaviour, Cut, Part};
+use futures_util::future::join_all;
+use memchr::memmem;
+use reqwest::Response;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use crate::dice::Dice;
+use crate::judge::{Sent, Wrong, judge, mixed};
+use crate::kinds::Kind;
+use crate::process::Stage;
+use crate::scenes;
+use crate::talk::{Fate, Pool, Request, Talk};
+use crate::words::text;
+
+const KEYS: [&str; 2] = ["Bearer sk-the-application", "Bearer sk-another"];
+
+/// Conversations that go on side by side.
+const SIDE_BY_SIDE: usize = 14;
+
+/// Tokens of a history from which memory is of use, as the processes are told.
+const LONG: usize = 1_000;
+
+/// How many requests the world of this seed makes. Some worlds are larger: what two users share grows with
+/// how many there are.
+pub fn size(seed: u64) -> usize {
+    if seed % 5 == 4 { 2_250 } else { 750 }
+}
+
+struct World {
+    seed: u64,
+    stage: Stage,
+    traced: bool,
+    /// How much of the provider's record is judged.
+    seen: usize,
+    sent: Vec<Sent>,
+    bodies: Vec<(Request, Vec<u8>)>,
+}
+
+/// Plays the world of `seed`; gives every request of it.
+pub async fn play(seed: u64, traced: bool) -> Vec<Sent> {
+    let mut dice = Dice::new(seed);
+    let processes = 1 + usize::from(seed % 2 == 1);
+    let stage = Stage::start(&mut dice, processes).await;
+    let mut pool = Pool {
+        dice,
+        users: 0,
+        talks: 0,
+        processes,
+        fresh: 0,
+    };
+    let mut world = World {
+        seed,
+        stage,
+        traced,
+        seen: 0,
+        sent: Vec::new(),
+        bodies: Vec::new(),
+    };
+    let mut live: Vec<Talk> = Vec::new();
+    let mut over: Vec<Talk> = Vec::new();
+    while world.sent.len() < size(seed) {
+        match pool.dice.below(120) {
+            0 => {
+                let process = pool.dice.below(processes);
+                world.stage.restart(process).await;
+            }
+            1..=10 => world.scene(&mut live, &mut over, &mut pool).await,
+            11..=24 => world.at_once(&mut live, &mut pool).await,
+            _ if live.len() < SIDE_BY_SIDE => {
+                let kind = Kind::drawn(&mut pool.dice);
+                live.push(Talk::begin(&mut pool, kind));
+            }
+            _ => {
+                let at = pool.dice.below(live.len());
+                let requests = live[at].turn(&mut pool);
+                world.send_all(requests).await;
+            }
+        }
+        let (ends, goes_on) = live.into_iter().partition(|talk| talk.turns == 0);
+        live = goes_on;
+        over.extend::<Vec<Talk>>(ends);
+        let old = over.len().saturating_sub(20);
+        over.drain(..old);
+    }
+    world.end().await
+}
+
+impl World {
+    async fn scene(&mut self, live: &mut Vec<Talk>, over: &mut Vec<Talk>, pool: &mut Pool) {
+        let mut all = live.iter_mut().chain(over.iter_mut());
+        let count = all.by_ref().filter(|talk| scenes::is_alice(talk)).count();
+        if count == 0 {
+            return;
+        }
+        let (which, kind) = (pool.dice.below(count), *pool.dice.pick(&Kind::SCENES));
+        let mut all = live.iter_mut().chain(over.iter_mut());
+        let mut alices = all.by_ref().filter(|talk| scenes::is_alice(talk));
+        let alice = alices.nth(which).unwrap();
+        let (bob, requests) = scenes::play(kind, alice, pool);
+        live.push(bob);
+        self.send_all(requests).await;
+    }
+
+    /// Several go on at one moment.
+    async fn at_once(&mut self, live: &mut [Talk], pool: &mut Pool) {
+        pool.dice.shuffle(live);
+        let turns = live.iter_mut().take(4).map(|talk| talk.turn(pool));
+        let requests: Vec<Request> = turns.flatten().collect();
+        let mut talks: Vec<usize> = requests.iter().map(|request| request.talk).collect();
+        talks.dedup();
+        let plain = requests.iter().all(|r| r.fate == Fate::Answered);
+        if !plain || talks.len() < requests.len() {
+            return self.send_all(requests).await;
+        }
+        let prepared: Vec<(Request, Vec<u8>)> =
+            requests.into_iter().map(|r| self.prepare(r)).collect();
+        let first = self.bodies.len();
+        let sending = prepared
+            .iter()
+            .map(|(request, body)| self.post(request, body));
+        let answers = join_all(sending).await;
+        self.bodies.extend(prepared);
+        for (at, answer) in answers.into_iter().enumerate() {
+            self.note(first + at, answer);
+        }
+        self.judge();
+        if self.bodies[first].0.rests {
+            self.stage.rest().await;
+        }
+    }
+
+    async fn send_all(&mut self, requests: Vec<Request>) {
+        for request in requests {
+            let rests = request.rests;
+            self.send(request).await;
+            if rests {
+                self.stage.rest().await;
+            }
+        }
+    }
+
+    async fn send(&mut self, request: Request) {
+        let prepared = self.prepare(request);
+        let behaviour = match prepared.0.fate {
+            Fate::Answered => Behaviour::default(),
+            Fate::Fails(status) => Behaviour::failing(status),
+            Fate::HungUp => Behaviour {
+                before_event: Duration::from_millis(3),
+                ..Behaviour::default()
+            },
+            Fate::CutOff if prepared.0.stream => Behaviour::cutting(Cut::AfterEvents(2)),
+            Fate::CutOff => Behaviour::cutting(Cut::AfterBytes(60)),
+        };
+        self.stage.provider.behave(Part::Actor, behaviour);
+        let answer = self.post(&prepared.0, &prepared.1).await;
+        self.stage
+            .provider
+            .behave(Part::Actor, Behaviour::default());
+        self.bodies.push(prepared);
+        self.note(self.bodies.len() - 1, answer);
+        self.judge();
+    }
+
+    /// The body, with a number by which the provider knows the request.
+    fn prepare(&self, mut request: Request) -> (Request, Vec<u8>) {
+        request.stream |= request.fate == Fate::HungUp;
+        let mut body = json!({"model": "gpt-test", "messages": request.messages});
+        if request.stream {
+            body["stream"] = true.into();
+        }
+        (request, body.to_string().into_bytes())
+    }
+
+    async fn post(&self, request: &Request, body: &[u8]) -> Answer {
+        // Each request of a conversation at one moment has a body of its own.
+        let number = number_of(request, body);
+        self.stage.answers(&number, &request.reply);
+        let mut body = body.to_vec();
+        body.pop();
+        body.extend(format!(",\"user\":\"{number}\"}}").into_bytes());
+        let mut post = self
+            .stage
+            .client
+            .post(self.stage.url(request.process))
+            .header("content-type", "application/json")
+            .header("authorization", KEYS[request.tenant])
+            .body(body);
+        for (name, value) in &request.headers {
+            post = post.header(*name, value);
+        }
+        match post.send().await {
+            Err(_) => Answer::default(),
+            Ok(response) => Answer::of(response, request).await,
+        }
+    }
+
+    fn note(&mut self, at: usize, answer: Answer) {
+        let (request, body) = &self.bodies[at];
+        let words: usize = request.messages.iter().map(|m| text(m).len()).sum();
+        let mut sent = Sent {
+            seed: self.seed,
+            step: at,
+            kind: request.kind,
+            user: request.user,
+            talk: request.talk,
+            long: words / 4 > LONG && request.fate == Fate::Answered && request.memory() != "off",
+            memory: answer.memory.clone(),
+            request_id: answer.id.clone(),
+            reason: String::new(),
+            told: false,
+            wrong: Default::default(),
+            story: if self.traced {
+                story(request)
+            } else {
+                String::new()
+            },
+        };
+        if let Some(problem) = answer.wrong(request) {
+            println!("DIARIST_SEED={} step {at}: {problem}", self.seed);
+            let own = crate::marks::found(body).pop_first();
+            let none = crate::marks::Mark {
+                user: 0,
+                talk: 0,
+                number: 0,
+            };
+            sent.wrong.insert(Wrong::Answer, own.unwrap_or(none));
+        }
+        self.sent.push(sent);
+    }
+
+    /// Judges what the provider got since the last time.
+    fn judge(&mut self) {
+        let record = self.stage.provider.record();
+        for entry in record[self.seen..].iter().filter(|e| e.part == Part::Actor) {
+            let Some(number) = number_in(&entry.body) else {
+                continue;
+            };
+            let recent = self.bodies.len().saturating_sub(8);
+            let bodies = self.bodies[recent..].iter().enumerate().rev();
+            let mut fitting = bodies.filter(|(_, (r, body))| number_of(r, body) == number);
+            if let Some((at, (request, body))) = fitting.next() {
+                judge(request, body, &entry.body, &mut self.sent[recent + at]);
+            }
+        }
+        self.seen = record.len();
+    }
+
+    async fn end(mut self) -> Vec<Sent> {
+        self.stage.rest().await;
+        for entry in self.stage.provider.record() {
+            if matches!(entry.part, Part::Observer | Part::Reflector)
+                && let Some(mark) = mixed(&entry.body)
+                && let Some(last) = self.sent.last_mut()
+            {
+                last.wrong.insert(Wrong::Mixed, mark);
+            }
+        }
+        let reasons = self.stage.end().await;
+        for sent in &mut self.sent {
+            sent.reason = reasons.get(&sent.request_id).cloned().unwrap_or_default();
+        }
+        self.sent
+    }
+}
+
+/// What the provider knows a request by: whose it is and what it holds.
+fn number_of(request: &Request, body: &[u8]) -> String {
+    let hash = blake3::hash(body);
+    let reply = blake3::hash(request.reply.to_string().as_bytes());
+    format!(
+        "r{}-{}-{}",
+        request.talk,
+        &hash.to_hex()[..12],
+        &reply.to_hex()[..8]
+    )
+}
+
+fn number_in(body: &[u8]) -> Option<String> {
+    let at = memmem::rfind(body, b"\"user\":\"")? + b"\"user\":\"".len();
+    let end = at + memchr::memchr(b'"', &body[at..])?;
+    Some(String::from_utf8_lossy(&body[at..end]).into_owned())
+}
+
+/// What the client got.
+#[derive(Debug, Default)]
+struct Answer {
+    status: u16,
+    memory: String,
+    id: String,
+    words: Option<String>,
+}
+
+impl Answer {
+    async fn of(mut response: Response, request: &Request) -> Self {
+        let header = |name: &str| {
+            let value = response.headers().get(name);
+            value.map_or_else(String::new, |v| v.to_str().unwrap().to_owned())
+        };
+        let mut answer = Self {
+            status: response.status().as_u16(),
+            memory: header("x-diarist-memory"),
+            id: header("x-diarist-request-id"),
+            words: None,
+        };
+        if request.fate == Fate::HungUp {
+            drop(response.chunk().await);
+        } else if let Ok(body) = response.bytes().await {
+            answer.words = Some(words(&body, request.stream));
+        }
+        answer
+    }
+
+    fn wrong(&self, request: &Request) -> Option<String> {
+        let expected = text(&request.reply);
+        match request.fate {
+            Fate::Answered if self.status != 200 => {
+                Some(format!("answered {}: {:?}", self.status, self.words))
+            }
+            Fate::Answered if self.words.as_deref() != Some(expected) => {
+                Some(format!("{expected:?} was answered, {:?} came", self.words))
+            }
+            Fate::Fails(status) if self.status != status => {
+                Some(format!("failed with {status}, {} came", self.status))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The words of an answer, streamed or not.
+fn words(body: &[u8], stream: bool) -> String {
+    let body = String::from_utf8_lossy(body);
+    let word = |event: Value, place: &str| {
+        let said = &event["choices"][0][place]["content"];
+        said.as_str().unwrap_or_default().to_owned()
+    };
+    if !stream {
+        return word(body.parse().unwrap_or_default(), "message");
+    }
+    let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    events
+        .filter_map(|event| event.parse().ok())
+        .map(|event| word(event, "delta"))
+        .collect()
+}
+
+/// A request in short words.
+fn story(request: &Request) -> String {
+    let messages = request.messages.iter().map(|message| {
+        let words: String = text(message).chars().take(20).collect();
+        let calls = &message["tool_calls"][0]["id"];
+        let role = &message["role"].as_str().unwrap()[..1];
+        format!("{role}:{words}{}", calls.as_str().unwrap_or_default())
+    });
+    let messages: Vec<String> = messages.collect();
+    format!(
+        "    {:?} process {} {:?} may={} taken={:?}\n    {}",
+        request.fate,
+        request.process,
+        request.headers,
+        request.may.len(),
+        request.taken,
+        messages.join(" | ")
+    )
+}
