@@ -23,6 +23,14 @@ pub enum Wrong {
     Answer,
 }
 
+impl Wrong {
+    /// Whether it is counted and no more: the same user said it, and a client that begins anew under its old
+    /// name, or goes back, may look like one that left something out.
+    pub fn is_forgiven(self) -> bool {
+        matches!(self, Self::OtherTalk | Self::OtherBranch)
+    }
+}
+
 /// A request as it was played.
 #[derive(Clone, Debug)]
 pub struct Sent {
@@ -38,7 +46,7 @@ pub struct Sent {
     pub request_id: String,
     /// Filled in from the audit in the end.
     pub reason: String,
-    /// Whether it was told something of its own conversation.
+    /// Whether it was told something of its own conversation that it did not hold.
     pub told: bool,
     pub wrong: BTreeMap<Wrong, Mark>,
     /// For the trace.
@@ -50,18 +58,22 @@ impl Sent {
         self.memory.starts_with("active")
     }
 
-    pub fn told_of(&self) -> String {
+    fn wrongs(&self) -> String {
         let wrong = self.wrong.iter();
         let wrong: Vec<String> = wrong
             .map(|(what, mark)| format!("{what:?} {mark}"))
             .collect();
+        wrong.join(", ")
+    }
+
+    pub fn told_of(&self) -> String {
         format!(
             "DIARIST_SEED={} step {}: user {} conversation {}, {}: {} ({} {})",
             self.seed,
             self.step,
             self.user,
             self.talk,
-            wrong.join(", "),
+            self.wrongs(),
             self.kind.name(),
             self.memory,
             self.reason,
@@ -149,12 +161,12 @@ impl Table {
 
     pub fn print(&self) {
         println!(
-            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+            "{:<22} {:>8} {:>6} {:>7} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
             "kind",
             "requests",
             "long",
             "memory%",
-            "told%",
+            "beyond%",
             "aligned",
             "link",
             "leaks",
@@ -171,7 +183,7 @@ impl Table {
 
 fn row(name: &str, counts: &Counts) {
     println!(
-        "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+        "{name:<22} {:>8} {:>6} {:>7} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
         counts.requests,
         counts.long,
         counts.share(),
@@ -185,23 +197,38 @@ fn row(name: &str, counts: &Counts) {
     );
 }
 
-/// Every request of the conversations in which something went wrong, the first few of them.
-pub fn trace(all: &[Sent]) {
+/// The first request of each conversation in which something went wrong, those of another kind than the ones
+/// before them first, and those that are forgiven last.
+pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
+    let mut talks = BTreeSet::new();
     let wrong = all.iter().filter(|sent| !sent.wrong.is_empty());
-    let talks: BTreeSet<(u64, usize)> = wrong.map(|sent| (sent.seed, sent.talk)).collect();
-    for (seed, talk) in talks.into_iter().take(6) {
+    let mut first: Vec<&Sent> = wrong
+        .filter(|sent| talks.insert((sent.seed, sent.talk)))
+        .collect();
+    let mut times: BTreeMap<(Kind, Wrong), usize> = BTreeMap::new();
+    first.sort_by_cached_key(|sent| {
+        let worst = *sent.wrong.keys().next().unwrap();
+        let time = times.entry((sent.kind, worst)).or_default();
+        *time += 1;
+        (worst.is_forgiven(), *time)
+    });
+    first
+}
+
+/// Every request of the conversations of the first few `cases`.
+pub fn trace(all: &[Sent], cases: &[&Sent]) {
+    for case in cases.iter().take(8) {
+        let (seed, talk) = (case.seed, case.talk);
         println!("\nDIARIST_SEED={seed} conversation {talk}");
-        for sent in all
-            .iter()
-            .filter(|sent| (sent.seed, sent.talk) == (seed, talk))
-        {
-            let wrong = match sent.wrong.is_empty() {
-                true => String::new(),
-                false => format!(" {:?}", sent.wrong.keys()),
-            };
+        let its = all.iter();
+        for sent in its.filter(|sent| (sent.seed, sent.talk) == (seed, talk)) {
             println!(
-                "  {}{wrong} {} {}\n{}",
-                sent.step, sent.memory, sent.reason, sent.story
+                "  {} {} {} {}\n{}",
+                sent.step,
+                sent.memory,
+                sent.reason,
+                sent.wrongs(),
+                sent.story
             );
         }
     }

@@ -101,6 +101,10 @@ impl Kind {
 
     /// One that is no scene.
     pub fn drawn(dice: &mut Dice) -> Self {
+        // Words that are taken back are half of what is judged.
+        if dice.one_in(14) {
+            return *dice.pick(&[Self::Rewrites, Self::Removes]);
+        }
         loop {
             let kind = *dice.pick(Self::ALL);
             if !kind.is_scene() {

@@ -46,7 +46,7 @@ const WORLDS: usize = 4;
 /// Long requests of a kind from which its share is judged.
 const MANY: usize = 40;
 
-/// Offending requests that are printed.
+/// Offending conversations of which the first offending request is printed.
 const PRINTED: usize = 20;
 
 #[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
@@ -83,16 +83,12 @@ async fn nobody_hears_what_another_conversation_said() {
     let rate = requests as f64 / took.as_secs_f64();
     println!("{requests} requests in {took:.1?}, {rate:.0} a second");
 
-    let wrong = all.iter().filter(|sent| !sent.wrong.is_empty());
-    let (worst, others): (Vec<&Sent>, Vec<&Sent>) = wrong.partition(|sent| {
-        let forgiven = [Wrong::OtherTalk, Wrong::OtherBranch];
-        sent.wrong.keys().any(|wrong| !forgiven.contains(wrong))
-    });
-    for sent in worst.iter().chain(&others).take(PRINTED) {
+    let cases = judge::first_of_each(&all);
+    for sent in cases.iter().take(PRINTED) {
         println!("{}", sent.told_of());
     }
     if traced {
-        judge::trace(&all);
+        judge::trace(&all, &cases);
     }
     let count = |wrong| table.all.of(wrong);
     let counted = [Wrong::Leak, Wrong::TakenBack, Wrong::Mixed, Wrong::Answer].map(count);

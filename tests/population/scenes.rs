@@ -70,8 +70,11 @@ pub fn is_alice(talk: &Talk) -> bool {
 /// Plays one scene with `alice`; gives Bob, who goes on as anybody, and what is sent.
 pub fn play(kind: Kind, alice: &mut Talk, pool: &mut Pool) -> (Talk, Vec<Request>) {
     let mut bob = Talk::begin(pool, kind);
+    while bob.user == alice.user {
+        bob = Talk::begin(pool, kind);
+    }
     bob.tenant = alice.tenant;
-    bob.turns = 2 + pool.dice.below(4);
+    bob.turns = 1 + pool.dice.below(3);
     if pool.dice.one_in(2) {
         bob.system
             .clone_from(&alice.system.clone().filter(|s| !s.contains("fact-")));

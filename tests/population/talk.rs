@@ -201,13 +201,13 @@ impl Talk {
             },
             left: None,
             numbers: 0,
-            turns: dice.between(6, 20),
+            turns: dice.between(8, 28),
             turn: 0,
             ahead: VecDeque::new(),
             canned,
             tools,
             numbered: dice.one_in(6),
-            window: dice.between(8, 26),
+            window: dice.between(12, 30),
             skips: 0,
             process: dice.below(pool.processes),
             moves: false,
@@ -480,7 +480,7 @@ impl Talk {
         if self.moves && pool.dice.one_in(4) {
             self.process = pool.dice.below(pool.processes);
         }
-        let often = self.turn > 3 && pool.dice.chance(30);
+        let often = self.turn > 3 && pool.dice.chance(20);
         match self.kind {
             Kind::Rewrites | Kind::Removes if often => {
                 self.goes_on(pool);

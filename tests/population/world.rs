@@ -67,8 +67,8 @@ pub async fn play(seed: u64, traced: bool) -> Vec<Sent> {
                 let process = pool.dice.below(processes);
                 world.stage.restart(process).await;
             }
-            1..=10 => world.scene(&mut live, &mut over, &mut pool).await,
-            11..=24 => world.at_once(&mut live, &mut pool).await,
+            1..=5 => world.scene(&mut live, &mut over, &mut pool).await,
+            6..=19 if !live.is_empty() => world.at_once(&mut live, &mut pool).await,
             _ if live.len() < SIDE_BY_SIDE => {
                 let kind = Kind::drawn(&mut pool.dice);
                 live.push(Talk::begin(&mut pool, kind));
@@ -351,18 +351,20 @@ fn words(body: &[u8], stream: bool) -> String {
 fn story(request: &Request) -> String {
     let messages = request.messages.iter().map(|message| {
         let words: String = text(message).chars().take(20).collect();
+        let words = words.strip_suffix(". T").unwrap_or(&words);
+        let words = words.strip_suffix(". Th").unwrap_or(words);
         let calls = &message["tool_calls"][0]["id"];
         let role = &message["role"].as_str().unwrap()[..1];
         format!("{role}:{words}{}", calls.as_str().unwrap_or_default())
     });
     let messages: Vec<String> = messages.collect();
+    let taken: Vec<String> = request.taken.iter().map(ToString::to_string).collect();
     format!(
-        "    {:?} process {} {:?} may={} taken={:?}\n    {}",
+        "    {:?} process {} {:?} taken back [{}]\n    {}",
         request.fate,
         request.process,
         request.headers,
-        request.may.len(),
-        request.taken,
+        taken.join(" "),
         messages.join(" | ")
     )
 }
