@@ -50,7 +50,7 @@ pub struct Sent {
     pub told: bool,
     pub wrong: BTreeMap<Wrong, Mark>,
     /// For the trace.
-    pub story: String,
+    pub story: Vec<String>,
 }
 
 impl Sent {
@@ -220,16 +220,25 @@ pub fn trace(all: &[Sent], cases: &[&Sent]) {
     for case in cases.iter().take(8) {
         let (seed, talk) = (case.seed, case.talk);
         println!("\nDIARIST_SEED={seed} conversation {talk}");
+        let mut before: &[String] = &[];
         let its = all.iter();
         for sent in its.filter(|sent| (sent.seed, sent.talk) == (seed, talk)) {
+            let (how, messages) = sent.story.split_first().unwrap();
             println!(
-                "  {} {} {} {}\n{}",
+                "  {} {} {} {}",
                 sent.step,
                 sent.memory,
                 sent.reason,
-                sent.wrongs(),
-                sent.story
+                sent.wrongs()
             );
+            println!("    {how}");
+            let same = messages
+                .iter()
+                .zip(before)
+                .take_while(|(now, then)| now == then);
+            let same = same.count();
+            println!("    {same} as before | {}", messages[same..].join(" | "));
+            before = messages;
         }
     }
 }

@@ -52,6 +52,7 @@ kinds! {
     Reminder "reminder" 0,
     Rewrites "rewrites" 0,
     Removes "removes" 0,
+    RewritesWindow "rewrites, window" 0,
     Regenerates "regenerates" 0,
     Branches "branches" 0,
     SceneThree "scene: three canned" 0,
@@ -90,20 +91,24 @@ impl Kind {
     pub fn keeps_its_beginning(self) -> bool {
         !matches!(
             self,
-            Self::Window | Self::WindowNotice | Self::WindowKeepsFirst | Self::Restart
+            Self::Window
+                | Self::WindowNotice
+                | Self::WindowKeepsFirst
+                | Self::RewritesWindow
+                | Self::Restart
         ) && !self.summarises()
     }
 
-    /// Whether the client always sends all that was said, so that whatever its user takes back is seen.
+    /// Whether its user takes words back.
     pub fn edits(self) -> bool {
-        matches!(self, Self::Rewrites | Self::Removes)
+        matches!(self, Self::Rewrites | Self::Removes | Self::RewritesWindow)
     }
 
     /// One that is no scene.
     pub fn drawn(dice: &mut Dice) -> Self {
         // Words that are taken back are half of what is judged.
         if dice.one_in(14) {
-            return *dice.pick(&[Self::Rewrites, Self::Removes]);
+            return *dice.pick(&[Self::Rewrites, Self::Removes, Self::RewritesWindow]);
         }
         loop {
             let kind = *dice.pick(Self::ALL);

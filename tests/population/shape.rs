@@ -21,7 +21,9 @@ impl Talk {
         let mut sent: Vec<Value> = summary.map_or_else(Vec::new, |summary| summary.head.clone());
         sent.extend(self.now.said[from..].iter().map(|line| line.value.clone()));
         match self.kind {
-            Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice => self.slide(&mut sent),
+            Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice | Kind::RewritesWindow => {
+                self.slide(&mut sent)
+            }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
             Kind::Floating => {

@@ -10,6 +10,9 @@ use crate::kinds::{Kind, Naming};
 use crate::marks::{Mark, found};
 use crate::words::{self, said};
 
+/// How many messages later a client leaves out what its user has rewritten, at least.
+const SEEN: usize = 6;
+
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -241,6 +244,9 @@ impl Talk {
                     .for_each(|m| self.push(m));
             }
             Kind::Import => self.grow(pool, 3, 9),
+            Kind::Bot if self.troubles == 0 => {
+                self.push(said("assistant", words::canned(500_000)));
+            }
             _ => {}
         }
         if self.kind.edits() {
@@ -393,7 +399,12 @@ impl Talk {
 
     /// The user says something else in the place of an earlier question, or nothing, and keeps what follows.
     pub fn takes_back(&mut self, pool: &mut Pool) {
-        let questions = self.questions();
+        let mut questions = self.questions();
+        if self.kind == Kind::RewritesWindow {
+            // What was taken back is seen in several requests before the client leaves it out.
+            let seen = (self.now.said.len() + SEEN).saturating_sub(self.window);
+            questions.retain(|at| *at >= seen);
+        }
         let Some(at) = (!questions.is_empty()).then(|| *pool.dice.pick(&questions)) else {
             return;
         };
@@ -415,6 +426,7 @@ impl Talk {
         }
         // Now and then the user wants the first words back.
         let again = self.now.rewritten.take();
+        let again = again.filter(|_| self.kind == Kind::Rewrites);
         let (at, line) = match again.filter(|_| pool.dice.one_in(5)) {
             Some((at, line)) => (at, line),
             None => (at, Line::of(said("user", self.own(300)))),
@@ -482,7 +494,7 @@ impl Talk {
         }
         let often = self.turn > 3 && pool.dice.chance(20);
         match self.kind {
-            Kind::Rewrites | Kind::Removes if often => {
+            kind if kind.edits() && often => {
                 self.goes_on(pool);
                 self.takes_back(pool);
             }

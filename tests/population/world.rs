@@ -23,6 +23,9 @@ const SIDE_BY_SIDE: usize = 14;
 /// Tokens of a history from which memory is of use, as the processes are told.
 const LONG: usize = 1_000;
 
+/// Bytes of a token of what is said here, about.
+const BYTES: usize = 5;
+
 /// How many requests the world of this seed makes. Some worlds are larger: what two users share grows with
 /// how many there are.
 pub fn size(seed: u64) -> usize {
@@ -206,7 +209,9 @@ impl World {
             kind: request.kind,
             user: request.user,
             talk: request.talk,
-            long: words / 4 > LONG && request.fate == Fate::Answered && request.memory() != "off",
+            long: words / BYTES > LONG
+                && request.fate == Fate::Answered
+                && request.memory() != "off",
             memory: answer.memory.clone(),
             request_id: answer.id.clone(),
             reason: String::new(),
@@ -215,7 +220,7 @@ impl World {
             story: if self.traced {
                 story(request)
             } else {
-                String::new()
+                Vec::new()
             },
         };
         if let Some(problem) = answer.wrong(request) {
@@ -253,9 +258,9 @@ impl World {
         for entry in self.stage.provider.record() {
             if matches!(entry.part, Part::Observer | Part::Reflector)
                 && let Some(mark) = mixed(&entry.body)
-                && let Some(last) = self.sent.last_mut()
+                && let Some(its) = self.sent.iter_mut().rfind(|sent| sent.talk == mark.talk)
             {
-                last.wrong.insert(Wrong::Mixed, mark);
+                its.wrong.insert(Wrong::Mixed, mark);
             }
         }
         let reasons = self.stage.end().await;
@@ -347,24 +352,22 @@ fn words(body: &[u8], stream: bool) -> String {
         .collect()
 }
 
-/// A request in short words.
-fn story(request: &Request) -> String {
-    let messages = request.messages.iter().map(|message| {
-        let words: String = text(message).chars().take(20).collect();
-        let words = words.strip_suffix(". T").unwrap_or(&words);
-        let words = words.strip_suffix(". Th").unwrap_or(words);
-        let calls = &message["tool_calls"][0]["id"];
-        let role = &message["role"].as_str().unwrap()[..1];
-        format!("{role}:{words}{}", calls.as_str().unwrap_or_default())
-    });
-    let messages: Vec<String> = messages.collect();
+/// A request in short words: how it went out, then its messages.
+fn story(request: &Request) -> Vec<String> {
     let taken: Vec<String> = request.taken.iter().map(ToString::to_string).collect();
-    format!(
-        "    {:?} process {} {:?} taken back [{}]\n    {}",
+    let how = format!(
+        "{:?}, process {}, {:?}, taken back: [{}]",
         request.fate,
         request.process,
         request.headers,
         taken.join(" "),
-        messages.join(" | ")
-    )
+    );
+    let messages = request.messages.iter().map(|message| {
+        let words: String = text(message).chars().take(20).collect();
+        let words = words.split(". ").next().unwrap_or_default();
+        let calls = &message["tool_calls"][0]["id"];
+        let role = &message["role"].as_str().unwrap()[..1];
+        format!("{role}:{words}{}", calls.as_str().unwrap_or_default())
+    });
+    std::iter::once(how).chain(messages).collect()
 }
