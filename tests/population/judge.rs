@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kinds::Kind;
 use crate::marks::{Mark, found};
-use crate::talk::Request;
+use crate::request::Request;
 
 /// What a request was told that it should not have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,11 +49,31 @@ pub struct Sent {
     /// Whether it was told something of its own conversation that it did not hold.
     pub told: bool,
     pub wrong: BTreeMap<Wrong, Mark>,
+    /// How many bodies the provider got for it.
+    pub bodies: usize,
     /// For the trace.
     pub story: Vec<String>,
 }
 
 impl Sent {
+    pub fn of(seed: u64, step: usize, request: &Request) -> Self {
+        Self {
+            seed,
+            step,
+            kind: request.kind,
+            user: request.user,
+            talk: request.talk,
+            long: false,
+            memory: String::new(),
+            request_id: String::new(),
+            reason: String::new(),
+            told: false,
+            wrong: BTreeMap::new(),
+            bodies: 0,
+            story: Vec::new(),
+        }
+    }
+
     pub fn is_active(&self) -> bool {
         self.memory.starts_with("active")
     }
@@ -83,6 +103,7 @@ impl Sent {
 
 /// Judges the body that the provider got for `request`, whose own body was `sent`.
 pub fn judge(request: &Request, sent: &[u8], got: &[u8], into: &mut Sent) {
+    into.bodies += 1;
     let said = found(sent);
     for mark in found(got).difference(&said) {
         let wrong = if mark.user != request.user {
@@ -241,4 +262,32 @@ pub fn trace(all: &[Sent], cases: &[&Sent]) {
             before = messages;
         }
     }
+}
+
+#[test]
+fn what_is_not_ones_own_is_seen() {
+    let mark = |user, talk, number| Mark { user, talk, number };
+    let request = Request {
+        may: BTreeSet::from([mark(1, 1, 1), mark(1, 1, 4)]),
+        taken: BTreeSet::from([mark(1, 1, 2)]),
+        ..Request::nothing(1, 1)
+    };
+    let judged = |told: Mark| {
+        let mut sent = Sent::of(0, 0, &request);
+        let got = format!("{told} {}", mark(1, 1, 4));
+        judge(
+            &request,
+            mark(1, 1, 4).to_string().as_bytes(),
+            got.as_bytes(),
+            &mut sent,
+        );
+        sent.wrong.pop_first().map(|(wrong, _)| wrong)
+    };
+    assert_eq!(judged(mark(1, 1, 1)), None);
+    assert_eq!(judged(mark(2, 3, 1)), Some(Wrong::Leak));
+    assert_eq!(judged(mark(1, 1, 2)), Some(Wrong::TakenBack));
+    assert_eq!(judged(mark(1, 2, 2)), Some(Wrong::OtherTalk));
+    assert_eq!(judged(mark(1, 1, 3)), Some(Wrong::OtherBranch));
+    let both = format!("{} {}", mark(1, 1, 1), mark(2, 2, 1));
+    assert_eq!(mixed(both.as_bytes()), Some(mark(2, 2, 1)));
 }

@@ -15,7 +15,11 @@
 //! DIARIST_TRACE=1                                      each request of what went wrong
 //! ```
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
 
 #[path = "../support/dice.rs"]
 #[expect(dead_code, reason = "shared with another test binary")]
@@ -25,9 +29,11 @@ mod judge;
 mod kinds;
 mod marks;
 mod process;
+mod request;
 mod scenes;
 mod shape;
 mod talk;
+mod turns;
 mod words;
 mod world;
 
@@ -90,6 +96,8 @@ async fn nobody_hears_what_another_conversation_said() {
     if traced {
         judge::trace(&all, &cases);
     }
+    let unseen = all.iter().filter(|sent| sent.bodies == 0).count();
+    assert_eq!(unseen, 0, "requests of which nobody saw a body");
     let count = |wrong| table.all.of(wrong);
     let counted = [Wrong::Leak, Wrong::TakenBack, Wrong::Mixed, Wrong::Answer].map(count);
     assert_eq!(

@@ -7,7 +7,8 @@
 use serde_json::Value;
 
 use crate::kinds::{Kind, Naming};
-use crate::talk::{Fate, Pool, Request, Talk};
+use crate::request::{Fate, Request};
+use crate::talk::{Pool, Talk};
 use crate::words::{canned, said, suggested};
 
 /// How Bob came to what he sends.

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::dice::Dice;
 use crate::kinds::Kind;
-use crate::talk::{Line, Request, Summary, Talk};
+use crate::request::Request;
+use crate::talk::{Line, Summary, Talk};
 use crate::words::{reworded, said, text};
 
 /// Bytes of a conversation at which its client summarises it.
@@ -22,7 +23,7 @@ impl Talk {
         sent.extend(self.now.said[from..].iter().map(|line| line.value.clone()));
         match self.kind {
             Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice | Kind::RewritesWindow => {
-                self.slide(&mut sent)
+                self.slide(&mut sent);
             }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
@@ -82,12 +83,11 @@ impl Talk {
         self.push(pending);
         let asks = "Summarise our conversation so far, so that somebody else can go on with it.";
         let mark = self.mark();
-        let summary = match self.kind {
-            Kind::SummaryCanned => crate::words::canned(700_000 + pool.dice.below(3)),
-            _ => {
-                let each = "The user asked for something, and it was done as was asked. ";
-                format!("Summary {mark}. {}", each.repeat(5).trim())
-            }
+        let summary = if self.kind == Kind::SummaryCanned {
+            crate::words::canned(700_000 + pool.dice.below(3))
+        } else {
+            let each = "The user asked for something, and it was done as was asked. ";
+            format!("Summary {mark}. {}", each.repeat(5).trim())
         };
         let goes_on = self.now.pending.clone();
         self.now.pending = said("assistant", summary.as_str());
@@ -170,9 +170,10 @@ fn prune(sent: &mut [Value], cuts: bool) {
     let old = sent.len().saturating_sub(YOUNG);
     for message in &mut sent[..old] {
         if message["role"] == "tool" {
-            let words = match cuts {
-                true => format!("{}...", text(message).get(..20).unwrap_or("done")),
-                false => "[Old tool result content cleared]".to_owned(),
+            let words = if cuts {
+                format!("{}...", text(message).get(..20).unwrap_or("done"))
+            } else {
+                "[Old tool result content cleared]".to_owned()
             };
             message["content"] = json!(words);
         }

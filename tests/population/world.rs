@@ -1,18 +1,20 @@
 //! One world: its users, what they send, and in which order. A seed decides.
 
+use std::time::Duration;
+
 use diarist::provider::{Behaviour, Cut, Part};
 use futures_util::future::join_all;
 use memchr::memmem;
 use reqwest::Response;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 use crate::dice::Dice;
 use crate::judge::{Sent, Wrong, judge, mixed};
 use crate::kinds::Kind;
 use crate::process::Stage;
+use crate::request::{Fate, Request};
 use crate::scenes;
-use crate::talk::{Fate, Pool, Request, Talk};
+use crate::talk::{Pool, Talk};
 use crate::words::text;
 
 const KEYS: [&str; 2] = ["Bearer sk-the-application", "Bearer sk-another"];
@@ -92,7 +94,7 @@ pub async fn play(seed: u64, traced: bool) -> Vec<Sent> {
 }
 
 impl World {
-    async fn scene(&mut self, live: &mut Vec<Talk>, over: &mut Vec<Talk>, pool: &mut Pool) {
+    async fn scene(&mut self, live: &mut Vec<Talk>, over: &mut [Talk], pool: &mut Pool) {
         let mut all = live.iter_mut().chain(over.iter_mut());
         let count = all.by_ref().filter(|talk| scenes::is_alice(talk)).count();
         if count == 0 {
@@ -118,8 +120,7 @@ impl World {
         if !plain || talks.len() < requests.len() {
             return self.send_all(requests).await;
         }
-        let prepared: Vec<(Request, Vec<u8>)> =
-            requests.into_iter().map(|r| self.prepare(r)).collect();
+        let prepared: Vec<(Request, Vec<u8>)> = requests.into_iter().map(prepare).collect();
         let first = self.bodies.len();
         let sending = prepared
             .iter()
@@ -127,7 +128,7 @@ impl World {
         let answers = join_all(sending).await;
         self.bodies.extend(prepared);
         for (at, answer) in answers.into_iter().enumerate() {
-            self.note(first + at, answer);
+            self.note(first + at, &answer);
         }
         self.judge();
         if self.bodies[first].0.rests {
@@ -146,7 +147,7 @@ impl World {
     }
 
     async fn send(&mut self, request: Request) {
-        let prepared = self.prepare(request);
+        let prepared = prepare(request);
         let behaviour = match prepared.0.fate {
             Fate::Answered => Behaviour::default(),
             Fate::Fails(status) => Behaviour::failing(status),
@@ -163,18 +164,8 @@ impl World {
             .provider
             .behave(Part::Actor, Behaviour::default());
         self.bodies.push(prepared);
-        self.note(self.bodies.len() - 1, answer);
+        self.note(self.bodies.len() - 1, &answer);
         self.judge();
-    }
-
-    /// The body, with a number by which the provider knows the request.
-    fn prepare(&self, mut request: Request) -> (Request, Vec<u8>) {
-        request.stream |= request.fate == Fate::HungUp;
-        let mut body = json!({"model": "gpt-test", "messages": request.messages});
-        if request.stream {
-            body["stream"] = true.into();
-        }
-        (request, body.to_string().into_bytes())
     }
 
     async fn post(&self, request: &Request, body: &[u8]) -> Answer {
@@ -200,29 +191,17 @@ impl World {
         }
     }
 
-    fn note(&mut self, at: usize, answer: Answer) {
+    fn note(&mut self, at: usize, answer: &Answer) {
         let (request, body) = &self.bodies[at];
         let words: usize = request.messages.iter().map(|m| text(m).len()).sum();
-        let mut sent = Sent {
-            seed: self.seed,
-            step: at,
-            kind: request.kind,
-            user: request.user,
-            talk: request.talk,
-            long: words / BYTES > LONG
-                && request.fate == Fate::Answered
-                && request.memory() != "off",
-            memory: answer.memory.clone(),
-            request_id: answer.id.clone(),
-            reason: String::new(),
-            told: false,
-            wrong: Default::default(),
-            story: if self.traced {
-                story(request)
-            } else {
-                Vec::new()
-            },
-        };
+        let mut sent = Sent::of(self.seed, at, request);
+        sent.long =
+            words / BYTES > LONG && request.fate == Fate::Answered && request.memory() != "off";
+        sent.memory.clone_from(&answer.memory);
+        sent.request_id.clone_from(&answer.id);
+        if self.traced {
+            sent.story = story(request);
+        }
         if let Some(problem) = answer.wrong(request) {
             println!("DIARIST_SEED={} step {at}: {problem}", self.seed);
             let own = crate::marks::found(body).pop_first();
@@ -269,6 +248,16 @@ impl World {
         }
         self.sent
     }
+}
+
+/// The body of a request, but for the number by which the provider knows it.
+fn prepare(mut request: Request) -> (Request, Vec<u8>) {
+    request.stream |= request.fate == Fate::HungUp;
+    let mut body = json!({"model": "gpt-test", "messages": request.messages});
+    if request.stream {
+        body["stream"] = true.into();
+    }
+    (request, body.to_string().into_bytes())
 }
 
 /// What the provider knows a request by: whose it is and what it holds.
