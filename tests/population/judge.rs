@@ -134,6 +134,8 @@ pub struct Counts {
     pub requests: usize,
     pub long: usize,
     pub with_memory: usize,
+    /// Those of them that were told nothing wrong.
+    pub right: usize,
     pub told: usize,
     pub aligned: usize,
     pub linked: usize,
@@ -145,6 +147,8 @@ impl Counts {
         self.requests += 1;
         self.long += usize::from(sent.long);
         self.with_memory += usize::from(sent.long && sent.is_active());
+        let right = sent.wrong.keys().all(|wrong| wrong.is_forgiven());
+        self.right += usize::from(sent.long && sent.is_active() && right);
         self.told += usize::from(sent.long && sent.told);
         self.aligned += usize::from(sent.is_active() && sent.reason == "aligned");
         self.linked += usize::from(sent.is_active() && sent.reason == "compaction_link");
@@ -157,9 +161,9 @@ impl Counts {
         self.wrong[wrong as usize]
     }
 
-    /// How many in a hundred of the long requests had memory.
+    /// How many in a hundred of the long requests had memory, and nothing wrong in it.
     pub fn share(&self) -> usize {
-        100 * self.with_memory / self.long.max(1)
+        100 * self.right / self.long.max(1)
     }
 }
 
@@ -182,11 +186,12 @@ impl Table {
 
     pub fn print(&self) {
         println!(
-            "{:<22} {:>8} {:>6} {:>7} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
             "kind",
             "requests",
             "long",
             "memory%",
+            "right%",
             "beyond%",
             "aligned",
             "link",
@@ -204,9 +209,10 @@ impl Table {
 
 fn row(name: &str, counts: &Counts) {
     println!(
-        "{name:<22} {:>8} {:>6} {:>7} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+        "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
         counts.requests,
         counts.long,
+        100 * counts.with_memory / counts.long.max(1),
         counts.share(),
         100 * counts.told / counts.long.max(1),
         counts.aligned,
