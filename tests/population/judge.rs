@@ -21,14 +21,9 @@ pub enum Wrong {
     Mixed,
     /// The client got something else than the provider's answer.
     Answer,
-}
-
-impl Wrong {
-    /// Whether it is counted and no more: the same user said it, and a client that begins anew under its old
-    /// name, or goes back, may look like one that left something out.
-    pub fn is_forgiven(self) -> bool {
-        matches!(self, Self::OtherTalk | Self::OtherBranch)
-    }
+    /// What the same user said before beginning anew under the same name, and keeping what canned messages
+    /// stood at the end. It is counted and forgiven: a client that left its beginning out sends the same.
+    Restarted,
 }
 
 /// A request as it was played.
@@ -109,7 +104,10 @@ pub fn judge(request: &Request, sent: &[u8], got: &[u8], into: &mut Sent) {
         let wrong = if mark.user != request.user {
             Wrong::Leak
         } else if mark.talk != request.talk {
-            Wrong::OtherTalk
+            match request.kind {
+                Kind::Restart => Wrong::Restarted,
+                _ => Wrong::OtherTalk,
+            }
         } else if request.taken.contains(mark) {
             Wrong::TakenBack
         } else if request.may.contains(mark) {
@@ -139,7 +137,7 @@ pub struct Counts {
     pub told: usize,
     pub aligned: usize,
     pub linked: usize,
-    pub wrong: [usize; 6],
+    pub wrong: [usize; 7],
 }
 
 impl Counts {
@@ -147,7 +145,7 @@ impl Counts {
         self.requests += 1;
         self.long += usize::from(sent.long);
         self.with_memory += usize::from(sent.long && sent.is_active());
-        let right = sent.wrong.keys().all(|wrong| wrong.is_forgiven());
+        let right = sent.wrong.keys().all(|wrong| *wrong == Wrong::Restarted);
         self.right += usize::from(sent.long && sent.is_active() && right);
         self.told += usize::from(sent.long && sent.told);
         self.aligned += usize::from(sent.is_active() && sent.reason == "aligned");
@@ -237,7 +235,7 @@ pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
         let worst = *sent.wrong.keys().next().unwrap();
         let time = times.entry((sent.kind, worst)).or_default();
         *time += 1;
-        (worst.is_forgiven(), *time)
+        (worst == Wrong::Restarted, *time)
     });
     first
 }

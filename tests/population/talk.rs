@@ -261,7 +261,8 @@ impl Talk {
     pub fn ask(&mut self, pool: &mut Pool) {
         // Whoever brings along what nobody saw begins in words of his own: else he may be somebody who
         // left his beginning out.
-        let begins = self.now.said.is_empty() && self.may_be_unseen();
+        let says_own = self.now.said.iter().any(|line| !line.marks.is_empty());
+        let begins = !says_own && self.may_be_unseen();
         if self.ahead.is_empty() && !begins {
             let number = pool.dice.below(5);
             match self.kind {

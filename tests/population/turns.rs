@@ -149,9 +149,14 @@ impl Talk {
     pub fn sends(&mut self, pool: &mut Pool) -> Vec<Request> {
         let mut request = self.request(pool);
         let dice = &mut pool.dice;
-        let troubled = dice.chance(self.troubles);
+        // A process that ends forgets what it was asked to forget: a cached call that was answered then, and
+        // nothing else, would be somebody else's.
+        let may_go_unseen = !request.reply["tool_calls"].is_array();
+        let troubled = may_go_unseen && dice.chance(self.troubles);
         match self.kind {
-            Kind::OffOrRead if dice.chance(40) => without_memory(&mut request, dice),
+            Kind::OffOrRead if dice.chance(40) && may_go_unseen => {
+                without_memory(&mut request, dice);
+            }
             Kind::Refused if dice.chance(35) => request.fate = fails(dice),
             Kind::HungUp if dice.chance(35) => request.fate = leaves(dice),
             _ if troubled => match dice.below(3) {
