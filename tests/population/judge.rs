@@ -242,7 +242,7 @@ pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
 
 /// Every request of the conversations of the first few `cases`.
 pub fn trace(all: &[Sent], cases: &[&Sent]) {
-    for case in cases.iter().take(8) {
+    for case in cases.iter().take(12) {
         let (seed, talk) = (case.seed, case.talk);
         println!("\nDIARIST_SEED={seed} conversation {talk}");
         let mut before: &[String] = &[];
@@ -257,15 +257,30 @@ pub fn trace(all: &[Sent], cases: &[&Sent]) {
                 sent.wrongs()
             );
             println!("    {how}");
-            let same = messages
-                .iter()
-                .zip(before)
-                .take_while(|(now, then)| now == then);
-            let same = same.count();
-            println!("    {same} as before | {}", messages[same..].join(" | "));
+            println!("    {}", shortened(messages, before));
             before = messages;
         }
     }
+}
+
+/// What is new in `messages`; how many were in the request `before`.
+fn shortened(messages: &[String], before: &[String]) -> String {
+    let (mut parts, mut same) = (Vec::new(), 0);
+    for message in messages {
+        if before.contains(message) {
+            same += 1;
+            continue;
+        }
+        if same > 0 {
+            parts.push(format!("[{same} as before]"));
+        }
+        same = 0;
+        parts.push(message.clone());
+    }
+    if same > 0 {
+        parts.push(format!("[{same} as before]"));
+    }
+    parts.join(" | ")
 }
 
 #[test]

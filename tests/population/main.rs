@@ -21,7 +21,11 @@
 //! DIARIST_REQUESTS=100000                                              so many requests, from seed 0 on
 //! DIARIST_FIRST=40                                                     from another seed on
 //! DIARIST_TRACE=1                                                      each request of what went wrong
+//! DIARIST_WALLS=1                                                      a control, see below
 //! ```
+//!
+//! With walls each conversation has a user's name of its own (`x-diarist-resource`), and cannot hear any other:
+//! whatever is judged wrong then but what was taken back is a mistake of this judge.
 
 #![expect(
     clippy::unwrap_used,
@@ -90,8 +94,12 @@ fn seeds() -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_hears_what_another_conversation_said() {
-    let (began, traced) = (Instant::now(), asked("DIARIST_TRACE").is_some());
-    let worlds = stream::iter(seeds()).map(|seed| world::play(seed, traced));
+    let began = Instant::now();
+    let manner = world::Manner {
+        traces: asked("DIARIST_TRACE").is_some(),
+        walls: asked("DIARIST_WALLS").is_some(),
+    };
+    let worlds = stream::iter(seeds()).map(|seed| world::play(seed, manner));
     let tells = asked("DIARIST_REQUESTS").is_some();
     let played = worlds.buffered(WORLDS).inspect(|world| {
         if tells {
@@ -112,7 +120,7 @@ async fn nobody_hears_what_another_conversation_said() {
     for sent in cases.iter().take(PRINTED) {
         println!("{}", sent.told_of());
     }
-    if traced {
+    if manner.traces {
         judge::trace(&all, &cases);
     }
     let unseen = all.iter().filter(|sent| sent.bodies == 0).count();

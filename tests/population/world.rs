@@ -34,10 +34,19 @@ pub fn size(seed: u64) -> usize {
     if seed % 5 == 4 { 2_250 } else { 750 }
 }
 
+/// How a world is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Whether each request is written down in short words.
+    pub traces: bool,
+    /// Whether each conversation is walled off from all others by a name of its own.
+    pub walls: bool,
+}
+
 struct World {
     seed: u64,
     stage: Stage,
-    traced: bool,
+    manner: Manner,
     /// How much of the provider's record is judged.
     seen: usize,
     sent: Vec<Sent>,
@@ -45,7 +54,7 @@ struct World {
 }
 
 /// Plays the world of `seed`; gives every request of it.
-pub async fn play(seed: u64, traced: bool) -> Vec<Sent> {
+pub async fn play(seed: u64, manner: Manner) -> Vec<Sent> {
     let mut dice = Dice::new(seed);
     let processes = 1 + usize::from(seed % 2 == 1);
     let stage = Stage::start(&mut dice, processes).await;
@@ -59,7 +68,7 @@ pub async fn play(seed: u64, traced: bool) -> Vec<Sent> {
     let mut world = World {
         seed,
         stage,
-        traced,
+        manner,
         seen: 0,
         sent: Vec::new(),
         bodies: Vec::new(),
@@ -182,6 +191,9 @@ impl World {
             .header("content-type", "application/json")
             .header("authorization", KEYS[request.tenant])
             .body(body);
+        if self.manner.walls {
+            post = post.header("x-diarist-resource", format!("wall-{}", request.talk));
+        }
         for (name, value) in &request.headers {
             post = post.header(*name, value);
         }
@@ -199,7 +211,7 @@ impl World {
             words / BYTES > LONG && request.fate == Fate::Answered && request.memory() != "off";
         sent.memory.clone_from(&answer.memory);
         sent.request_id.clone_from(&answer.id);
-        if self.traced {
+        if self.manner.traces {
             sent.story = story(request);
         }
         if let Some(problem) = answer.wrong(request) {
