@@ -23,6 +23,7 @@ use crate::config::{self, Config, KeepMessages};
 use crate::jobs::{self, InForce, Jobs};
 use crate::llm::{self, Llm};
 use crate::memory::observe::{Hints, Options, Show};
+use crate::memory::place::EvidenceLevel;
 use crate::memory::redact::{Kind, Redactor};
 use crate::memory::{Early, Idle, Pattern, Policy, render};
 use crate::proxy::identify::{Owners, Sources};
@@ -366,6 +367,11 @@ fn treatment(config: &Config, owners: Owners) -> Treatment {
         read_only: read_only(config),
         rules: rules(config),
         overflow: overflow(config),
+        evidence: match config.memory.evidence {
+            config::Evidence::Strict => EvidenceLevel::Strict,
+            config::Evidence::Names => EvidenceLevel::Names,
+            config::Evidence::Content => EvidenceLevel::Content,
+        },
     }
 }
 

@@ -19,7 +19,7 @@ use std::ops::Range;
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
-pub use item::{Item, Mark, anchor, weigh};
+pub use item::{Item, Mark, TELLING, anchor, weigh};
 pub use spoken::{Attachment, Detail, Media, Piece, Spoken};
 pub use view::{Stand, View};
 
@@ -73,6 +73,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether it can prove anything: it says more than a few words, or bears the id of a tool call.
+    pub fn may_prove(&self) -> bool {
+        self.weight >= TELLING || !self.calls.is_empty() || self.answers.is_some()
+    }
+
     /// A message that is only known by its link.
     fn unsent(role: Role) -> Self {
         Self {

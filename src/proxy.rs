@@ -13,6 +13,7 @@ mod error;
 mod flow;
 pub mod forward;
 pub mod headers;
+mod hearing;
 pub mod identify;
 mod ladder;
 mod late;

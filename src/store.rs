@@ -21,9 +21,10 @@ pub use cost::{Cost, Costs, Spent};
 pub use reopening::Reopening;
 pub use sqlite::{OpenError, SqliteStore};
 pub use terms::{
-    Adopted, Adoption, Begun, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Event,
-    Found, Job, Known, LIVE_MS, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
-    StoreError, ThreadDetail, ThreadRow, Traces, Urgency, Used, Waiting, Wanted, day,
+    Adopted, Adoption, Begun, CROWD, Carried, Chain, ClaimFilter, Demanded, EVENTS_KEPT, Elsewhere,
+    Event, Found, Job, Known, LIVE_MS, MessageMarks, NewJob, NewSnapshot, Offered, Probes, Record,
+    Release, Revived, StoreError, ThreadDetail, ThreadRow, Traces, Urgency, Used, Waiting, Wanted,
+    day,
 };
 pub use timer::{Alarms, NewTimer, Timer};
 
@@ -62,6 +63,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// (or one that was forgotten) and another process recorded these messages first, its lineage
     /// is joined. [`StoreError::Forgotten`] where the messages before the new ones are not recorded.
     async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
+
+    /// Which of these recorded messages another conversation of the owner holds as well, by what they
+    /// say or by the ids of their tool calls; and whether several lineages go under `name`.
+    async fn elsewhere(
+        &self,
+        scope: &Scope,
+        links: &[Link],
+        name: Option<&str>,
+    ) -> Result<Elsewhere, StoreError>;
 
     /// [`Store::record`] for a request that was observed while its client waited: what was written for
     /// it is stored with it, in one transaction, and is what it was sent with.

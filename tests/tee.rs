@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use diarist::proxy::decode::Encoding;
-use diarist::proxy::tee::{Ended, Observed, TeeSpec, tee};
+use diarist::proxy::tee::{Ended, Observed, OnAnswer, Said, TeeSpec, tee};
 use diarist::tasks::Tasks;
 use diarist::wire::usage::Usage;
 use futures_util::{FutureExt as _, stream};
@@ -48,6 +48,47 @@ fn spec(streaming: bool, encoding: Encoding) -> TeeSpec {
     }
 }
 
+/// Nobody wants to know what was said.
+fn deaf() -> OnAnswer {
+    Box::new(|_| {})
+}
+
+/// What the model said is known before the client has the last of it.
+#[tokio::test]
+async fn what_was_said_is_heard_before_its_last_byte_goes_out() {
+    let whole = ANSWER.as_bytes();
+    let halves = |at: usize| vec![&whole[..at], &whole[at..]];
+    let stream = STREAM.as_bytes();
+    let done = STREAM.find("data: [DONE]").unwrap();
+    let streams = vec![&stream[..done], &stream[done..]];
+    for (pieces, spec, text) in [
+        (halves(20), spec(false, Encoding::Identity), "x"),
+        (streams, events(), "Grüße"),
+    ] {
+        let (say, heard) = std::sync::mpsc::channel();
+        let hear: OnAnswer = Box::new(move |said: &[Said]| {
+            let said: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
+            say.send(said).unwrap();
+        });
+        let (mut teed, _observed) = tee(body(pieces), spec, hear, &Tasks::new());
+        let mut last = Bytes::new();
+        let mut told = None;
+        while let Some(frame) = teed.frame().await {
+            last = frame.unwrap().into_data().unwrap();
+            told = heard.try_recv().ok();
+            assert_eq!(
+                told.is_some(),
+                last.ends_with(b"}") || last.starts_with(b"data: [DONE]")
+            );
+            if told.is_some() {
+                break;
+            }
+        }
+        assert!(!last.is_empty());
+        assert_eq!(told, Some(vec![text.to_owned()]));
+    }
+}
+
 fn events() -> TeeSpec {
     spec(true, Encoding::Identity)
 }
@@ -65,7 +106,7 @@ async fn run<B>(body: B, spec: TeeSpec) -> (Bytes, Observed)
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
-    let (teed, observed) = tee(body, spec, &Tasks::new());
+    let (teed, observed) = tee(body, spec, deaf(), &Tasks::new());
     let got = teed.collect().await.unwrap().to_bytes();
     (got, wait(observed).await)
 }
@@ -135,6 +176,7 @@ async fn frames_and_trailers_keep_their_borders() {
     let (mut teed, observed) = tee(
         StreamBody::new(stream::iter(frames)),
         events(),
+        deaf(),
         &Tasks::new(),
     );
     for expected in ["data: {}", "", "\n\n"] {
@@ -158,7 +200,7 @@ async fn a_client_that_hangs_up() {
         (STREAM.len() - 1, true),
     ] {
         let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
-        let (mut teed, observed) = tee(upstream, events(), &Tasks::new());
+        let (mut teed, observed) = tee(upstream, events(), deaf(), &Tasks::new());
         if taken > 0 {
             sender
                 .send_data(Bytes::copy_from_slice(&STREAM.as_bytes()[..taken]))
@@ -184,6 +226,7 @@ async fn an_upstream_that_breaks_off() {
     let (teed, observed) = tee(
         StreamBody::new(stream::iter(frames)),
         events(),
+        deaf(),
         &Tasks::new(),
     );
     assert_eq!(teed.collect().await.unwrap_err(), "reset");
@@ -198,7 +241,7 @@ async fn a_reader_that_never_runs_costs_the_client_nothing() {
     for (count, size) in [(5_000, 100), (200, 64 * 1024)] {
         let mut piece = vec![b'x'; size];
         piece[size - 2..].fill(b'\n');
-        let (mut teed, observed) = tee(body(vec![&piece; count]), events(), &Tasks::new());
+        let (mut teed, observed) = tee(body(vec![&piece; count]), events(), deaf(), &Tasks::new());
         for _ in 0..count {
             let frame = teed
                 .frame()
@@ -231,7 +274,12 @@ async fn whole_answers_small_and_large() {
         let long = ANSWER.replace("\"x\"", &format!("\"{}\"", "x".repeat(size)));
         let pieces = long.as_bytes().chunks(100_000);
         let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(1);
-        let (teed, observed) = tee(upstream, spec(false, Encoding::Identity), &Tasks::new());
+        let (teed, observed) = tee(
+            upstream,
+            spec(false, Encoding::Identity),
+            deaf(),
+            &Tasks::new(),
+        );
         let send = async {
             for piece in pieces {
                 sender
@@ -351,7 +399,12 @@ async fn endings_refusals_and_errors() {
 
 #[tokio::test]
 async fn an_answer_whose_receiver_is_gone_still_passes() {
-    let (teed, observed) = tee(body(vec![STREAM.as_bytes()]), events(), &Tasks::new());
+    let (teed, observed) = tee(
+        body(vec![STREAM.as_bytes()]),
+        events(),
+        deaf(),
+        &Tasks::new(),
+    );
     drop(observed);
     assert_eq!(teed.collect().await.unwrap().to_bytes(), STREAM);
 }
@@ -363,7 +416,7 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (teed, observed) = tee(upstream, spec, &Tasks::new());
+    let (teed, observed) = tee(upstream, spec, deaf(), &Tasks::new());
     let teed = std::sync::Mutex::new(Some(teed));
     Tasks::new().spawn("server", async move {
         let (socket, _) = listener.accept().await.unwrap();

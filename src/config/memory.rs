@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::rules;
 use super::settings::RawConfig;
 use super::thresholds::others;
-use super::valid::{KeepMessages, Memory, Overflow};
+use super::valid::{Evidence, KeepMessages, Memory, Overflow};
 use super::written::{Checked, Wrong};
 
 pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Memory> {
@@ -46,6 +46,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
     let rules = rules::rules(&raw.memory.rules, problems);
     let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
     let overflow_timeout = raw.memory.overflow_timeout.check(problems, lasting);
+    let evidence = raw.memory.evidence.check(problems, |text| evidence(text));
     let keep_messages = raw.memory.keep_messages.check(problems, |kept| match kept {
         KeepMessages::For(time) => lasting(time).map(KeepMessages::For),
         kept => Ok(*kept),
@@ -65,6 +66,7 @@ pub(super) fn validate(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
         rules: rules?,
         overflow: overflow?,
         overflow_timeout: overflow_timeout?,
+        evidence: evidence?,
         observation: observation?,
         reflection: reflection?,
         redact: redact?,
@@ -108,6 +110,18 @@ fn overflow(text: &str) -> Result<Overflow, Wrong> {
         _ => Err(Wrong::new(
             format!("\"{text}\" is nothing that can be done"),
             "write \"pass\", \"observe\" or \"trim\"",
+        )),
+    }
+}
+
+fn evidence(text: &str) -> Result<Evidence, Wrong> {
+    match text {
+        "strict" => Ok(Evidence::Strict),
+        "names" => Ok(Evidence::Names),
+        "content" => Ok(Evidence::Content),
+        _ => Err(Wrong::new(
+            format!("\"{text}\" is no kind of evidence"),
+            "write \"strict\", \"names\" or \"content\"",
         )),
     }
 }

@@ -78,6 +78,7 @@ mod tests {
         "memory.rules",
         "memory.overflow",
         "memory.overflow_timeout",
+        "memory.evidence",
         "memory.scope",
         "memory.other_conversations",
         "memory.timezone",

@@ -301,6 +301,12 @@ settings! {
         overflow: String = Default(r#""pass""#),
         /// How long a client waits for overflow = "observe", at most, however many ask the same at once.
         overflow_timeout: Duration = Default(r#""1m""#),
+        /// Which evidence lets a request be told what it does not hold, where its client dropped or
+        /// summarised older messages: "strict" (none: a request is told only what it holds), "names"
+        /// (it carries the name of a conversation, and no other conversation has that name) or
+        /// "content" (that, or messages that no other conversation holds, an answer of the model
+        /// among them). Two different names are always two conversations.
+        evidence: String = Default(r#""content""#),
     }
 
     /// The Observer: turns older messages into observations.

@@ -197,6 +197,7 @@ pub struct Memory {
     pub overflow: Overflow,
     /// How long a client waits where `overflow` is `Observe`; above 0.
     pub overflow_timeout: Duration,
+    pub evidence: Evidence,
     pub observation: Observation,
     pub reflection: Reflection,
     pub redact: Redact,
@@ -345,6 +346,17 @@ pub enum Overflow {
     Pass,
     Observe,
     Trim,
+}
+
+/// Which evidence lets a request be told what it does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// None.
+    Strict,
+    /// The name of one conversation.
+    Names,
+    /// That, or what the request holds.
+    Content,
 }
 
 /// The Observer.

@@ -1,15 +1,21 @@
 //! Alignment: where a request that continues no known chain stands on a path that is known.
 //!
 //! Clients drop their oldest messages, replace old tool results, move what they insert, or put a
-//! clock into their first message. Then the chain is another one, and still it is the same
-//! conversation, if the request holds a run of it that cannot be chance. What is not proven is
-//! `None`: the request goes out as a conversation of its own. Pure, and about linear in both.
-//! Called on the request path by `store::recall`.
+//! clock into their first message. Then the chain is another one. [`align`] finds the runs of messages
+//! that both hold, says whether they prove that it is the same conversation ([`proof`]), and what the
+//! client left out or changed ([`changed`]). What may be chance is `None`: the request goes out as a
+//! conversation of its own. Pure, and about linear in both. Called on the request path through
+//! `memory::place`.
 
 use std::collections::{HashMap, HashSet};
 
+mod changed;
+mod proof;
+
 use super::item::{Item, LONG, TELLING};
 use super::{Mark, Role};
+
+pub use self::proof::Standing;
 
 /// Messages of a request that stand on a path without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,12 @@ impl Run {
         self.path + self.len
     }
 
+    /// Its messages: place on the path, index in the request.
+    fn pairs(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
+        let (path, client) = (self.path, self.client);
+        (0..self.len).map(move |at| (path + at, client + at))
+    }
+
     /// Whether request and path begin alike with it.
     fn begins(&self) -> bool {
         self.client == 0 && self.path == 0
@@ -40,29 +52,55 @@ impl Run {
 /// Where a request stands on a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aligned {
-    /// Runs in order, the last of them proven.
+    /// Runs in order. The messages of the last one cannot agree by chance.
     pub runs: Vec<Run>,
-    /// Whether it is the same conversation, so that what the request no longer holds belongs to it. If
-    /// not, the same was said: a template that opens many conversations can prove no more.
-    pub same: bool,
+    /// The places on the path that prove that this is the same conversation. Empty where nothing
+    /// proves it: then another conversation may say the same, and may be told nothing that its own
+    /// request does not hold.
+    pub proof: Vec<usize>,
+    /// The first place on the path whose words the request does not hold; the end of the runs where
+    /// it holds all of them.
+    pub missing: usize,
+    /// The first place on the path that the client rewrote, or took out, while it kept what follows;
+    /// the end of the runs where there is none.
+    pub rewritten: usize,
 }
 
-/// Where `client` stands on `path`; `None` where nothing is proven. `live` says of a place on the path
-/// whether it was said while somebody watched.
+/// What is known of a path and a request beside what they say.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<S, P> {
+    /// What is known of the message at a place of the path.
+    pub standing: S,
+    /// Whether both carry the same name, and it names one conversation.
+    pub same_name: bool,
+    /// Whether the client itself puts the message at an index of the request in front of what it keeps:
+    /// its summary.
+    pub puts_there: P,
+}
+
+/// Where `client` stands on `path`; `None` where the agreement may be chance.
 ///
 /// Between and in front of runs the request may hold messages that the path does not know, and the
 /// path messages that the request no longer holds. What follows the last run in the request is new.
-pub fn align(path: &[Item], live: impl Fn(usize) -> bool, client: &[Item]) -> Option<Aligned> {
+pub fn align<S, P>(path: &[Item], told: &Told<S, P>, client: &[Item]) -> Option<Aligned>
+where
+    S: Fn(usize) -> Standing,
+    P: Fn(usize) -> bool,
+{
     let sides = Sides::of(path, client);
     let mut runs = sides.runs();
     runs.retain(|run| run.begins() || sides.counts(*run));
     while let Some(last) = runs.last() {
-        if sides
-            .evidence(std::slice::from_ref(last), |_| true)
-            .proves()
-        {
-            let same = sides.same_conversation(&runs, live);
-            return Some(Aligned { runs, same });
+        let proof = sides.proof(&runs, told);
+        if sides.evidence(*last).proves() || !proof.is_empty() {
+            let missing = sides.missing(&runs);
+            let rewritten = sides.rewritten(&runs, &told.puts_there);
+            return Some(Aligned {
+                runs,
+                proof,
+                missing,
+                rewritten,
+            });
         }
         runs.pop();
     }
@@ -77,22 +115,20 @@ pub fn alike(path: &[Item], client: &[Item]) -> Vec<Run> {
     runs
 }
 
-/// What in some runs tells something, and is no short word. What is said again and again counts once.
+/// What in a run tells something, and is no short word. What is said again and again counts once.
 #[derive(Clone, Copy, Debug, Default)]
-struct Evidence {
+struct Agreement {
     /// Messages of anybody, and rounds of tools by their own ids.
     counting: usize,
     /// Those of the model.
     telling: usize,
     /// Those of the model that are long, and rounds of tools.
     strong: usize,
-    /// Rounds of tools.
-    ids: usize,
     /// Those that stand once on each side.
     once: usize,
 }
 
-impl Evidence {
+impl Agreement {
     /// Whether it cannot be chance that a request holds this: three messages, the model's among them,
     /// or two where an id or a long answer is among them.
     fn proves(&self) -> bool {
@@ -157,7 +193,7 @@ impl<'a> Sides<'a> {
 
     /// Whether `run` is more than short words.
     fn counts(&self, run: Run) -> bool {
-        self.evidence(&[run], |_| true).counting > 0
+        self.evidence(run).counting > 0
     }
 
     /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
@@ -246,63 +282,35 @@ impl<'a> Sides<'a> {
         runs
     }
 
-    /// What tells something in `runs`, as far as it stands on the path where `counts` says.
-    fn evidence(&self, runs: &[Run], counts: impl Fn(usize) -> bool) -> Evidence {
-        let (mut evidence, mut heard) = (Evidence::default(), HashSet::new());
-        let pairs = runs
-            .iter()
-            .flat_map(|run| (0..run.len).map(|at| (run.path + at, run.client + at)));
-        for (path, client) in pairs.filter(|(path, _)| counts(*path)) {
+    /// What tells something in `run`.
+    fn evidence(&self, run: Run) -> Agreement {
+        let (mut evidence, mut heard) = (Agreement::default(), HashSet::new());
+        for (path, client) in run.pairs() {
             let (known, sent) = (&self.path.items[path], &self.client.items[client]);
-            let ids = known.has_own_ids()
-                && known.ids == sent.ids
-                && self.path.only_ids(known).is_some()
-                && self.client.only_ids(sent).is_some();
+            let ids = self.has_same_own_ids(known, sent);
             let said = known.ids.is_none()
                 && sent.ids.is_none()
                 && known.weight >= TELLING
                 && heard.insert(known.content);
             let answer = said && known.role == Role::Assistant;
-            let once =
-                self.path.only_content(known).is_some() && self.client.only_content(sent).is_some();
             evidence.counting += usize::from(ids || said);
             evidence.telling += usize::from(ids || answer);
             evidence.strong += usize::from(ids || (answer && known.weight >= LONG));
-            evidence.ids += usize::from(ids);
-            evidence.once += usize::from(ids || (said && once));
+            evidence.once += usize::from(ids || (said && self.is_once(known, sent)));
         }
         evidence
     }
 
-    /// Whether `runs` prove that the conversation is the same. What a first request brought along may
-    /// be a template, so something has to be among it that the model said since. Where the client put
-    /// something else in the place of what it left out, as another user of the application would, or
-    /// another branch, more has to stand behind that: three messages that nobody said twice, a long
-    /// answer among them and what it was given to; or a round of tools.
-    fn same_conversation(&self, runs: &[Run], live: impl Fn(usize) -> bool) -> bool {
-        match self.parted(runs) {
-            None => self.evidence(runs, live).telling >= 1,
-            Some(at) => {
-                let said = self.evidence(&runs[at..], live);
-                said.ids >= 1
-                    || (said.once >= 3 && said.strong >= 1 && said.counting > said.telling)
-            }
-        }
+    /// Whether both bear the ids of one tool call that was drawn at random, and nothing else does.
+    fn has_same_own_ids(&self, known: &Item, sent: &Item) -> bool {
+        known.has_own_ids()
+            && known.ids == sent.ids
+            && self.path.only_ids(known).is_some()
+            && self.client.only_ids(sent).is_some()
     }
 
-    /// The last of `runs` before which the client has something else than the path: in the place of its
-    /// beginning as much as that, or what the model said, of which a client drops much and makes up
-    /// nothing.
-    fn parted(&self, runs: &[Run]) -> Option<usize> {
-        let ends = runs.iter().map(|run| (run.client_end(), run.path_end()));
-        let before = std::iter::once((0, 0)).chain(ends);
-        let parts = |((client, path), run): ((usize, usize), &Run)| {
-            let put_in = &self.client.items[client..run.client];
-            let as_much = path == 0 && put_in.len() >= run.path;
-            run.path > path && (as_much || put_in.iter().any(Item::is_telling))
-        };
-        let parted: Vec<bool> = before.zip(runs).map(parts).collect();
-        parted.iter().rposition(|parted| *parted)
+    fn is_once(&self, known: &Item, sent: &Item) -> bool {
+        self.path.only_content(known).is_some() && self.client.only_content(sent).is_some()
     }
 }
 

@@ -79,7 +79,7 @@ pub struct Item {
 }
 
 /// Text shorter than this, in bytes, may be said in any conversation ("yes, please do that").
-pub(super) const TELLING: u32 = 24;
+pub const TELLING: u32 = 24;
 
 /// An answer of this many bytes, some thirty words, is not given twice by chance. Shorter ones are: how a
 /// model says goodbye, and declines, has a dozen words, the same for everybody.

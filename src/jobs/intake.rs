@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::history::{History, Mark, Scope};
-use crate::memory::place::Sighting;
+use crate::memory::place::{Origin, Sighting};
 use crate::store::Used;
 use crate::wire::chat::Parsed;
 
@@ -34,6 +34,10 @@ pub struct Exchange {
     pub history: Arc<History>,
     /// How its messages stand on that, where it is not its own chain.
     pub seen: Option<Arc<Sighting>>,
+    /// Where each message that the client sent was first said.
+    pub origins: Vec<Origin>,
+    /// What its first leading system message is known by.
+    pub system: Option<Mark>,
     /// What the model answered, where that may come back in the place of what it was asked.
     pub answer: Option<Mark>,
     /// What it was sent with.

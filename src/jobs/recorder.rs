@@ -31,9 +31,10 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::{
     Plan, Step, Work, WorkState, advance, bounded, dropped as plan_dropped, early, standing,
 };
+use crate::memory::place::{Agreed, EvidenceLevel, LineageName};
 use crate::memory::{Cause, Node, PartKind, PartMeta, SnapshotId, Span, record};
-use crate::store::recall::Asks;
-use crate::store::{Record, StoreError, Urgency, Used};
+use crate::store::recall::{Asking, Asks};
+use crate::store::{Elsewhere, Record, StoreError, Urgency, Used};
 use crate::telemetry;
 
 /// Tracks of one conversation that may be stale at the same time, its forks.
@@ -201,7 +202,7 @@ impl Recorder {
         let mut new_nodes = weigh(&self.shop, exchange, known, answered_ms).await?;
         let (agreed, continued) = match &exchange.seen {
             Some(seen) => (seen.agreed.clone(), seen.lineage),
-            None if known == 0 => self.shop.recall.agreed(scope, history).unwrap_or_default(),
+            None if known == 0 => self.agreed(exchange).unwrap_or_default(),
             None => Default::default(),
         };
         traces::date(exchange, &mut new_nodes, &agreed);
@@ -217,7 +218,8 @@ impl Recorder {
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
         // An older request that came again says nothing of when the conversation fell idle.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
-        let mut traces = traces::of(exchange, &new_nodes);
+        let gave = |origin| self.shop.recall.gave(origin);
+        let mut traces = traces::of(exchange, &new_nodes, gave);
         traces.words = minutes::of(&self.shop, exchange, &nodes, &confirm).await;
         let mut record = Record {
             thread_key,
@@ -254,15 +256,20 @@ impl Recorder {
             }
             Some(rescued) => self.adopt(&mut track, &record, rescued).await?,
         };
-        track.joined(recorded, record.thread_key);
-        if let Some(at_ms) = record.timer.and_then(|timer| timer.alarms.next()) {
+        track.joined(recorded, record.thread_key.clone());
+        if let Some(at_ms) = record.timer.as_ref().and_then(|timer| timer.alarms.next()) {
             self.expect_ring(at_ms);
         }
         // Whatever is confirmed may make room for what had to wait.
         track.paused &= record.confirm.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let recall = &self.shop.recall;
-        recall.follow(scope, history, &record.new_nodes, recorded, &record.traces);
+        let elsewhere = self.elsewhere(&track, &record).await;
+        let name = LineageName {
+            key: track.key().map(str::to_owned),
+            only: !elsewhere.name,
+        };
+        recall.follow(scope, history, (recorded, &name), &record, &elsewhere);
         let asks = Asks {
             model: &exchange.model,
             key: exchange.thread_key.as_deref(),
@@ -282,6 +289,32 @@ impl Recorder {
             }
         }
         Ok(track)
+    }
+
+    /// Where `exchange`, which is a chain of its own, says again what was recorded on another one.
+    fn agreed(&self, exchange: &Exchange) -> Option<(Agreed, Option<i64>)> {
+        let asking = Asking {
+            model: &exchange.model,
+            key: exchange.thread_key.as_deref(),
+            system: exchange.system,
+            level: EvidenceLevel::default(),
+        };
+        let recall = &self.shop.recall;
+        recall.agreed(&exchange.scope, &exchange.history, &asking)
+    }
+
+    /// What of `record` other conversations share. Where the store cannot say it, all of it: what proves
+    /// nothing is withheld, and nothing else.
+    async fn elsewhere(&self, track: &Track, record: &Record) -> Elsewhere {
+        let new: Vec<Link> = record.new_nodes.iter().map(|node| node.link).collect();
+        let found = self.shop.store.elsewhere(&track.scope, &new, track.key());
+        found.await.unwrap_or_else(|error| {
+            failed("what other conversations share could not be read", &error);
+            Elsewhere {
+                messages: new,
+                name: true,
+            }
+        })
     }
 
     /// Whether `snapshot` is one of the chain's, or covers nothing of any.

@@ -1,14 +1,17 @@
 //! What an accepted request leaves behind for those that do not continue its chain: what its messages
 //! are known and found by, where they stand, what was answered. Called by the recorder.
 
-use super::intake::Exchange;
-use crate::history::{Item, Link, anchor};
-use crate::memory::Node;
-use crate::memory::place::{Agreed, StoredView};
-use crate::store::Traces;
+use std::sync::Arc;
 
-/// The traces of `exchange`, whose messages `new` were not recorded before.
-pub(super) fn of(exchange: &Exchange, new: &[Node]) -> Traces {
+use super::intake::Exchange;
+use crate::history::{Item, Link, Role, anchor};
+use crate::memory::Node;
+use crate::memory::place::{Agreed, Origin, StoredView};
+use crate::store::{MessageMarks, Traces};
+
+/// The traces of `exchange`, whose messages `new` were not recorded before. `gave` says which of them the
+/// upstream gave as its answers.
+pub(super) fn of(exchange: &Exchange, new: &[Node], gave: impl Fn(Origin) -> bool) -> Traces {
     let root = exchange.history.root();
     let client = exchange
         .seen
@@ -20,10 +23,13 @@ pub(super) fn of(exchange: &Exchange, new: &[Node]) -> Traces {
         let index = exchange.sent(node.count - 1)?;
         let this = item(index)?;
         let before = index.checked_sub(1).and_then(item);
-        Some((
-            this,
-            before.and_then(|before| anchor(&root, &before, &this)),
-        ))
+        let origin = exchange.origins.get(index).copied().unwrap_or_default();
+        Some(MessageMarks {
+            item: this,
+            anchor: before.and_then(|before| anchor(&root, &before, &this)),
+            origin,
+            given: node.role == Role::Assistant && gave(origin),
+        })
     };
     Traces {
         marks: new.iter().map_while(mark).collect(),
@@ -32,10 +38,14 @@ pub(super) fn of(exchange: &Exchange, new: &[Node]) -> Traces {
                 count: seen.client.len(),
                 base: seen.history.tip()?,
                 view: seen.view.clone(),
+                proof: seen.proof.clone(),
             };
             Some((seen.client.tip()?, stored))
         }),
-        answer: exchange.answer,
+        answer: exchange
+            .answer
+            .map(|mark| (mark, Arc::clone(&exchange.history))),
+        system: exchange.system,
         words: Vec::new(),
     }
 }

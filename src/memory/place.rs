@@ -5,14 +5,20 @@
 //! prompt or a first message is none. Pure: the same evidence gives the same place on every replica.
 //! Called by `store::recall` with what this process or the store knows.
 
+mod compaction;
 mod evidence;
+mod origin;
 mod sides;
 
 use std::sync::Arc;
 
-pub use self::evidence::{Evidence, Step, StoredView};
-
-use self::sides::{Sides, first_changed, in_front, kept_from, observed};
+use self::compaction::compacted;
+use self::evidence::Names;
+pub use self::evidence::{
+    Answered, Evidence, EvidenceLevel, LineageName, Step, StoredView, Witness,
+};
+pub use self::origin::{Origin, origin_of_answer, origins};
+use self::sides::{Sides, first_changed, observed};
 use crate::history::align::{Aligned, Run};
 use crate::history::{History, Role, Stand, View};
 
@@ -20,10 +26,6 @@ use crate::history::{History, Role, Stand, View};
 /// summarises; and how many of the last ones before the model says anything, where a client keeps in front
 /// of it what its user said.
 const OPENING: usize = 3;
-
-/// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
-/// front of it where nothing else speaks for it: behind the first messages, and in what is said now.
-const IN_FRONT: usize = 2;
 
 /// The messages of `client` that may hold an answer of the model in the place of what it summarises.
 pub fn opening(client: &History) -> impl Iterator<Item = usize> {
@@ -63,8 +65,10 @@ pub struct Sighting {
     pub agreed: Agreed,
     /// By what evidence.
     pub how: How,
-    /// Whose conversation it continues.
+    /// Whose conversation it continues; `None` where nothing proves that it is the same one.
     pub lineage: Option<i64>,
+    /// What proves that it may be told what it does not hold; empty where it is told nothing else.
+    pub proof: Vec<Witness>,
 }
 
 impl Sighting {
@@ -73,7 +77,7 @@ impl Sighting {
         path: &[Step],
         view: View,
         agreed: Agreed,
-        how: How,
+        found: Found,
     ) -> Option<Self> {
         let messages: Vec<_> = client.turns().iter().map(|t| t.message.clone()).collect();
         if !view.parts_no_round(&messages) {
@@ -88,10 +92,19 @@ impl Sighting {
             history: Arc::new(history),
             view,
             agreed,
-            how,
-            lineage: path.last().map(|step| step.lineage),
+            how: found.how,
+            lineage: path.last().map(|step| step.lineage).filter(|_| found.same),
+            proof: found.proof,
         })
     }
+}
+
+/// By what a request was found to be a view.
+struct Found {
+    how: How,
+    /// Whether it is proven to be the same conversation.
+    same: bool,
+    proof: Vec<Witness>,
 }
 
 /// Where a request and a path agree.
@@ -140,10 +153,15 @@ pub fn decide(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
         .or_else(|| compacted(client, evidence))
 }
 
-/// Where `client`, which is a chain of its own, says again what `path` holds, and whether that is the
-/// same conversation.
-pub fn agreed(client: &History, path: &[Step]) -> Option<(Agreed, bool)> {
-    let Aligned { runs, same } = Sides::of(client, path)?.align()?;
+/// Where `client`, which is a chain of its own, says again what the path of `evidence` holds, and
+/// whether that is the same conversation.
+pub fn agreed(client: &History, evidence: &Evidence) -> Option<(Agreed, bool)> {
+    let path = &evidence.path;
+    let sides = Sides::of(client, path)?;
+    let names = evidence.names(path);
+    let put_there = |at: usize| evidence.puts_there(client, path, at);
+    let Aligned { runs, proof, .. } = sides.align(names == Names::Same, put_there)?;
+    let same = !proof.is_empty() && names != Names::Different;
     Some((Agreed::of(runs, path), same))
 }
 
@@ -153,24 +171,50 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
     if evidence.belongs_elsewhere(client) {
         return None;
     }
-    let Aligned { runs, same } = sides.align()?;
+    let names = evidence.names(path);
+    let put_there = |at: usize| evidence.puts_there(client, path, at);
+    let aligned = sides.align(names == Names::Same, put_there)?;
+    let runs = &aligned.runs;
     // What is known for certain is not given up for less.
     if runs.iter().map(|run| run.len).sum::<usize>() <= known {
         return None;
     }
-    let end = runs.last().map_or(0, |run| run.path + run.len);
-    let reach = if same { end } else { sent_alike(&runs) };
-    let (view, kept) = View::of(&runs, sides.remembered(&runs, reach))?;
+    let same = !aligned.proof.is_empty() && names != Names::Different;
+    let told = same && evidence.admits(names);
+    let reach = if told {
+        aligned.rewritten
+    } else {
+        aligned.missing
+    };
+    // What another conversation may have said as well is of use only where it is told of.
+    if !same && observed(&path[..reach]) == 0 {
+        return None;
+    }
+    let (view, kept) = View::of(runs, sides.remembered(runs, reach))?;
     let kept = kept.min(first_changed(&view, &sides.known[..kept], &sides.sent));
-    let agreed = Agreed::of(runs, path);
-    Sighting::of(client, &path[..kept], view, agreed, How::Aligned)
+    let tells_missing = aligned.missing < view.open().1;
+    let found = Found {
+        how: How::Aligned,
+        same,
+        proof: match tells_missing {
+            true => witnesses(path, &aligned.proof),
+            false => Vec::new(),
+        },
+    };
+    let agreed = Agreed::of(aligned.runs, path);
+    Sighting::of(client, &path[..kept], view, agreed, found)
 }
 
-/// How much of the path's beginning the request holds without a gap. A template proves no more than
-/// that the same was said: nothing that the request does not hold is told of for it.
-fn sent_alike(runs: &[Run]) -> usize {
-    runs.iter()
-        .fold(0, |to, run| if run.path == to { to + run.len } else { to })
+/// What the messages of `path` at `places` are known by.
+fn witnesses(path: &[Step], places: &[usize]) -> Vec<Witness> {
+    let witness = |place: &usize| {
+        let step = path.get(*place)?;
+        Some(Witness {
+            mark: step.witness()?,
+            origin: step.origin,
+        })
+    };
+    places.iter().filter_map(witness).collect()
 }
 
 fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
@@ -181,54 +225,18 @@ fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     if !whole || (stored.count <= evidence.depth && !again) {
         return None;
     }
-    Sighting::of(
-        client,
-        base,
-        stored.view.clone(),
-        Agreed::default(),
-        How::Continued,
-    )
-}
-
-/// The log goes on behind the answer. What stood before it and was not observed is in the client's
-/// own summary, which stays raw where the client put it; but where it is what is said now, it is what the
-/// chain goes on with. What the client kept in front of it stands where it was said.
-///
-/// What a person says now may quote an answer, and so may one of many messages; what was recorded as the
-/// beginning of a conversation is one: none of them stands for what it was an answer to. But who quotes does
-/// not say again before it, in order, what was said in that conversation.
-fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
-    let (place, path) = evidence.answered.as_ref()?;
-    let newest = client.turns().last().map(|turn| turn.message.role);
-    let is_said_now = *place == client.len() && newest == Some(Role::User);
-    if evidence.depth >= (*place).max(1) {
+    // Another conversation may have said since what proved it, or may send the very same request.
+    let holds = evidence.view_holds && evidence.admits(evidence.names(base));
+    if !stored.proof.is_empty() && !holds {
         return None;
     }
-    // The last message of the chain that was answered asked for the summary.
-    let before = path.get(..path.len().checked_sub(1)?)?;
-    let observed = observed(before);
-    if observed == 0 {
-        return None;
-    }
-    let from = kept_from(client, *place, before)?.min(observed);
-    let runs = in_front(client, *place, &before[..from])?;
-    let is_live = |run: &Run| {
-        (run.path..run.path + run.len)
-            .filter(|at| before[*at].live)
-            .count()
+    let found = Found {
+        how: How::Continued,
+        same: true,
+        proof: stored.proof.clone(),
     };
-    let proven = runs.iter().map(is_live).sum::<usize>() >= IN_FRONT;
-    if (is_said_now || *place > OPENING) && !proven {
-        return None;
-    }
-    let goes_on = *place - usize::from(is_said_now);
-    Sighting::of(
-        client,
-        &before[..from],
-        View::from_parts(runs, goes_on, from)?,
-        Agreed::default(),
-        How::Compacted,
-    )
+    let view = stored.view.clone();
+    Sighting::of(client, base, view, Agreed::default(), found)
 }
 
 #[cfg(test)]

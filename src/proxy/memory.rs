@@ -10,9 +10,9 @@ use super::manners::Manners;
 use super::mode::{ReadOnly, Rules};
 use super::turns::Turns;
 use crate::audit::Audit;
-use crate::history::History;
+use crate::history::{History, Mark};
 use crate::jobs::{Exchange, InForce, Jobs};
-use crate::memory::place::Sighting;
+use crate::memory::place::{EvidenceLevel, Sighting};
 use crate::memory::{Trim, select};
 use crate::store::Used;
 use crate::store::recall::{Lookup, Recall};
@@ -43,6 +43,8 @@ pub struct Treatment {
     pub rules: Rules,
     /// What is done for a request that does not fit its model, beyond what is free.
     pub overflow: Overflow,
+    /// Which evidence lets a request be told what it does not hold.
+    pub evidence: EvidenceLevel,
 }
 
 /// What memory requests share.
@@ -126,6 +128,8 @@ pub(super) struct Asked {
     /// What was known of it when it came.
     pub(super) lookup: Lookup,
     pub(super) model: String,
+    /// What its first leading system message is known by.
+    pub(super) system: Option<Mark>,
     /// Whether anything may be remembered of it.
     pub(super) writes: bool,
     /// How it is treated, however the next one is.
@@ -176,6 +180,8 @@ impl Asked {
             parsed: self.parsed,
             history: self.history,
             seen: self.seen,
+            origins: self.lookup.origins,
+            system: self.system,
             answer: None,
             used,
             model: self.model,

@@ -10,11 +10,13 @@ use http::request::Parts;
 
 use super::choice::Choice;
 use super::choose::{Settled, choose};
+use super::hearing::AnswerPlace;
 use super::ladder::{self, Shortening};
 use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::overflow::Tried;
 use super::remember;
+use super::tee::Said;
 use crate::history::{History, Scope};
 use crate::jobs::Exchange;
 use crate::llm::BorrowedRoute;
@@ -26,6 +28,7 @@ use crate::wire::usage::{Excess, RefusalKind};
 #[derive(Clone, Debug)]
 pub struct Rehearsal {
     asked: Asked,
+    place: AnswerPlace,
     choice: Choice,
     settled: Option<Arc<Settled>>,
 }
@@ -34,11 +37,13 @@ impl Rehearsal {
     /// Reads and chooses. `None` where the request goes out verbatim.
     pub async fn begin(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut line = Line::begin(memory.audit.as_ref());
-        let asked = remember::read(memory, parts, received, &mut line).await?;
+        let reading = remember::read(memory, parts, received, &mut line).await;
+        let (asked, place) = reading.asked.zip(reading.place)?;
         let (choice, settled) = choose(memory, &asked).await;
         line.chosen(&choice);
         Some(Self {
             asked,
+            place,
             choice,
             settled: settled.map(Arc::new),
         })
@@ -104,6 +109,7 @@ impl Rehearsal {
         let choice = ladder::again(memory, &self.asked, &self.choice, kind).await?;
         Some(Self {
             asked: self.asked.clone(),
+            place: self.place.clone(),
             choice,
             settled: self.settled.clone(),
         })
@@ -119,6 +125,11 @@ impl Rehearsal {
         if let Some(settled) = &self.settled {
             settled.accept();
         }
+    }
+
+    /// The upstream answers it with this message, as JSON.
+    pub fn answered(&self, message: &serde_json::Value) {
+        self.place.mark(&[Said::whole(message)]);
     }
 
     /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it

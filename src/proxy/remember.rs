@@ -17,6 +17,7 @@ use super::body::{self, Idle, ProxyBody};
 use super::choice::Choice;
 use super::choose::{Settled, choose};
 use super::decode::Encoding;
+use super::hearing::{AnswerPlace, SUMMARY};
 use super::identify::{Off, identify, thread};
 use super::ladder;
 use super::late::{Late, Outcome};
@@ -24,12 +25,13 @@ use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
 use super::opening;
-use super::tee::{Observed, TeeSpec, tee};
+use super::tee::{Observed, OnAnswer, TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend, others};
-use crate::history::{History, Mark, Scope};
+use crate::history::{History, Item, Mark, Scope};
 use crate::jobs::Exchange;
 use crate::memory::place;
 use crate::store::Used;
+use crate::store::recall::Asking;
 use crate::wire::chat::{self, NotParsed, Parsed};
 
 /// read body → parse → identify → select → splice → forward → stream back, tee.
@@ -49,7 +51,7 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| line.failed(error))?;
     line.received(&received);
-    let asked = read(memory, &parts, &received, &mut line).await;
+    let Reading { asked, place } = read(memory, &parts, &received, &mut line).await;
     let (choice, settled) = match &asked {
         Some(asked) => choose(memory, asked).await,
         None => (Choice::verbatim(received.clone()), None),
@@ -66,6 +68,7 @@ pub(super) async fn handle(
         asked: asked.map(Arc::new),
         outcome: Outcome::default(),
         way,
+        place,
     };
     let response = listen(proxy, memory, parts, sent, settled, &taken);
     Ok(stream_back(proxy, memory, response, taken, line, abort))
@@ -78,6 +81,8 @@ struct Taken {
     asks_usage: bool,
     outcome: Outcome,
     way: Option<[u8; 32]>,
+    /// Where its answer stands in its conversation.
+    place: Option<AnswerPlace>,
 }
 
 /// The answer. Where its beginning can be looked at, what that says decides whether the request was
@@ -116,28 +121,54 @@ fn listen(
     sent.response
 }
 
-/// Parses and identifies; `None` where the request gets no memory, with the reason on the line.
+/// A request that was read.
+#[derive(Default)]
+pub(super) struct Reading {
+    /// What memory does with it; `None` where it gets none.
+    pub(super) asked: Option<Asked>,
+    /// Where its answer stands; `None` where it could not be read.
+    pub(super) place: Option<AnswerPlace>,
+}
+
+impl Reading {
+    /// A request that gets no memory, and is heard all the same.
+    fn overheard(memory: &Memory, history: History) -> Self {
+        Self {
+            asked: None,
+            place: Some(AnswerPlace::overheard(&memory.recall, history)),
+        }
+    }
+}
+
+/// Parses and identifies; nothing is asked where the request gets no memory, with the reason on the line.
 pub(super) async fn read(
     memory: &Memory,
     parts: &Parts,
     received: &Bytes,
     line: &mut Line,
-) -> Option<Asked> {
+) -> Reading {
     if !memory.enabled {
         line.without(Off::Disabled);
-        return None;
-    }
-    if mode::asked(&parts.headers) == Some(Mode::Off) {
-        line.without(Off::Asked);
-        return None;
+        return Reading::default();
     }
     // Once: a reload meanwhile is for the next request.
     let treatment = memory.treats.now();
-    let mut identity = match identify(&parts.headers, parts.uri.query(), &treatment.owners) {
+    let identity = identify(&parts.headers, parts.uri.query(), &treatment.owners);
+    if mode::asked(&parts.headers) == Some(Mode::Off) {
+        line.without(Off::Asked);
+        let Ok(identity) = identity else {
+            return Reading::default();
+        };
+        return match parse(received, &identity.scope).await {
+            Ok((_, history)) => Reading::overheard(memory, history),
+            Err(_) => Reading::default(),
+        };
+    }
+    let mut identity = match identity {
         Ok(identity) => identity,
         Err(off) => {
             line.without(off);
-            return None;
+            return Reading::default();
         }
     };
     line.tenant(&identity);
@@ -145,7 +176,7 @@ pub(super) async fn read(
         Ok(read) => read,
         Err(reason) => {
             line.bypass(reason.to_string());
-            return None;
+            return Reading::default();
         }
     };
     identity.thread = thread(&parts.headers, &parsed, &treatment.sources);
@@ -158,11 +189,10 @@ pub(super) async fn read(
     if identity.thread.key.as_ref().is_some_and(crowd) {
         identity.thread.disown();
     }
-    let history = Arc::new(history);
     line.parsed(&identity, &parsed, &history);
     if history.is_empty() {
         line.bypass("no_history".to_owned());
-        return None;
+        return Reading::overheard(memory, history);
     }
     let model = parsed.model().unwrap_or_default().to_owned();
     let mut decided = mode::decide(
@@ -177,16 +207,27 @@ pub(super) async fn read(
             By::Rule(_) => Off::Rule,
             _ => Off::Asked,
         });
-        return None;
+        return Reading::overheard(memory, history);
     }
-    let answers = || answers(&parsed, &history);
+    let client = Arc::new(history);
+    let answers = || answers(&parsed, &client);
+    let first = parsed.head().messages().first();
+    let system = first.map(|message| Item::of(&client.root(), message).content);
+    let asking = Asking {
+        model: &model,
+        key: identity.thread.key.as_deref(),
+        system,
+        level: treatment.evidence,
+    };
     let looked = memory
         .recall
-        .look(&identity.scope, &history, &model, answers);
+        .look(&identity.scope, &client, asking, answers);
     let (mut lookup, seen) = looked.await;
     let history = seen
         .as_ref()
-        .map_or_else(|| Arc::clone(&history), |seen| Arc::clone(&seen.history));
+        .map_or_else(|| Arc::clone(&client), |seen| Arc::clone(&seen.history));
+    let origins = lookup.origins.clone();
+    let place = AnswerPlace::new(&memory.recall, &client, origins, &history);
     line.parsed(&identity, &parsed, &history);
     if identity.thread.child && seen.is_some() && decided.mode == Mode::On {
         // It does not continue the conversation it works for, and would write into it all the same.
@@ -195,7 +236,7 @@ pub(super) async fn read(
     }
     let writes = decided.mode == Mode::On;
     others::admit(memory, &identity, writes, &mut lookup);
-    Some(Asked {
+    let asked = Asked {
         writes,
         treatment,
         identity,
@@ -203,18 +244,18 @@ pub(super) async fn read(
         history,
         seen: seen.map(Arc::new),
         lookup,
+        system,
         model,
-    })
+    };
+    Reading {
+        asked: Some(asked),
+        place: Some(place),
+    }
 }
 
 /// Where in a message clients put the answer to a request for a summary: it is all of it, or stands behind a
 /// few lines of their own.
 const LINES: usize = 6;
-
-/// Texts longer than this, in bytes, are no summaries; and shorter ones a model may give to anybody, as it
-/// greets, refuses and says goodbye. It is all the evidence there is, so it takes more than a long answer in
-/// a run does.
-const SUMMARY: std::ops::Range<usize> = 256..256 * 1024;
 
 /// What an answer of the model would be known by, if one stands in the place of what it summarises.
 fn answers(parsed: &Parsed, history: &History) -> Vec<(Mark, usize)> {
@@ -282,7 +323,13 @@ fn stream_back(
         memory.manners.usage_refused();
     }
     let status = parts.status;
-    let (body, observed) = tee(body, spec, &proxy.tasks);
+    let place = taken.place.clone();
+    let hear: OnAnswer = Box::new(move |said| {
+        if let Some(place) = place {
+            place.mark(said);
+        }
+    });
+    let (body, observed) = tee(body, spec, hear, &proxy.tasks);
     let body = body.unless(taken.outcome.unasked());
     let memory = Arc::clone(memory);
     let unfinished = Unfinished::of(&memory);

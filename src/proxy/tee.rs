@@ -1,21 +1,25 @@
 //! The copy of a response that Diarist looks at.
 //!
 //! [`tee`] puts a tap on a response body: every frame goes to the client as it came, and a
-//! refcounted clone goes into a bounded queue that a tracked task reads. The tap never parses,
-//! never waits and never fails; a reader that is slow, stuck or broken costs an incomplete capture
-//! and nothing else. Exactly one [`Observed`] comes out, when the body has ended, has failed or has
-//! been dropped by a client that hung up. Called by the flow of a memory request.
+//! refcounted clone goes into a bounded queue that a tracked task reads. The tap never parses and
+//! never fails; a reader that is slow, stuck or broken costs an incomplete capture and nothing else.
+//! The tap waits once, before the last frame: until the reader has heard what the model said, so that
+//! it is known before the client can send it back, and no longer than [`PATIENCE`]. Exactly one
+//! [`Observed`] comes out, when the body has ended, has failed or has been dropped by a client that hung
+//! up. Called by the flow of a memory request.
 
+use std::future::Future as _;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Sleep;
 
 use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
@@ -25,6 +29,9 @@ use crate::wire::usage::Usage;
 use capture::Capture;
 
 mod capture;
+mod said;
+
+pub use self::said::Said;
 
 /// Frames a reader may fall behind by. An event is a frame; a burst of a thousand is seconds of the
 /// fastest model.
@@ -33,6 +40,16 @@ const QUEUE_FRAMES: usize = 1024;
 const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 /// From here on a body is parsed on a thread that may block: at some 100 MB/s this is 3 ms.
 const PARSE_INLINE: usize = 256 * 1024;
+
+/// How long the last frame of an answer waits for the reader. It has read everything before, and needs
+/// some microseconds.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How a stream of events says that it is done.
+const DONE: &[u8] = b"[DONE]";
+
+/// Told once what the model said, before the last frame goes to the client.
+pub type OnAnswer = Box<dyn FnOnce(&[Said]) + Send>;
 
 /// What is known of a response before its body comes.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +93,12 @@ pub struct Observed {
 pub type Teed<B> = UsageFilter<Tap<B>>;
 
 /// Taps `body`. The receiver yields one [`Observed`]; it may be dropped at any time.
-pub fn tee<B>(body: B, spec: TeeSpec, tasks: &Tasks) -> (Teed<B>, oneshot::Receiver<Observed>)
+pub fn tee<B>(
+    body: B,
+    spec: TeeSpec,
+    hear: OnAnswer,
+    tasks: &Tasks,
+) -> (Teed<B>, oneshot::Receiver<Observed>)
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -90,9 +112,11 @@ where
         waiting: Arc::clone(&waiting),
         ending: Some(ending),
         seen: Seen::default(),
+        held: None,
+        heard: false,
     };
     tasks.spawn("response-reader", async move {
-        let observed = read(pieces, &waiting, ended, spec).await;
+        let observed = read(pieces, &waiting, ended, spec, hear).await;
         // The flow may have lost interest; then there is nobody to tell.
         let _ = result.send(observed);
     });
@@ -113,11 +137,76 @@ struct Seen {
 #[derive(Debug)]
 pub struct Tap<B: Body> {
     body: B,
-    queue: Option<mpsc::Sender<Bytes>>,
+    queue: Option<mpsc::Sender<Piece>>,
     /// Bytes in the queue.
     waiting: Arc<AtomicUsize>,
     ending: Option<oneshot::Sender<(Ended, Seen)>>,
     seen: Seen,
+    /// The last frame, which waits until the reader has heard what was said.
+    held: Option<Box<Held<B::Error>>>,
+    /// Whether the reader was asked to.
+    heard: bool,
+}
+
+/// What goes through the queue.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Bytes),
+    /// Everything before it was sent: say when it is heard.
+    Heard(oneshot::Sender<()>),
+}
+
+/// A frame that waits, or the end of the body.
+type Polled<E> = Option<Result<Frame<Bytes>, E>>;
+
+#[derive(Debug)]
+struct Held<E> {
+    frame: Polled<E>,
+    heard: oneshot::Receiver<()>,
+    patience: Pin<Box<Sleep>>,
+}
+
+impl<B> Tap<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    /// Whether the client has the whole answer with `polled`.
+    fn is_last(&self, polled: &Polled<B::Error>) -> bool {
+        match polled {
+            None => true,
+            Some(Err(_)) => false,
+            Some(Ok(frame)) => {
+                let says_done = |data: &Bytes| memchr::memmem::find(data, DONE).is_some();
+                self.body.is_end_stream()
+                    || self.body.size_hint().exact() == Some(0)
+                    || frame.is_trailers()
+                    || frame.data_ref().is_some_and(says_done)
+            }
+        }
+    }
+
+    /// Asks the reader to say when it has heard everything so far. `None` where it was asked before, or
+    /// is not there.
+    fn ask(&mut self) -> Option<oneshot::Receiver<()>> {
+        if std::mem::replace(&mut self.heard, true) {
+            return None;
+        }
+        let (say, heard) = oneshot::channel();
+        let queue = self.queue.as_ref()?;
+        queue.try_send(Piece::Heard(say)).ok()?;
+        Some(heard)
+    }
+
+    fn copied(&mut self, polled: &Polled<B::Error>) {
+        match polled {
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(data) => self.copy(data),
+                None => self.seen.trailers = true,
+            },
+            Some(Err(_)) => self.end(Ended::UpstreamError),
+            None => {}
+        }
+    }
 }
 
 impl<B: Body> Tap<B> {
@@ -129,10 +218,18 @@ impl<B: Body> Tap<B> {
         self.seen.bytes = self.seen.bytes.saturating_add(data.len() as u64);
         let Some(queue) = &self.queue else { return };
         let waiting = self.waiting.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        if waiting > QUEUE_BYTES || queue.try_send(data.clone()).is_err() {
+        if waiting > QUEUE_BYTES || queue.try_send(Piece::Bytes(data.clone())).is_err() {
             self.seen.overflow = true;
             self.queue = None;
         }
+    }
+
+    /// What goes to the client now.
+    fn passed<E>(&mut self, polled: Polled<E>) -> Polled<E> {
+        if polled.is_none() {
+            self.end(Ended::Complete);
+        }
+        polled
     }
 
     fn end(&mut self, ended: Ended) {
@@ -155,25 +252,42 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        match &polled {
-            Poll::Pending => {}
-            Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
-                Some(data) => self.copy(data),
-                None => self.seen.trailers = true,
-            },
-            Poll::Ready(Some(Err(_))) => self.end(Ended::UpstreamError),
-            Poll::Ready(None) => self.end(Ended::Complete),
+        let tap = &mut *self;
+        if tap.held.is_none() {
+            let polled = ready!(Pin::new(&mut tap.body).poll_frame(cx));
+            tap.copied(&polled);
+            let last = tap.is_last(&polled);
+            match last.then(|| tap.ask()).flatten() {
+                None => return Poll::Ready(tap.passed(polled)),
+                Some(heard) => {
+                    tap.held = Some(Box::new(Held {
+                        frame: polled,
+                        heard,
+                        patience: Box::pin(tokio::time::sleep(PATIENCE)),
+                    }));
+                }
+            }
         }
-        polled
+        if let Some(held) = &mut tap.held {
+            // A reader that is gone has heard all it will.
+            let heard = Pin::new(&mut held.heard).poll(cx).is_ready();
+            if !heard && held.patience.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        let frame = tap.held.take().and_then(|held| held.frame);
+        Poll::Ready(tap.passed(frame))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.held.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.held {
+            None => self.body.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
     }
 }
 
@@ -181,7 +295,7 @@ impl<B: Body> Drop for Tap<B> {
     fn drop(&mut self) {
         // A server drops a body without asking for its end once the length it promised is written,
         // or once the trailers are.
-        let complete = self.seen.trailers || self.body.is_end_stream();
+        let complete = self.held.is_none() && (self.seen.trailers || self.body.is_end_stream());
         self.end(if complete {
             Ended::Complete
         } else {
@@ -191,29 +305,49 @@ impl<B: Body> Drop for Tap<B> {
 }
 
 async fn read(
-    mut pieces: mpsc::Receiver<Bytes>,
+    mut pieces: mpsc::Receiver<Piece>,
     waiting: &AtomicUsize,
     ending: oneshot::Receiver<(Ended, Seen)>,
     spec: TeeSpec,
+    hear: OnAnswer,
 ) -> Observed {
     let mut capture = Some(Capture::new(spec.streaming, spec.encoding));
+    let mut hear = Some(hear);
     while let Some(piece) = pieces.recv().await {
-        waiting.fetch_sub(piece.len(), Ordering::Relaxed);
-        // The parser of events has panicked on input before. That must not cost the one value the
-        // flow is waiting for.
-        capture = capture.and_then(|mut capture| {
-            let taken = std::panic::catch_unwind(AssertUnwindSafe(|| capture.take(piece)));
-            taken.is_ok().then_some(capture)
-        });
+        capture = match piece {
+            Piece::Bytes(bytes) => {
+                waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+                capture.and_then(|mut capture| {
+                    guarded(move || {
+                        capture.take(bytes);
+                        capture
+                    })
+                })
+            }
+            Piece::Heard(say) => {
+                let settled = settle(capture).await;
+                let (capture, said) = settled.unzip();
+                if let (Some(hear), Some(said)) = (hear.take(), said) {
+                    guarded(move || hear(&said));
+                }
+                // The client may have gone meanwhile.
+                let _ = say.send(());
+                capture
+            }
+        };
     }
     let (ended, seen) = ending.await.unwrap_or((Ended::HungUp, Seen::default()));
     let summary = match capture {
         Some(capture) if capture.held() > PARSE_INLINE => {
             tokio::task::spawn_blocking(|| capture.finish()).await.ok()
         }
-        Some(capture) => std::panic::catch_unwind(AssertUnwindSafe(|| capture.finish())).ok(),
+        Some(capture) => guarded(|| capture.finish()),
         None => None,
     };
+    let (summary, said) = summary.unzip();
+    if let (Some(hear), Some(said)) = (hear, said) {
+        guarded(move || hear(&said));
+    }
     let capture_complete =
         summary.as_ref().is_some_and(|summary| summary.complete) && !seen.overflow;
     let mut summary = summary.unwrap_or_default();
@@ -229,4 +363,24 @@ async fn read(
         bytes: seen.bytes,
         capture_complete,
     }
+}
+
+/// Reads what came so far, and says what the model has said.
+async fn settle(capture: Option<Capture>) -> Option<(Capture, Vec<Said>)> {
+    let mut capture = capture?;
+    let held = capture.held();
+    let settle = move || {
+        let said = capture.settle();
+        (capture, said)
+    };
+    if held > PARSE_INLINE {
+        return tokio::task::spawn_blocking(settle).await.ok();
+    }
+    guarded(settle)
+}
+
+/// The parser of events has panicked on input before. That must not cost the one value the flow is
+/// waiting for.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).ok()
 }

@@ -11,6 +11,7 @@
 
 mod begun;
 mod crowds;
+mod heard;
 mod known;
 mod pins;
 mod probes;
@@ -23,14 +24,19 @@ use std::time::Duration;
 
 pub use self::begun::Stands;
 use self::crowds::Crowds;
+use self::heard::Heard;
 use self::known::{Known, anchors, weight};
 pub use self::pins::Asks;
 use self::probes::may_replace;
-use super::{Begun, Carried, Probes, Store, StoreError, Traces, Used};
-use crate::history::{History, Link, Mark, Scope, Stand};
-use crate::memory::place::{Agreed, Sighting, Step, agreed, decide};
+use super::{Begun, Carried, Elsewhere, Probes, Record, Store, StoreError, Used};
+use crate::history::align::Standing;
+use crate::history::{History, Item, Link, Mark, Message, Scope, Stand};
+use crate::memory::place::{
+    self, Agreed, Evidence, EvidenceLevel, How, LineageName, Sighting, Step, agreed, decide,
+    origin_of_answer, origins,
+};
 use crate::memory::select::Before;
-use crate::memory::{Node, Snapshot, SnapshotId, SnapshotMeta, Trim};
+use crate::memory::{Snapshot, SnapshotId, SnapshotMeta, Trim};
 
 /// How long a request waits for each of its reads of the store. A cold conversation
 /// needs two indexed reads, a few milliseconds on a healthy disk; a locked one must not be felt.
@@ -55,6 +61,19 @@ pub enum Origin {
     Failed,
 }
 
+/// How a request asks: what it is looked up by beside what it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// The name of the conversation, where its client gives one.
+    pub key: Option<&'a str>,
+    /// What its first leading system message is known by.
+    pub system: Option<Mark>,
+    /// Which evidence counts.
+    pub level: EvidenceLevel,
+}
+
 /// What is known of one request's chain.
 #[derive(Clone, Debug)]
 pub struct Lookup {
@@ -77,6 +96,8 @@ pub struct Lookup {
     pub opened: Option<SnapshotMeta>,
     /// How it stands to what is recorded: another conversation may share so little by chance.
     pub stands: Stands,
+    /// Where each message of the client was first said; empty where the store could not say it.
+    pub origins: Vec<place::Origin>,
 }
 
 impl Lookup {
@@ -117,6 +138,7 @@ pub struct Recall {
     known: Mutex<Known>,
     troubled: AtomicBool,
     crowds: Crowds,
+    heard: Mutex<Heard>,
 }
 
 impl Recall {
@@ -127,6 +149,7 @@ impl Recall {
             known: Mutex::default(),
             troubled: AtomicBool::new(false),
             crowds: Crowds::default(),
+            heard: Mutex::default(),
         }
     }
 
@@ -151,18 +174,27 @@ impl Recall {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of what `client` sent to ask `model`, and where it stands. Never longer than [`PATIENCE`], never
+    /// Whatever needs both locks takes that of what is known first.
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of what `client` sent, and where it stands. Never longer than [`PATIENCE`], never
     /// an error. `answers` are marks of texts among its first messages (see [`Probes`]); they are only
     /// asked for where its chain is not known.
     pub async fn look(
         &self,
         scope: &Scope,
         client: &Arc<History>,
-        model: &str,
+        asking: Asking<'_>,
         answers: impl FnOnce() -> Vec<(Mark, usize)> + Send,
     ) -> (Lookup, Option<Sighting>) {
-        let place = self.known().place(scope, client);
-        let (here, enough) = self.known().evidence(scope, client);
+        let model = asking.model;
+        let (place, (here, enough)) = {
+            let (known, heard) = (self.known(), self.heard());
+            let place = known.place(scope, client, &asking, &heard);
+            (place, known.evidence(scope, client, &asking, &heard))
+        };
         let sighting = place.clone().or_decide(|| decide(client, &here));
         let answers = LazyCell::new(answers);
         let complete = match &sighting {
@@ -172,6 +204,7 @@ impl Recall {
         if complete {
             let history = sighting.as_ref().map_or(client, |seen| &seen.history);
             let mut lookup = self.remembered(scope, history, model, true);
+            lookup.origins = self.hear(client, &here, sighting.as_ref());
             let stands = self
                 .known()
                 .stands(scope, client, sighting.is_some(), here.depth);
@@ -182,22 +215,32 @@ impl Recall {
         let probes = Probes {
             anchors: anchors(client, 0).collect(),
             answers: answers.clone(),
+            system: asking.system,
             model: Some(model.to_owned()),
         };
         match bounded(self.store.trace(scope, &chain, &probes)).await {
             Ok(found) => {
                 let (used, mut carried) = (found.used.clone(), found.carried.clone());
+                let used_as_view = found.used_as_view.clone();
                 let path_carried = found.path_carried.clone();
                 let (depth, followed, begun) = (found.depth, found.followed, found.begun.clone());
                 let path = found.path.as_ref().and_then(|(_, path)| path.last());
                 let ended = path
                     .map(|step| step.stand.link)
                     .zip(found.path_used.clone());
-                let evidence = self.known().learn_found(scope, found);
+                let evidence = {
+                    let mut known = self.known();
+                    known.learn_found(scope, found, &asking, &self.heard())
+                };
                 let sighting = place.or_decide(|| decide(client, &evidence));
+                self.quote(&answers, &evidence, sighting.as_ref());
+                let origins = self.hear(client, &evidence, sighting.as_ref());
                 let history = sighting.as_ref().map_or(client, |seen| &seen.history);
                 let mut lookup = self.remembered(scope, history, model, false);
-                lookup.before = lookup.before.or(used);
+                lookup.origins = origins;
+                // What it was sent with as a view says nothing where it is none any more.
+                let used_as_view = used_as_view.filter(|_| sighting.is_some());
+                lookup.before = lookup.before.or(used).or(used_as_view);
                 // A view that brings nothing new ends where another request did, and is pinned with it.
                 if let (Some(seen), Some((tip, used))) = (&sighting, ended)
                     && seen.history.tip() == Some(tip)
@@ -235,6 +278,7 @@ impl Recall {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
                 let history = sighting.as_ref().map_or(client, |seen| &seen.history);
                 let mut lookup = self.remembered(scope, history, model, false);
+                lookup.origins = self.hear(client, &here, sighting.as_ref());
                 let stands = self
                     .known()
                     .stands(scope, client, sighting.is_some(), here.depth);
@@ -284,6 +328,7 @@ impl Recall {
             opened: None,
             begun,
             stands: Stands::default(),
+            origins: Vec::new(),
         };
         for carried in trims {
             lookup.carry(carried);
@@ -291,23 +336,92 @@ impl Recall {
         lookup
     }
 
-    /// A request was recorded: its `new` messages with their marks, and what else later ones find it
-    /// by.
+    /// Writes down that the messages of `client` were said here, and says where each was first said.
+    fn hear(
+        &self,
+        client: &History,
+        evidence: &Evidence,
+        seen: Option<&Sighting>,
+    ) -> Vec<place::Origin> {
+        let origins = origins(client, evidence, seen);
+        let root = client.root();
+        let new = client.turns().iter().zip(&origins).skip(evidence.depth);
+        let mut forgot = false;
+        let mut heard = self.heard();
+        for (turn, origin) in new.filter(|(turn, _)| turn.message.may_prove()) {
+            let item = Item::of(&root, &turn.message);
+            forgot |= heard.message(item.ids.unwrap_or(item.content), *origin);
+        }
+        drop(heard);
+        if forgot {
+            // What was believed to be said in one conversation alone is asked for again.
+            self.clear();
+        }
+        origins
+    }
+
+    /// A request without memory passes, or one that was refused: what it says was said here all the same.
+    pub fn overhear(&self, client: &History) -> Vec<place::Origin> {
+        self.hear(client, &Evidence::default(), None)
+    }
+
+    /// A reply that stands in a request which does not go on from what that summarises is a quotation.
+    fn quote(&self, marks: &[(Mark, usize)], evidence: &Evidence, seen: Option<&Sighting>) {
+        if seen.is_some_and(|seen| seen.how == How::Compacted) {
+            return;
+        }
+        let mut heard = self.heard();
+        let found = evidence.answered.as_ref().map(|answered| answered.mark);
+        let known = marks.iter().map(|(mark, _)| *mark);
+        let known: Vec<Mark> = known.filter(|mark| heard.knows_reply(mark)).collect();
+        for mark in known.into_iter().chain(found) {
+            heard.quoted(mark);
+        }
+    }
+
+    /// The upstream answers `client`, whose messages were first said at `origins`, with `message`. Said
+    /// before the last byte of the answer goes to the client.
+    pub fn give(&self, client: &History, origins: &[place::Origin], message: &Message) {
+        let origin = origin_of_answer(client, origins, &message.fingerprint);
+        let item = Item::of(&client.root(), message);
+        let mut heard = self.heard();
+        heard.give(origin);
+        let forgot = heard.message(item.ids.unwrap_or(item.content), origin);
+        drop(heard);
+        if forgot {
+            self.clear();
+        }
+    }
+
+    /// The upstream answers `chain` with a text that may come back as a summary.
+    pub fn reply(&self, chain: &History, mark: Mark) {
+        self.heard().reply(mark, chain);
+    }
+
+    /// Whether the upstream gave the message that was first said at `origin`.
+    pub fn gave(&self, origin: place::Origin) -> bool {
+        self.heard().gave(origin)
+    }
+
+    /// A request was recorded in the lineage of this number and name: its new messages with their marks,
+    /// and what else later ones find it by.
     pub fn follow(
         &self,
         scope: &Scope,
         history: &History,
-        new: &[Node],
-        lineage: i64,
-        traces: &Traces,
+        (lineage, name): (i64, &LineageName),
+        record: &Record,
+        elsewhere: &Elsewhere,
     ) {
+        let (new, traces) = (&record.new_nodes, &record.traces);
         let mut known = self.known();
+        known.name(scope, lineage, name);
         let from = new.first().map_or(0, |node| node.count - 1);
         let mut parent = match from.checked_sub(1) {
             Some(before) => history.turns()[before].link,
             None => history.root(),
         };
-        for (node, (item, anchor)) in new.iter().zip(&traces.marks) {
+        for (node, marks) in new.iter().zip(&traces.marks) {
             known.step(
                 scope,
                 &Step {
@@ -316,12 +430,17 @@ impl Recall {
                         role: node.role,
                     },
                     parent,
-                    item: Some(*item),
-                    anchor: *anchor,
+                    item: Some(marks.item),
+                    anchor: marks.anchor,
                     taken: false,
                     live: node.live,
                     kept: false,
                     lineage,
+                    origin: marks.origin,
+                    standing: Standing {
+                        given: marks.given,
+                        alone: !elsewhere.messages.contains(&node.link),
+                    },
                 },
             );
             parent = node.link;
@@ -358,10 +477,16 @@ impl Recall {
     /// Where a request that is a chain of its own says again what this process recorded on another, and
     /// whose conversation it is, if that is the same: a window that slides begins anew with every
     /// request until something of it is observed.
-    pub fn agreed(&self, scope: &Scope, client: &History) -> Option<(Agreed, Option<i64>)> {
-        let (evidence, _) = self.known().evidence(scope, client);
+    pub fn agreed(
+        &self,
+        scope: &Scope,
+        client: &History,
+        asking: &Asking<'_>,
+    ) -> Option<(Agreed, Option<i64>)> {
+        let (known, heard) = (self.known(), self.heard());
+        let (evidence, _) = known.evidence(scope, client, asking, &heard);
         let lineage = evidence.path.last()?.lineage;
-        let (agreed, same) = agreed(client, &evidence.path)?;
+        let (agreed, same) = agreed(client, &evidence)?;
         Some((agreed, same.then_some(lineage)))
     }
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
-    Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release, Revived,
-    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting,
-    Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Elsewhere,
+    Event, Found, Job, Known, NewJob, NewSnapshot, Offered, OpenError, Probes, Record, Release,
+    Revived, SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency,
+    Waiting, Wanted,
 };
 use crate::history::{Link, Scope};
 use crate::memory::advance::Work;
@@ -188,6 +188,15 @@ impl Store for Reopening {
 
     async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
         forward!(self, record(scope, record))
+    }
+
+    async fn elsewhere(
+        &self,
+        scope: &Scope,
+        links: &[Link],
+        name: Option<&str>,
+    ) -> Answer<Elsewhere> {
+        forward!(self, elsewhere(scope, links, name))
     }
 
     async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {

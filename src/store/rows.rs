@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 
-use crate::history::align::Run;
+use crate::history::align::{Run, Standing};
 use crate::history::{Item, Link, Mark, Role, Scope, Stand, View};
 use crate::memory::faithful::Retention;
 use crate::memory::provenance::Origins;
@@ -21,11 +21,11 @@ use crate::memory::{
 
 use super::{Alarms, Costs, Event, Job, NewJob, Spent, StoreError, Timer, Used, Waiting};
 use crate::memory::advance::{Work, WorkState};
-use crate::memory::place::{Step, StoredView};
+use crate::memory::place::{Origin, Step, StoredView, Witness};
 
 pub(super) use lists::{
-    content_list, count, id_list, mark_list, node_list, number_list, pair_list, probes, run_list,
-    way, whole, word_list,
+    content_list, count, id_list, mark_list, node_list, number_list, pair_list, probes, proof_list,
+    run_list, way, whole, word_list,
 };
 pub(super) use others::{others, others_text};
 
@@ -207,7 +207,7 @@ pub(super) fn trim(row: &SqliteRow) -> Read<Option<Trim>> {
     }))
 }
 
-fn mark(row: &SqliteRow, column: usize) -> Read<Option<Mark>> {
+pub(super) fn mark(row: &SqliteRow, column: usize) -> Read<Option<Mark>> {
     get::<Option<&[u8]>>(row, column)?
         .map(|bytes| Mark::from_slice(bytes).ok_or_else(|| corrupt("a mark has a wrong length")))
         .transpose()
@@ -228,6 +228,8 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
     };
     // 1: a range ends here, 2: its words are kept.
     let known: i64 = get(row, 5)?;
+    // 1: said while somebody watched, 2: given by the upstream, 4: held by another conversation too.
+    let flags: i64 = get(row, 11)?;
     let step = Step {
         stand: Stand { link, role },
         parent: self::link(row, 10)?,
@@ -235,8 +237,13 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
         anchor: mark(row, 9)?,
         taken: known & 1 != 0,
         kept: known & 2 != 0,
-        live: flag(row, 11)?,
+        live: flags & 1 != 0,
         lineage: int(row, 4)?,
+        origin: Origin(get(row, 12)?),
+        standing: Standing {
+            given: flags & 2 != 0,
+            alone: flags & 4 == 0,
+        },
     };
     Ok((int(row, 1)?, step))
 }
@@ -252,6 +259,20 @@ pub(super) fn view(row: &SqliteRow) -> Read<StoredView> {
         base: link(row, 2)?,
         view: View::from_parts(runs, int(row, 3)?, int(row, 4)?)
             .ok_or_else(|| corrupt("the runs of a view are out of order"))?,
+        proof: json::<Vec<(String, i64)>>(row, 11)?
+            .iter()
+            .map(|(mark, origin)| witness(mark, *origin))
+            .collect::<Option<_>>()
+            .ok_or_else(|| corrupt("the proof of a view is not readable"))?,
+    })
+}
+
+fn witness(mark: &str, origin: i64) -> Option<Witness> {
+    let digits = mark.as_bytes().chunks_exact(2);
+    let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    Some(Witness {
+        mark: Mark::from_slice(&bytes.collect::<Option<Vec<u8>>>()?)?,
+        origin: Origin(origin),
     })
 }
 

@@ -22,7 +22,10 @@ pub(super) use books::{
     BOUND_EVENTS, COST, COSTS_OF_LINEAGE, EVENTS_OF_LINEAGE, FORGET_SPENDING, NEW_EVENT, SPEND,
     SPENT, THREAD_OF_LINK,
 };
-pub(super) use find::{FIND, FORGET_ANSWERS, FORGET_VIEWS, NEW_ANSWER, NEW_VIEW};
+pub(super) use find::{
+    ANSWERED_BEFORE, FIND, FORGET_ANSWERS, FORGET_VIEWS, LINEAGES_NAMED, NEW_ANSWER, NEW_VIEW,
+    SAID_ELSEWHERE,
+};
 pub(super) use forget::{
     FORGET_CONTENTS, FORGET_COSTS, FORGET_EVENTS, FORGET_JOBS, FORGET_LINEAGE, FORGET_NODES,
     FORGET_PARTS, FORGET_REQUESTS, FORGET_SNAPSHOTS, FORGET_TIMER, HAND_OVER,
@@ -168,11 +171,11 @@ WHERE tenant = $1 AND resource = $2 AND id = $3";
 /// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
 pub(super) const NEW_NODES: &str = "
 INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
-                   born, confirmed, seen_ms, live, content, ids, weight, anchor)
+                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given)
 SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.value ->> 3,
        p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
        p.value ->> 10, unhex(p.value ->> 11), unhex(p.value ->> 12), p.value ->> 13,
-       unhex(p.value ->> 14)
+       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16
 FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, link) DO NOTHING";
 
@@ -203,8 +206,8 @@ ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 /// The request itself; what it was sent with for its model is kept from the first time (INV-SAME).
 pub(super) const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
-                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13)
+                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13, $14)
 ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
 

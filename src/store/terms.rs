@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::{Costs, NewTimer};
-use crate::history::{Item, Link, Mark, Scope};
+use crate::history::{History, Item, Link, Mark, Scope};
 use crate::memory::advance::Work;
-use crate::memory::place::{Step, StoredView};
+use crate::memory::place::{Answered, LineageName, Origin, Step, StoredView};
 use crate::memory::record::Content;
 use crate::memory::{
     Cause, NewPart, Node, Others, Part, PartId, PartKind, PartMeta, Rendering, Snapshot,
@@ -52,16 +52,22 @@ pub struct Found {
     pub snapshots: Vec<SnapshotMeta>,
     /// What the request with exactly this tip was sent with, if it was recorded for the model.
     pub used: Option<Used>,
+    /// What the same request was sent with as a view of another chain.
+    pub used_as_view: Option<Used>,
     /// Whether the tip itself is recorded (then longer chains may be as well).
     pub tip_known: bool,
     /// How far recorded beginnings of this history were trimmed, once for each model.
     pub carried: Vec<Carried>,
     /// How many of the chain's messages are recorded as they are.
     pub depth: usize,
+    /// Where the last of them was first said.
+    pub depth_origin: Origin,
     /// The lineage that recorded the last of them.
     pub own: Option<i64>,
     /// The longest beginning of the chain that is a view of another one.
     pub view: Option<StoredView>,
+    /// Whether what proved that is known in no other conversation.
+    pub view_holds: bool,
     /// The chain that `view` is of, from its first message.
     pub base: Vec<Step>,
     /// The place of the latest message of the request that is known anywhere, and the path it stands
@@ -81,8 +87,10 @@ pub struct Found {
     pub newest_opener: Option<SnapshotMeta>,
     /// How far requests that ended on one of the other chains were trimmed, and where.
     pub path_carried: Vec<(Link, Carried)>,
-    /// The chain that was answered with what the client put at this place into its history.
-    pub answered: Option<(usize, Vec<Step>)>,
+    /// An answer that the client put into its history.
+    pub answered: Option<Answered>,
+    /// The names of the lineages that recorded the ends of the other chains.
+    pub names: Vec<(i64, LineageName)>,
 }
 
 /// A beginning of a request that went out before it.
@@ -112,20 +120,46 @@ pub struct Probes {
     pub anchors: Vec<(Mark, usize)>,
     /// Marks of texts among its first messages and the places behind them; the best comes first.
     pub answers: Vec<(Mark, usize)>,
+    /// What its first leading system message is known by.
+    pub system: Option<Mark>,
     /// The model it asks for: what equal requests to others were sent with is not what this one was.
     /// `None`: whichever model was asked.
     pub model: Option<String>,
+}
+
+/// What a message is known and found by, beside its link.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageMarks {
+    /// What it says.
+    pub item: Item,
+    /// What it is looked up by, together with the message before it.
+    pub anchor: Option<Mark>,
+    /// Where it was first said.
+    pub origin: Origin,
+    /// Whether the upstream gave it as its answer in this conversation.
+    pub given: bool,
+}
+
+/// What of a recorded request other conversations of the owner share with it.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere {
+    /// Messages that another one holds as well.
+    pub messages: Vec<Link>,
+    /// Whether several lineages go under its name.
+    pub name: bool,
 }
 
 /// What an accepted request leaves behind for those that do not continue its chain.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     /// What each new message is known and found by, in order; empty where that is not kept.
-    pub marks: Vec<(Item, Option<Mark>)>,
+    pub marks: Vec<MessageMarks>,
     /// The last link of what the client sent, if that is a view of the chain.
     pub view: Option<(Link, StoredView)>,
-    /// The mark of what the model answered.
-    pub answer: Option<Mark>,
+    /// The mark of what the model answered, and the chain that it answered.
+    pub answer: Option<(Mark, Arc<History>)>,
+    /// What the client's first leading system message is known by.
+    pub system: Option<Mark>,
     /// The words of messages, where they are to be kept, as who keeps them wrote them down.
     pub words: Vec<(Link, String)>,
 }

@@ -175,6 +175,14 @@ pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
     })
 }
 
+/// Reads one message alone, as an answer brings it.
+pub fn message(json: &str) -> Option<Message> {
+    let (fields, end) = Fields::read(json, 0).ok()?;
+    let mut reader = Reader::default();
+    reader.message(&fields, 0..end);
+    reader.finish().pop()
+}
+
 #[derive(Default)]
 struct TopLevel {
     seen: [bool; KNOWN.len()],

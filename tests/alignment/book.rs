@@ -4,8 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use diarist::history::align::Standing;
 use diarist::history::{History, Item, Link, Mark, Scope, Stand, anchor};
-use diarist::memory::place::{Agreed, Evidence, Sighting, Step, StoredView, agreed, opening};
+use diarist::memory::place::{
+    self, Agreed, Answered, Evidence, Sighting, Step, StoredView, Witness, agreed, opening,
+};
 use diarist::memory::{Node, record};
 use diarist::wire::chat::{self, Parsed};
 use serde_json::json;
@@ -32,6 +35,8 @@ pub struct Known {
 pub struct Read {
     pub parsed: Parsed,
     pub client: std::sync::Arc<History>,
+    /// What its first system message is known by.
+    pub system: Mark,
 }
 
 impl Read {
@@ -41,8 +46,13 @@ impl Read {
         let body = json!({"model": "gpt-test", "messages": messages}).to_string();
         let parsed = chat::parse(&body.into()).unwrap();
         let scope = Scope::of(format!("key {}", ask.tenant).as_bytes(), None);
-        let client = parsed.history(&scope).into();
-        Self { parsed, client }
+        let client: std::sync::Arc<History> = parsed.history(&scope).into();
+        let system = Item::of(&client.root(), &parsed.head().messages()[0]).content;
+        Self {
+            parsed,
+            client,
+            system,
+        }
     }
 
     fn item(&self, at: usize) -> Item {
@@ -81,6 +91,12 @@ pub struct Book {
     /// Whether words are kept.
     keeps: bool,
     lineages: i64,
+    /// Where each message was first said, whoever says it.
+    heard: HashMap<Mark, HashSet<place::Origin>>,
+    /// Where answers were said that the upstream gave.
+    given: HashSet<place::Origin>,
+    /// What the first system message of each request was known by.
+    systems: HashMap<Link, Mark>,
 }
 
 impl Book {
@@ -96,7 +112,10 @@ impl Book {
         let mut path = Vec::new();
         let mut at = link;
         while let Some(known) = self.nodes.get(&at) {
-            path.push(known.step);
+            let mut step = known.step;
+            let others = step.witness().and_then(|mark| self.heard.get(&mark));
+            step.standing.alone = others.is_some_and(|origins| origins.len() == 1);
+            path.push(step);
             at = known.step.parent;
         }
         path.reverse();
@@ -109,8 +128,10 @@ impl Book {
         for (at, turn) in turns.iter().enumerate() {
             if let Some(known) = self.nodes.get(&turn.link) {
                 (evidence.depth, evidence.own) = (at + 1, Some(known.step.lineage));
+                evidence.depth_origin = known.step.origin;
             }
             if let Some(view) = self.views.get(&turn.link) {
+                evidence.view_holds = view.proof.iter().all(|witness| self.holds(*witness));
                 evidence.view = Some((view.clone(), self.path(view.base)));
             }
         }
@@ -128,9 +149,47 @@ impl Book {
         }
         evidence.answered = read.answers().into_iter().find_map(|(mark, place)| {
             let (tip, _) = (*self.answers.get(&mark)?)?;
-            (!self.parents.contains(&tip)).then(|| (place, self.path(tip)))
+            (!self.parents.contains(&tip)).then(|| {
+                let path = self.path(tip);
+                let system = |step: &Step| self.systems.get(&step.stand.link) == Some(&read.system);
+                Answered {
+                    place,
+                    mark,
+                    same_system: path.iter().any(system),
+                    path,
+                    alone: true,
+                }
+            })
         });
         evidence
+    }
+
+    fn holds(&self, witness: Witness) -> bool {
+        if let Some(origins) = self.heard.get(&witness.mark) {
+            return origins.len() == 1 && origins.contains(&witness.origin);
+        }
+        self.answers.get(&witness.mark).is_some_and(Option::is_some)
+    }
+
+    /// Whatever becomes of the request: what it says was said, and what it is answered too.
+    pub fn hear(&mut self, ask: &Ask, read: &Read, evidence: &Evidence, seen: Option<&Sighting>) {
+        let origins = place::origins(&read.client, evidence, seen);
+        for (at, origin) in origins.iter().enumerate().skip(evidence.depth) {
+            if read.client.turns()[at].message.may_prove() {
+                self.say(&read.item(at), *origin);
+            }
+        }
+        let Some(answer) = chat::message(&ask.reply.to_string()) else {
+            return;
+        };
+        let origin = place::origin_of_answer(&read.client, &origins, &answer.fingerprint);
+        self.given.insert(origin);
+        self.say(&Item::of(&read.client.root(), &answer), origin);
+    }
+
+    fn say(&mut self, item: &Item, origin: place::Origin) {
+        let mark = item.ids.unwrap_or(item.content);
+        self.heard.entry(mark).or_default().insert(origin);
     }
 
     /// Writes an accepted request down, and has observed what may be.
@@ -146,7 +205,7 @@ impl Book {
             .count();
         let again = match seen {
             Some(seen) => Some((seen.agreed.clone(), seen.lineage)),
-            None if known == 0 => agreed(&read.client, &evidence.path).map(|(agreed, same)| {
+            None if known == 0 => agreed(&read.client, evidence).map(|(agreed, same)| {
                 (
                     agreed,
                     evidence.path.last().filter(|_| same).map(|s| s.lineage),
@@ -166,6 +225,7 @@ impl Book {
                 .is_some_and(|run| run.client + run.len < read.client.len());
             node.confirmed = more && before.is_some() && node.count < history.len();
         }
+        let said = place::origins(&read.client, evidence, seen);
         let own = known
             .checked_sub(1)
             .map(|at| &self.nodes[&history.turns()[at].link]);
@@ -203,6 +263,11 @@ impl Book {
                 live: node.live,
                 kept: false,
                 lineage,
+                origin: said[at],
+                standing: Standing {
+                    given: self.given.contains(&said[at]),
+                    alone: true,
+                },
             };
             self.nodes.insert(
                 turn.link,
@@ -251,9 +316,11 @@ impl Book {
                 count: read.client.len(),
                 base: tip,
                 view: seen.view.clone(),
+                proof: seen.proof.clone(),
             };
             self.views.entry(client).or_insert(stored);
         }
+        self.systems.insert(tip, read.system);
         let words = ask.reply["content"]
             .as_str()
             .filter(|words| words.len() >= 256);

@@ -108,7 +108,8 @@ fn spoil(bug: Option<Bug>, evidence: &mut Evidence) {
         }
         Some(Bug::TemplateProves) => {
             for step in path {
-                step.live = true;
+                step.standing.given = true;
+                step.standing.alone = true;
             }
         }
         _ => {}
@@ -396,6 +397,7 @@ impl Case {
         if hides && self.bug.is_none() {
             self.report.count("views that stand behind something");
         }
+        self.book.hear(ask, &read, &evidence, seen.as_ref());
         // Now and then the client hangs up, and nothing is written down.
         let recorded = !self.dice.one_in(16);
         let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);

@@ -44,6 +44,14 @@ fn summary_of(number: usize) -> String {
     format!("Summary number {number}. {}", each.trim())
 }
 
+/// What `ask` is answered: what the next request that goes on from it holds behind it.
+fn answer_of<'a>(ask: &Ask, later: &'a [Ask]) -> Option<&'a Value> {
+    let said = ask.logical.len();
+    let goes_on = |later: &&Ask| later.logical.get(..said) == Some(&ask.logical);
+    let answer = later.iter().find(goes_on)?.logical.get(said)?;
+    (answer["role"] == "assistant").then_some(answer)
+}
+
 /// Plays `asks`; with `restart`, a process ends in the middle and before the last request.
 async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, String> {
     let mut seen: Vec<Seen> = Vec::new();
@@ -60,6 +68,14 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
         client.system = Some(ask.system.replace(SUMMARY, &summary));
         client.fields = ask.fields.clone();
         let body = client.body(&sent);
+        let reply = match ask.summarises {
+            true => Some(Reply::say(summary_of(index))),
+            false => answer_of(ask, &asks[index + 1..]).map(Reply::recorded),
+        };
+        if let Some(reply) = reply {
+            let say = move |_: &diarist::provider::Ask<'_>| reply.clone();
+            client.rig.provider.script(Part::Actor, say);
+        }
         if ask.times > 1 {
             let at_once =
                 (0..ask.times).map(|_| client.rig.send_as(ask.credential, &ask.headers, &body));
@@ -72,15 +88,9 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
             }
             client.rig.quiet().await;
         }
-        if ask.summarises {
-            let told = summary_of(index);
-            let say = move |_: &diarist::provider::Ask<'_>| Reply::say(told.clone());
-            client.rig.provider.script(Part::Actor, say);
-        }
         let got = client.send(&sent).await;
+        rig.provider.script(Part::Actor, Improvise::default());
         if ask.summarises {
-            let model = Improvise::default();
-            rig.provider.script(Part::Actor, model);
             summary.clone_from(&got.answer);
         }
         // INV-SAME: whatever was sent meanwhile, and by whatever process.

@@ -6,6 +6,7 @@ use diarist::provider::{Refusal, judge};
 use diarist::proxy::Rehearsal;
 use diarist::wire::usage::{RefusalKind, refusal};
 use diarist::wire::{Insert, chat};
+use serde_json::Value;
 
 use super::exchange::{Exchange, Used, insert};
 use super::ledger::{Ledger, UNSTORED};
@@ -30,6 +31,7 @@ impl World {
     /// The whole way of one request through its process; whether it was answered.
     pub fn exchange(&mut self, request: &Request) -> bool {
         let at = self.home(&request.owner.label());
+        self.answer(request);
         self.processes[at].served.insert(request.owner.label());
         let parts = Self::parts(request);
         let process = &self.processes[at];
@@ -95,6 +97,10 @@ impl World {
             self.changes_once(request, &exchange);
             let key = (request.owner.label(), request.body.clone());
             self.ledger().accepted.insert(key);
+            if let Some(newest) = messages(request).last() {
+                let key = (request.owner.label(), newest.to_string());
+                self.answers.insert(key, last.clone());
+            }
         }
         let other = !self.calm && self.dice.chance(10);
         let way = accepted.then(|| self.lend(at, tenant, route(&request.owner, other)));
@@ -111,6 +117,19 @@ impl World {
             self.lose(request);
         }
         accepted
+    }
+
+    /// Requests of before were answered with what `request` carries behind their newest messages.
+    fn answer(&mut self, request: &Request) {
+        for pair in messages(request).windows(2) {
+            if pair[1]["role"] != "assistant" {
+                continue;
+            }
+            let key = (request.owner.label(), pair[0].to_string());
+            if let Some(asked) = self.answers.remove(&key) {
+                asked.answered(&pair[1]);
+            }
+        }
     }
 
     /// The body of `rehearsal`, or what a planted bug makes of it.
@@ -208,6 +227,11 @@ fn spoilt(
     });
     let splice = parsed.splice(insert.as_ref(), false);
     splice.frames(parsed.body()).concat().into()
+}
+
+fn messages(request: &Request) -> Vec<Value> {
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    body["messages"].as_array().cloned().unwrap_or_default()
 }
 
 /// What the product makes of a refusal.

@@ -1,13 +1,14 @@
 //! One run: clients talk, and between their requests whatever can happen does, as the dice say. Then
 //! everybody rests, and every recorded request comes once more.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use diarist::jobs::Clock;
 use diarist::provider::Rules;
+use diarist::proxy::Rehearsal;
 use diarist::store::SqliteStore;
 use tokio::runtime::Runtime;
 
@@ -71,6 +72,9 @@ pub struct World {
     /// What the requests of each chain were sent with, one after the other.
     pub used: after::Used,
     pub folder: tempfile::TempDir,
+    /// Accepted requests by their owner and newest message: what a later request carries behind that
+    /// is what the upstream answered.
+    pub answers: HashMap<(String, String), Rehearsal>,
 }
 
 /// Plays the run of `seed`, with a bug planted or without.
@@ -157,6 +161,7 @@ impl World {
             lost: HashSet::new(),
             used: after::Used::new(),
             folder,
+            answers: HashMap::new(),
             _over: over,
         };
         for at in 0..setup.processes {

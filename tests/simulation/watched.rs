@@ -12,9 +12,10 @@ use diarist::memory::advance::Work;
 use diarist::memory::others::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
-    Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, SqliteStore, Store,
-    StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Elsewhere,
+    Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
+    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting,
+    Wanted,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -236,6 +237,18 @@ impl Store for Watched {
         self.ledger().set_timer(scope, lineage, &asked);
         self.gate.leave().await;
         Ok(lineage)
+    }
+
+    async fn elsewhere(
+        &self,
+        scope: &Scope,
+        links: &[Link],
+        name: Option<&str>,
+    ) -> Answer<Elsewhere> {
+        self.gate.enter().await;
+        let found = self.reader().elsewhere(scope, links, name).await?;
+        self.gate.leave().await;
+        Ok(found)
     }
 
     async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {

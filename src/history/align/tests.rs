@@ -44,9 +44,25 @@ fn long(number: usize) -> String {
     )
 }
 
-/// Runs on a path that was said while somebody watched.
+/// A path of which the upstream gave every answer from `given` on, and which nobody else has.
+fn told(given: usize) -> Told<impl Fn(usize) -> Standing, impl Fn(usize) -> bool> {
+    Told {
+        standing: move |place| Standing {
+            given: place >= given,
+            alone: true,
+        },
+        same_name: false,
+        puts_there: |_| false,
+    }
+}
+
+fn aligned(path: &[Item], client: &[Item]) -> Aligned {
+    super::align(path, &told(0), client).expect("it stands there")
+}
+
+/// Runs on a path that the upstream gave.
 fn align(path: &[Item], client: &[Item]) -> Option<Vec<Run>> {
-    super::align(path, |_| true, client).map(|aligned| aligned.runs)
+    super::align(path, &told(0), client).map(|aligned| aligned.runs)
 }
 
 fn run(client: usize, path: usize, len: usize) -> Run {
@@ -201,8 +217,8 @@ fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
     assert_eq!(align(&said, &said[1..]), None);
 }
 
-fn same(path: &[Item], live: usize, client: &[Item]) -> Option<bool> {
-    super::align(path, |place| place >= live, client).map(|aligned| aligned.same)
+fn same(path: &[Item], given: usize, client: &[Item]) -> Option<bool> {
+    super::align(path, &told(given), client).map(|aligned| !aligned.proof.is_empty())
 }
 
 /// The same examples open every conversation of an application.
@@ -254,8 +270,8 @@ fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
     let client = [client[0], path[1], asked, answer(&long(3)), user("b")];
     assert_eq!(
         same(&path, 1, &client),
-        Some(true),
-        "a clock in the first message"
+        Some(false),
+        "another user may be told the same"
     );
     // What was dropped in front of a window is no other beginning.
     assert_eq!(same(&path, 1, &path[1..]), Some(true));
@@ -317,10 +333,115 @@ fn another_branch_is_not_the_same_conversation() {
     let end = [said(9), answer(&long(9))];
     let branch = |middle: &[Item]| [&begin[..], middle, &end[..]].concat();
     let path = branch(&[said(2), answer(&long(2))]);
-    let same = |client: &[Item]| super::align(&path, |_| true, client).unwrap().same;
+    let same = |client: &[Item]| !aligned(&path, client).proof.is_empty();
     assert!(same(&branch(&[])), "it was dropped");
-    assert!(same(&branch(&[said(3)])), "a notice stands for it");
+    assert!(!same(&branch(&[said(3)])), "or something else was said");
     assert!(!same(&branch(&[said(3), answer(&long(3))])));
+}
+
+fn talk(count: usize) -> Vec<Item> {
+    let said = |number: usize| match number % 2 {
+        0 => user(&format!("Question {number} of the afternoon, please.")),
+        _ => answer(&long(number)),
+    };
+    (0..count).map(said).collect()
+}
+
+/// Three messages that nobody else says, one of them given by the upstream; or two with a long one.
+#[test]
+fn what_another_conversation_holds_proves_nothing() {
+    let path = talk(12);
+    let proof = |given: &[usize], shared: &[usize], client: &[Item]| {
+        let told = Told {
+            standing: |place: usize| Standing {
+                given: given.contains(&place),
+                alone: !shared.contains(&place),
+            },
+            same_name: false,
+            puts_there: |_| false,
+        };
+        super::align(&path, &told, client).map(|aligned| aligned.proof)
+    };
+    let window = &path[7..];
+    assert_eq!(proof(&[], &[], window), Some(vec![]), "nobody gave it");
+    assert!(proof(&[9], &[], window).is_some_and(|proof| proof.contains(&9)));
+    assert_eq!(proof(&[9], &[9], window), Some(vec![]), "given twice");
+    assert_eq!(proof(&[9], &[7, 8, 10, 11], window), Some(vec![]), "alone");
+    assert_eq!(proof(&[9], &[7, 10, 11], window), Some(vec![8, 9]));
+    // Something of its own in front: another conversation that holds the same passage.
+    let mut own = vec![user("My name is Bob, and this is what I ask.")];
+    own.extend_from_slice(window);
+    assert_eq!(proof(&[7, 9, 11], &[], &own), Some(vec![]));
+}
+
+#[test]
+fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
+    let mut path = talk(6);
+    path.push(call("call_Xq81bTz"));
+    path.push(result("call_Xq81bTz", "files"));
+    let mut client = vec![user("[Earlier messages were removed to save space.]")];
+    client.extend_from_slice(&path[4..]);
+    assert_eq!(aligned(&path, &client).proof, [6]);
+    assert_eq!(same(&path, 7, &client), Some(false), "an example");
+}
+
+/// Where both carry the name of one conversation, one answer is enough.
+#[test]
+fn a_name_proves_with_one_answer() {
+    let path = [user("hi"), answer("It is closed on Sundays."), user("why")];
+    let proof = |same_name: bool| {
+        let told = Told {
+            same_name,
+            ..told(0)
+        };
+        super::align(&path, &told, &path[1..]).map(|aligned| aligned.proof)
+    };
+    assert_eq!(proof(false), None);
+    assert_eq!(proof(true), Some(vec![1]));
+}
+
+/// What a client takes back is told apart from what it drops to save room.
+#[test]
+fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
+    let path = talk(12);
+    let rewritten = |client: &[Item]| aligned(&path, client).rewritten;
+    let without = |places: &[usize]| -> Vec<Item> {
+        let kept = (0..12).filter(|at| !places.contains(at));
+        kept.map(|at| path[at]).collect()
+    };
+    assert_eq!(rewritten(&path), 12);
+    assert_eq!(rewritten(&path[4..]), 12, "a window");
+    assert_eq!(rewritten(&path[1..]), 0, "its first message alone");
+    assert_eq!(rewritten(&without(&[5])), 5);
+    assert_eq!(rewritten(&without(&[4, 5])), 4);
+    assert_eq!(rewritten(&without(&[2, 3, 4, 5])), 12, "the middle");
+    let mut edited = path.clone();
+    edited[5] = answer(&long(77));
+    assert_eq!(rewritten(&edited), 5);
+    assert_eq!(aligned(&path, &edited).missing, 5);
+    let mut moved = path.clone();
+    moved.swap(3, 6);
+    assert_eq!(aligned(&path, &moved).missing, 12, "all of it is there");
+    // A notice in the place of what was dropped is no other wording of it.
+    let mut noticed = vec![user("[Earlier messages were removed to save space.]")];
+    noticed.extend_from_slice(&path[6..]);
+    assert_eq!(rewritten(&noticed), 12);
+    noticed.splice(1..1, path[1..6].iter().copied());
+    assert_eq!(rewritten(&noticed), 0);
+}
+
+#[test]
+fn rounds_of_tools_are_dropped_and_not_taken_back() {
+    let mut path = talk(4);
+    path.push(call("call_Xq81bTz"));
+    path.push(result("call_Xq81bTz", "a long listing of files"));
+    path.extend(talk(8).split_off(4));
+    let mut client = path.clone();
+    client[5] = result("call_Xq81bTz", "[cleared]");
+    let cleared = aligned(&path, &client);
+    assert_eq!((cleared.rewritten, cleared.missing), (10, 5));
+    client.drain(4..6);
+    assert_eq!(aligned(&path, &client).rewritten, 10);
 }
 
 /// A short word that both say stands for nothing by itself.

@@ -2,7 +2,7 @@
 //! request says something else, and from where on it says the path itself.
 
 use super::evidence::Step;
-use crate::history::align::{Aligned, Run, align, alike};
+use crate::history::align::{Aligned, Run, Told, align, alike};
 use crate::history::{History, Item, View};
 
 /// How many messages from the beginning of `path` are observed, or wait for it with their words.
@@ -28,8 +28,19 @@ impl<'a> Sides<'a> {
         (!known.is_empty()).then_some(Self { path, known, sent })
     }
 
-    pub(super) fn align(&self) -> Option<Aligned> {
-        align(&self.known, |place| self.path[place].live, &self.sent)
+    /// `puts_there` says which messages of the request the client itself puts in front of what it keeps.
+    pub(super) fn align(
+        &self,
+        same_name: bool,
+        puts_there: impl Fn(usize) -> bool,
+    ) -> Option<Aligned> {
+        let standing = |place: usize| self.path[place].standing;
+        let told = Told {
+            standing,
+            same_name,
+            puts_there,
+        };
+        align(&self.known, &told, &self.sent)
     }
 
     /// Of the path's first `reach` messages, how many from the beginning need not be sent to be
@@ -82,20 +93,21 @@ pub(super) fn first_changed(view: &View, known: &[Item], sent: &[Item]) -> usize
 
 /// From where on the client sends `path` itself behind `place`: what it kept was not summarised, and
 /// would be told twice. The longest beginning of it counts, since it may have gone back since; of several
-/// the last.
+/// the last. What it changed among what it kept is not told either.
 pub(super) fn kept_from(client: &History, place: usize, path: &[Step]) -> Option<usize> {
     let Sides { known, sent, .. } = Sides::of(client, path)?;
+    let behind = alike(&known, &sent[place..]);
+    let changed = behind
+        .first()
+        .map(|run| run.path.saturating_sub(run.client));
     let kept = |from: usize| {
         let both = known[from..].iter().zip(&sent[place..]);
         both.take_while(|(known, sent)| known.content == sent.content)
             .count()
     };
     let longest = (0..known.len()).max_by_key(|from| kept(*from));
-    Some(
-        longest
-            .filter(|from| kept(*from) > 0)
-            .unwrap_or(known.len()),
-    )
+    let from = longest.filter(|from| kept(*from) > 0);
+    Some(from.or(changed).unwrap_or(known.len()))
 }
 
 /// Where on `path` stands what the client sends before the last of its first `place` messages: what is told

@@ -1,5 +1,6 @@
 use super::*;
-use crate::history::{Encoder, Item, Link, Message, Role, Scope, anchor};
+use crate::history::align::Standing;
+use crate::history::{Encoder, Item, Link, Mark, Message, Role, Scope, anchor};
 
 const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
     and on about what was asked, with names and numbers in it, as answers do";
@@ -42,6 +43,11 @@ fn path(history: &History, taken: usize) -> Vec<Step> {
             live: at > 0,
             kept: false,
             lineage: 1,
+            origin: Origin::of(&history.turns()[at].link),
+            standing: Standing {
+                given: at > 0,
+                alone: true,
+            },
         })
         .collect()
 }
@@ -69,8 +75,10 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
         count: client.len(),
         base: first.history.tip().unwrap(),
         view: first.view.clone(),
+        proof: first.proof.clone(),
     };
     evidence.view = Some((stored, path));
+    evidence.view_holds = true;
     for depth in [0, client.len()] {
         evidence.depth = depth;
         let again = decide(&client, &evidence).unwrap();
@@ -234,7 +242,7 @@ fn a_template_brings_nothing_with_it() {
     sent[0] = message(Role::User, "another customer", &[], None);
     let mut path = path(&chain, 6);
     for step in &mut path {
-        step.live = false;
+        step.standing.given = false;
     }
     let evidence = Evidence {
         path,
@@ -258,7 +266,13 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Sighting
     known.push(message(Role::User, "summarise it", &[], None));
     let path = path(&History::chain(&scope, known), 8);
     let evidence = Evidence {
-        answered: Some((place, path)),
+        answered: Some(Answered {
+            place,
+            mark: Mark::of_text(&Link::root(&scope), SAID),
+            path,
+            same_system: true,
+            alone: true,
+        }),
         depth,
         ..Evidence::default()
     };

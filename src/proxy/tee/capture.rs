@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::said::Said;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
 use crate::wire::usage::Usage;
@@ -18,8 +19,8 @@ const MAX_JSON: usize = 8 * 1024 * 1024;
 /// upstream can make us keep.
 const MAX_CHOICES: u64 = 1024;
 
-/// A longer answer, in bytes, is no summary that a client would send back.
-const MAX_WORDS: usize = 256 * 1024;
+/// Choices of which is kept what they say. Clients go on from one of them, and ask for few.
+const MAX_SAID: u64 = 16;
 
 /// Reads the pieces of one body.
 pub(super) struct Capture {
@@ -31,8 +32,8 @@ pub(super) struct Capture {
 enum Form {
     Events(Box<EventReader>),
     Json(Vec<u8>),
-    /// Given up; what the events said before that still counts.
-    Lost,
+    /// Read to its end, or given up; what was read before that still counts.
+    Done,
 }
 
 impl Capture {
@@ -65,31 +66,41 @@ impl Capture {
     pub(super) fn held(&self) -> usize {
         match &self.form {
             Form::Json(body) => body.len(),
-            Form::Events(_) | Form::Lost => 0,
+            Form::Events(_) | Form::Done => 0,
         }
     }
 
-    pub(super) fn finish(mut self) -> Summary {
+    /// Reads what there is so far, and says what the model has said.
+    pub(super) fn settle(&mut self) -> Vec<Said> {
+        self.read_json();
+        let said = self.summary.said.values();
+        said.filter(|said| said.fits()).cloned().collect()
+    }
+
+    /// A body that is no JSON yet is read again when more of it came.
+    fn read_json(&mut self) {
+        if let Form::Json(body) = &self.form
+            && let Ok(answer) = serde_json::from_slice(body)
+        {
+            self.summary.answer(&answer);
+            self.form = Form::Done;
+        }
+    }
+
+    pub(super) fn finish(mut self) -> (Summary, Vec<Said>) {
         match self.decoder.take().map(|mut decoder| decoder.finish()) {
             Some(Ok(rest)) => self.take_decoded(&rest),
             Some(Err(_)) => self.summary.complete = false,
             None => {}
         }
-        match &mut self.form {
-            Form::Events(reader) => {
-                let summary = &mut self.summary;
-                reader.finish(&mut |data| summary.event(data));
-                summary.complete &= reader.is_complete();
-            }
-            // What is no JSON says nothing about usage; that is not a gap in the capture.
-            Form::Json(body) => {
-                if let Ok(answer) = serde_json::from_slice(body) {
-                    self.summary.answer(&answer);
-                }
-            }
-            Form::Lost => {}
+        if let Form::Events(reader) = &mut self.form {
+            let summary = &mut self.summary;
+            reader.finish(&mut |data| summary.event(data));
+            summary.complete &= reader.is_complete();
         }
-        self.summary
+        // What is no JSON says nothing about usage; that is not a gap in the capture.
+        let said = self.settle();
+        (self.summary, said)
     }
 
     fn take_decoded(&mut self, decoded: &[u8]) {
@@ -102,14 +113,14 @@ impl Capture {
                 body.extend_from_slice(decoded);
             }
             Form::Json(_) => self.give_up(),
-            Form::Lost => {}
+            Form::Done => {}
         }
     }
 
     fn give_up(&mut self) {
         self.summary.complete = false;
         self.decoder = None;
-        self.form = Form::Lost;
+        self.form = Form::Done;
     }
 }
 
@@ -125,9 +136,8 @@ pub(super) struct Summary {
     pub(super) error: bool,
     /// Every byte was read.
     pub(super) complete: bool,
-    /// What the first choice says; nothing where that is more than [`MAX_WORDS`].
-    words: String,
-    too_many_words: bool,
+    /// What the model says, by choice.
+    said: BTreeMap<u64, Said>,
     done: bool,
     /// By index; a choice that has begun and not ended has no reason.
     choices: BTreeMap<u64, Option<String>>,
@@ -141,17 +151,13 @@ impl Summary {
 
     /// What the first choice says, if it was read whole.
     pub(super) fn take_words(&mut self) -> Option<String> {
-        let whole = self.complete && !self.too_many_words && !self.words.is_empty();
-        whole.then(|| std::mem::take(&mut self.words))
-    }
-
-    fn say(&mut self, words: &str) {
-        self.too_many_words |= self.words.len() + words.len() > MAX_WORDS;
-        if self.too_many_words {
-            self.words = String::new();
-        } else {
-            self.words.push_str(words);
-        }
+        let first = self
+            .said
+            .get(&0)
+            .filter(|said| self.complete && said.fits());
+        first
+            .map(|said| said.text().to_owned())
+            .filter(|words| !words.is_empty())
     }
 
     pub(super) fn finish_reasons(&self) -> Vec<String> {
@@ -182,11 +188,13 @@ impl Summary {
             if index >= MAX_CHOICES {
                 continue;
             }
-            if index == 0 {
-                ["/delta/content", "/message/content"]
-                    .iter()
-                    .filter_map(|path| choice.pointer(path)?.as_str())
-                    .for_each(|words| self.say(words));
+            if index < MAX_SAID {
+                let said = self.said.entry(index).or_default();
+                match (choice.get("delta"), choice.get("message")) {
+                    (Some(delta), _) => said.take_delta(delta),
+                    (None, Some(message)) => said.take_whole(message),
+                    (None, None) => {}
+                }
             }
             let ended = self.choices.entry(index).or_default();
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {

@@ -182,6 +182,8 @@ mod tests {
             live: true,
             kept: false,
             lineage: 1,
+            origin: crate::memory::place::Origin::default(),
+            standing: crate::history::align::Standing::default(),
         };
         let asks = Asks {
             model: "m",

@@ -3,11 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::heard::Heard;
 use super::pins::Pins;
 use super::settled::Place;
-use super::{BUDGET, ENTRY};
+use super::{Asking, BUDGET, ENTRY};
 use crate::history::{History, Item, Link, Mark, Scope, anchor};
-use crate::memory::place::{Evidence, Sighting, Step, StoredView};
+use crate::memory::place::{
+    Answered, Evidence, LineageName, Origin, Sighting, Step, StoredView, Witness,
+};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::Found;
 
@@ -43,6 +46,10 @@ pub(super) struct Known {
     /// Messages so near to the beginning that conversations may share them by chance, and that something
     /// follows.
     pub(super) followed: HashSet<Key>,
+    /// The names that lineages were recorded under.
+    pub(super) names: HashMap<([u8; 32], i64), LineageName>,
+    /// Names that several lineages have.
+    pub(super) shared_names: HashSet<([u8; 32], String)>,
     pub(super) bytes: usize,
 }
 
@@ -60,6 +67,17 @@ pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (Ma
     })
 }
 
+/// `step` as it stands by what was heard since it was read.
+fn judged(mut step: Step, heard: &Heard) -> Step {
+    let witness = step.witness().map(|mark| Witness {
+        mark,
+        origin: step.origin,
+    });
+    let known = step.origin != Origin::default();
+    step.standing.alone &= known && witness.is_some_and(|witness| !heard.is_elsewhere(&witness));
+    step
+}
+
 /// Roughly what a held sighting weighs: two chains.
 pub(super) fn weight(seen: &Sighting) -> usize {
     ENTRY * (seen.client.len() + seen.history.len() + 1)
@@ -67,7 +85,13 @@ pub(super) fn weight(seen: &Sighting) -> usize {
 
 impl Known {
     /// Where `client` stands if it went out before and is pinned, recorded or not.
-    pub(super) fn place(&self, scope: &Scope, client: &History) -> Place {
+    pub(super) fn place(
+        &self,
+        scope: &Scope,
+        client: &History,
+        asking: &Asking<'_>,
+        heard: &Heard,
+    ) -> Place {
         let Some(tip) = client.tip() else {
             return Place::Open;
         };
@@ -79,10 +103,32 @@ impl Known {
             let tip = seen.history.tip();
             tip.is_some_and(|tip| self.pins.any(&(scope.tenant, tip)))
         };
-        match self.held.get(&key).filter(pinned) {
+        let holds = |seen: &&Arc<Sighting>| self.still_holds(scope, seen, asking, heard);
+        match self.held.get(&key).filter(pinned).filter(holds) {
             Some(held) => Place::View(Box::new(Sighting::clone(held))),
             None => Place::Open,
         }
+    }
+
+    /// Whether what proved `seen` proves it still, to a request of this name.
+    fn still_holds(
+        &self,
+        scope: &Scope,
+        seen: &Sighting,
+        asking: &Asking<'_>,
+        heard: &Heard,
+    ) -> bool {
+        let name = seen
+            .lineage
+            .and_then(|lineage| self.name_of(scope, lineage));
+        let evidence = Evidence {
+            key: asking.key.map(str::to_owned),
+            level: asking.level,
+            ..Evidence::default()
+        };
+        let elsewhere = |witness: &Witness| heard.is_elsewhere(witness);
+        seen.proof.is_empty()
+            || (evidence.admits_name(name.as_ref()) && !seen.proof.iter().any(elsewhere))
     }
 
     /// A held sighting is recorded.
@@ -94,17 +140,29 @@ impl Known {
 
     /// What this process knows that `client` may stand on, and whether that is all there is if it
     /// stands on nothing but its own chain.
-    pub(super) fn evidence(&self, scope: &Scope, client: &History) -> (Evidence, bool) {
-        let mut evidence = Evidence::default();
+    pub(super) fn evidence(
+        &self,
+        scope: &Scope,
+        client: &History,
+        asking: &Asking<'_>,
+        heard: &Heard,
+    ) -> (Evidence, bool) {
+        let mut evidence = Evidence {
+            key: asking.key.map(str::to_owned),
+            level: asking.level,
+            ..Evidence::default()
+        };
         let mut warm = false;
         for (index, turn) in client.turns().iter().enumerate() {
             let key = (scope.tenant, turn.link);
             warm |= self.seen.contains(&key);
             if let Some(step) = self.steps.get(&key) {
                 (evidence.depth, evidence.own) = (index + 1, Some(step.lineage));
+                evidence.depth_origin = step.origin;
             }
             if let Some(view) = self.views.get(&key) {
-                let base = self.path(scope, view.base);
+                let base = self.path(scope, view.base, heard);
+                evidence.view_holds = view.proof.iter().all(|w| !heard.is_elsewhere(w));
                 evidence.view = Some((view.clone(), base));
             }
         }
@@ -112,15 +170,19 @@ impl Known {
         let hit = anchors(client, known.max(evidence.depth))
             .find_map(|(mark, _)| self.anchors.get(&(scope.tenant, mark)));
         if let Some(link) = hit {
-            evidence.path = self.path(scope, *link);
+            evidence.path = self.path(scope, *link, heard);
         }
+        let base = evidence.view.iter().flat_map(|(_, base)| base.last());
+        let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
+        let names = ends.filter_map(|lineage| Some((lineage, self.name_of(scope, lineage)?)));
+        evidence.names = names.collect();
         // What leads elsewhere and proves nothing may do so with what only the store knows.
         let enough = warm && hit.is_none() && known <= evidence.depth;
         (evidence, enough)
     }
 
     /// The path up to `link`; nothing unless it is known from its first message on.
-    pub(super) fn path(&self, scope: &Scope, link: Link) -> Vec<Step> {
+    pub(super) fn path(&self, scope: &Scope, link: Link, heard: &Heard) -> Vec<Step> {
         let root = Link::root(scope);
         let mut path = Vec::new();
         let mut at = link;
@@ -129,11 +191,12 @@ impl Known {
             let Some(step) = self.steps.get(&key) else {
                 return Vec::new();
             };
-            path.push(Step {
+            let step = Step {
                 taken: step.taken || self.taken.contains(&key),
                 kept: self.kept.contains(&key),
                 ..*step
-            });
+            };
+            path.push(judged(step, heard));
             at = step.parent;
         }
         path.reverse();
@@ -147,7 +210,8 @@ impl Known {
 
     pub(super) fn step(&mut self, scope: &Scope, step: &Step) {
         let key = (scope.tenant, step.stand.link);
-        if self.steps.contains_key(&key) {
+        if let Some(known) = self.steps.get_mut(&key) {
+            known.standing.alone &= step.standing.alone;
             return;
         }
         self.charge(2 * ENTRY);
@@ -160,14 +224,44 @@ impl Known {
         }
     }
 
+    /// A lineage goes under `name`. A name that several have names none of them.
+    pub(super) fn name(&mut self, scope: &Scope, lineage: i64, name: &LineageName) {
+        if let Some(key) = name.key.as_ref().filter(|_| !name.only) {
+            self.shared_names.insert((scope.tenant, key.clone()));
+        }
+        if self
+            .names
+            .insert((scope.tenant, lineage), name.clone())
+            .is_none()
+        {
+            self.bytes += ENTRY;
+        }
+    }
+
+    /// The name of a lineage, as far as it is known here.
+    fn name_of(&self, scope: &Scope, lineage: i64) -> Option<LineageName> {
+        let name = self.names.get(&(scope.tenant, lineage))?;
+        let is_shared = |key: &String| self.shared_names.contains(&(scope.tenant, key.clone()));
+        Some(LineageName {
+            only: name.only && !name.key.as_ref().is_some_and(is_shared),
+            key: name.key.clone(),
+        })
+    }
+
     /// Keeps what the store found, and says what it is evidence of.
-    pub(super) fn learn_found(&mut self, scope: &Scope, found: Found) -> Evidence {
+    pub(super) fn learn_found(
+        &mut self,
+        scope: &Scope,
+        found: Found,
+        asking: &Asking<'_>,
+        heard: &Heard,
+    ) -> Evidence {
         let openers = found.openers.iter().chain(&found.newest_opener);
         for meta in found.snapshots.iter().chain(openers) {
             self.learn(scope, meta);
         }
         let (hit, path) = found.path.unwrap_or_default();
-        let answered = found.answered.as_ref().map(|(_, path)| path.as_slice());
+        let answered = found.answered.as_ref().map(|found| found.path.as_slice());
         for step in path
             .iter()
             .chain(&found.base)
@@ -181,14 +275,34 @@ impl Known {
                 self.keep((scope.tenant, step.stand.link));
             }
         }
+        for (lineage, name) in &found.names {
+            self.name(scope, *lineage, name);
+        }
         let viewed = found.view.as_ref().map_or(0, |view| view.count);
+        let all = |path: Vec<Step>| path.into_iter().map(|step| judged(step, heard)).collect();
+        let proof = found.view.iter().flat_map(|view| &view.proof);
+        let view_holds = found.view_holds && !proof.into_iter().any(|w| heard.is_elsewhere(w));
         Evidence {
             depth: found.depth,
+            depth_origin: found.depth_origin,
             own: found.own,
-            view: found.view.map(|view| (view, found.base)),
+            view: found.view.map(|view| (view, all(found.base))),
+            view_holds,
             // What continues a view is known by it.
-            path: if hit >= viewed { path } else { Vec::new() },
-            answered: found.answered,
+            path: if hit >= viewed { all(path) } else { Vec::new() },
+            answered: found.answered.map(|answered| {
+                let witness = Witness {
+                    mark: answered.mark,
+                    origin: answered.origin(),
+                };
+                Answered {
+                    alone: answered.alone && !heard.is_elsewhere(&witness),
+                    ..answered
+                }
+            }),
+            key: asking.key.map(str::to_owned),
+            names: found.names.into_iter().collect(),
+            level: asking.level,
         }
     }
 

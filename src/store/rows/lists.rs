@@ -3,9 +3,11 @@
 
 use serde_json::Value;
 
-use crate::history::{Item, Link, Mark, View};
+use crate::history::{Link, Mark, View};
+use crate::memory::place::Witness;
 use crate::memory::record::Content;
 use crate::memory::{Node, PartId};
+use crate::store::MessageMarks;
 
 /// Links as the JSON array of hexadecimal strings the statements take.
 pub(in crate::store) fn probes<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
@@ -79,11 +81,7 @@ fn numbers(all: impl Iterator<Item = i64>) -> String {
 
 /// New messages as `NEW_NODES` takes them; `parent` is the link before the first, `marks` what each
 /// is known and found by, or nothing.
-pub(in crate::store) fn node_list(
-    nodes: &[Node],
-    marks: &[(Item, Option<Mark>)],
-    parent: Link,
-) -> String {
+pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent: Link) -> String {
     let mut parent = parent;
     let mut out = String::with_capacity(2 + 300 * nodes.len());
     out.push('[');
@@ -109,15 +107,17 @@ pub(in crate::store) fn node_list(
             u8::from(node.live),
         ));
         let known = marks.get(index);
-        push_mark(&mut out, known.map(|(item, _)| item.content));
+        push_mark(&mut out, known.map(|marks| marks.item.content));
         out.push(',');
-        push_mark(&mut out, known.and_then(|(item, _)| item.ids));
+        push_mark(&mut out, known.and_then(|marks| marks.item.ids));
         match known {
-            Some((item, _)) => out.push_str(&format!(",{},", item.weight)),
+            Some(marks) => out.push_str(&format!(",{},", marks.item.weight)),
             None => out.push_str(",null,"),
         }
-        push_mark(&mut out, known.and_then(|(_, anchor)| *anchor));
-        out.push(']');
+        push_mark(&mut out, known.and_then(|marks| marks.anchor));
+        let said = known.map(|marks| (marks.origin.0, u8::from(marks.given)));
+        let (origin, given) = said.unwrap_or_default();
+        out.push_str(&format!(",{origin},{given}]"));
         parent = node.link;
     }
     out.push(']');
@@ -157,6 +157,21 @@ pub(in crate::store) fn run_list(view: &View) -> String {
         .map(|run| format!("[{},{},{}]", run.client, run.path, run.len))
         .collect();
     format!("[{}]", runs.join(","))
+}
+
+/// What proves a view, as JSON.
+pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
+    let mut out = String::from("[");
+    for witness in proof {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('[');
+        push_mark(&mut out, Some(witness.mark));
+        out.push_str(&format!(",{}]", witness.origin.0));
+    }
+    out.push(']');
+    out
 }
 
 /// Words of messages, for a statement.

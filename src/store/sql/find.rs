@@ -22,12 +22,12 @@
 /// Bounded: a list of at most a hundred anchors, and paths of at most so many messages.
 pub(in crate::store) const FIND: &str = "
 WITH RECURSIVE
-depth (count, lineage) AS (
-    SELECT coalesce(max(n.count), 0), n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
+depth (count, lineage, origin) AS (
+    SELECT coalesce(max(n.count), 0), n.lineage, n.origin FROM json_each($3) AS p CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)),
-alias (count, base, runs, client, path) AS (
+alias (count, base, runs, client, path, proof) AS (
     SELECT * FROM (
-        SELECT v.count, v.base, v.runs, v.client, v.path
+        SELECT v.count, v.base, v.runs, v.client, v.path, v.proof
         FROM json_each($3) AS p CROSS JOIN views AS v
         WHERE v.tenant = $1 AND v.resource = $2 AND v.tip = unhex(p.value)
         ORDER BY v.count DESC LIMIT 1)),
@@ -39,9 +39,9 @@ hit (place, link) AS (
                 ORDER BY n.seen_ms DESC LIMIT 1) AS link
         FROM json_each($5) AS p)
     WHERE link IS NOT NULL ORDER BY place DESC LIMIT 1),
-answer (place, link) AS (
+answer (place, link, mark) AS (
     SELECT * FROM (
-        SELECT p.value ->> 1, a.tip FROM json_each($6) AS p CROSS JOIN answers AS a
+        SELECT p.value ->> 1, a.tip, a.mark FROM json_each($6) AS p CROSS JOIN answers AS a
         WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 0)
           AND a.tip <> zeroblob(32)
           AND NOT EXISTS (SELECT 1 FROM nodes AS n
@@ -83,26 +83,38 @@ newest (id) AS (
         WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = $8
         ORDER BY s.id DESC LIMIT 1))
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, s.others
+       s.placement, NULL, s.others, NULL
 FROM json_each($3) AS p CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)
 UNION ALL
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, s.others
+       s.placement, NULL, s.others, NULL
 FROM up CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
 UNION ALL
 SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL, NULL
+       r.placement, NULL, NULL, NULL
 FROM requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4 AND ($9 IS NULL OR r.model = $9)
 UNION ALL
 SELECT 2, depth.count, depth.lineage, depth.count BETWEEN 1 AND 2 AND EXISTS (
            SELECT 1 FROM nodes AS n
            WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex($3 ->> (depth.count - 1))),
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
+       depth.origin, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
-SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL, NULL
+SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL,
+       alias.proof, EXISTS (
+           SELECT 1 FROM json_each(alias.proof) AS w CROSS JOIN nodes AS n
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.content = unhex(w.value ->> 0)
+             AND (n.origin < w.value ->> 1 OR n.origin > w.value ->> 1))
+       OR EXISTS (
+           SELECT 1 FROM json_each(alias.proof) AS w CROSS JOIN nodes AS n
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.ids = unhex(w.value ->> 0)
+             AND n.role = 'assistant' AND (n.origin < w.value ->> 1 OR n.origin > w.value ->> 1))
+       OR EXISTS (
+           SELECT 1 FROM json_each(alias.proof) AS w CROSS JOIN answers AS a
+           WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(w.value ->> 0)
+             AND a.tip = zeroblob(32))
 FROM alias
 UNION ALL
 SELECT up.kind, n.count, n.link, n.weight, n.lineage, (EXISTS (
@@ -114,66 +126,121 @@ SELECT up.kind, n.count, n.link, n.weight, n.lineage, (EXISTS (
              AND j.state = 'open'))
        + 2 * EXISTS (SELECT 1 FROM messages AS m
                      WHERE m.tenant = $1 AND m.resource = $2 AND m.link = n.link),
-       n.content, n.ids, n.role, n.anchor, n.parent, n.live
+       n.content, n.ids, n.role, n.anchor, n.parent, n.live + 2 * n.given + 4 * (
+           n.origin = 0 OR CASE WHEN n.ids IS NULL
+           THEN EXISTS (
+               SELECT 1 FROM nodes AS o
+               WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < n.origin)
+             OR EXISTS (
+               SELECT 1 FROM nodes AS o
+               WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > n.origin)
+           ELSE EXISTS (
+               SELECT 1 FROM nodes AS o
+               WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < n.origin)
+             OR EXISTS (
+               SELECT 1 FROM nodes AS o
+               WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
+           END), n.origin
 FROM up CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
 UNION ALL
 SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL, NULL
+       r.placement, NULL, NULL, NULL
 FROM alias CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = alias.base AND alias.count = $7
   AND ($9 IS NULL OR r.model = $9)
 UNION ALL
-SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
+SELECT 8, hit.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM hit
 UNION ALL
-SELECT 9, answer.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
+SELECT 9, answer.place, NULL, EXISTS (
+           SELECT 1 FROM up CROSS JOIN requests AS r
+           WHERE up.kind = 6 AND r.tenant = $1 AND r.resource = $2 AND r.tip = up.link
+             AND r.system = $10),
+       NULL, NULL, answer.mark, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
 UNION ALL
-SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL
+SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL, NULL
 FROM json_each($3) AS p CROSS JOIN requests AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
 GROUP BY c.model
 UNION ALL
 SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, NULL, NULL,
-       r.placement, NULL, NULL
+       r.placement, NULL, NULL, NULL
 FROM hit CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link
   AND ($9 IS NULL OR r.model = $9)
 UNION ALL
 SELECT 12, begun.kind, begun.tip, begun.shared, begun.snapshot, l.thread_key,
-       NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM begun CROSS JOIN lineages AS l
 WHERE l.tenant = $1 AND l.resource = $2 AND l.id = begun.lineage
 UNION ALL
 SELECT 15, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, s.others
+       s.placement, NULL, s.others, NULL
 FROM begun CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.id = begun.snapshot AND s.to_count = 0
 UNION ALL
 SELECT 13, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, s.others
+       s.placement, NULL, s.others, NULL
 FROM newest CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.id = newest.id
 UNION ALL
-SELECT 14, NULL, c.tip, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL
+SELECT 14, NULL, c.tip, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL, NULL
 FROM up CROSS JOIN requests AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = up.link AND c.trimmed_to IS NOT NULL
-GROUP BY c.model";
+GROUP BY c.model
+UNION ALL
+SELECT DISTINCT 16, l.id, NULL, 2 > (
+           SELECT count(*) FROM (
+               SELECT 1 FROM lineages AS o
+               WHERE o.tenant = $1 AND o.resource = $2 AND o.thread_key = l.thread_key LIMIT 2)),
+       NULL, l.thread_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM (SELECT link FROM hit UNION ALL SELECT base FROM alias UNION ALL SELECT link FROM answer) AS ends
+CROSS JOIN nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = ends.link
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
 /// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
 /// stand on another chain (`$5`).
 pub(in crate::store) const NEW_VIEW: &str = "
-INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, resource, tip) DO NOTHING";
 
-/// An answer (`$3`: mark) to a chain (`$4`). The last one counts: the same words mean the present. What
-/// two conversations were answered alike belongs to neither: models refuse, greet and say goodbye in
-/// the same words to everybody.
+/// An answer (`$3`: mark) to a chain (`$4`). Where that goes on from the chain that was answered alike
+/// before (`$6`), the last one counts: the same words mean the present. What two conversations were
+/// answered alike belongs to neither: models refuse, greet and say goodbye in the same words to everybody.
 pub(in crate::store) const NEW_ANSWER: &str = "
 INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
-    WHEN answers.lineage = excluded.lineage AND answers.tip <> zeroblob(32) THEN excluded.tip
+    WHEN $6 AND answers.tip <> zeroblob(32) THEN excluded.tip
     ELSE zeroblob(32) END";
+
+/// What the message was answered (`$3`: mark) whose chain this answer belongs to: the last message, and
+/// the one before it.
+pub(in crate::store) const ANSWERED_BEFORE: &str = "
+SELECT a.tip, n.parent FROM answers AS a CROSS JOIN nodes AS n
+WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = $3
+  AND n.tenant = $1 AND n.resource = $2 AND n.link = a.tip";
+
+/// Of these messages (`$3`: links) those that another conversation holds too: the same words, or the
+/// same ids of tool calls, first said elsewhere.
+pub(in crate::store) const SAID_ELSEWHERE: &str = "
+SELECT n.link FROM json_each($3) AS p CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+  AND CASE WHEN n.ids IS NULL
+      THEN EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < n.origin)
+        OR EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > n.origin)
+      ELSE EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < n.origin)
+        OR EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
+      END";
 
 /// The lineage's requests that were views of a chain.
 pub(in crate::store) const FORGET_VIEWS: &str =
@@ -182,3 +249,9 @@ pub(in crate::store) const FORGET_VIEWS: &str =
 /// The answers to its requests.
 pub(in crate::store) const FORGET_ANSWERS: &str =
     "DELETE FROM answers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// How many lineages go under a name (`$3`), no more than two.
+pub(in crate::store) const LINEAGES_NAMED: &str = "
+SELECT count(*) FROM (
+    SELECT 1 FROM lineages AS l
+    WHERE l.tenant = $1 AND l.resource = $2 AND l.thread_key = $3 LIMIT 2)";

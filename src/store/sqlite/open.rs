@@ -118,6 +118,11 @@ fn migrations() -> Vec<Migration> {
             "observe_focus",
             include_str!("../../../migrations/sqlite/0015_observe_focus.sql"),
         ),
+        (
+            16,
+            "evidence",
+            include_str!("../../../migrations/sqlite/0016_evidence.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -43,9 +43,9 @@ const MEANT: [(&str, &str); 8] = [
 
 /// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
 /// tables.
-const SMALL: [&str; 14] = [
+const SMALL: [&str; 16] = [
     "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer",
-    "begun", "newest", "CONSTANT",
+    "begun", "newest", "w", "ends", "CONSTANT",
 ];
 
 fn statements() -> Vec<(&'static str, &'static str)> {

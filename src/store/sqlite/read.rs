@@ -8,10 +8,10 @@ use sqlx::{query, query_scalar};
 use super::Answer;
 use crate::history::{Link, Scope};
 use crate::memory::advance::Work;
-use crate::memory::place::Step;
+use crate::memory::place::{Answered, LineageName, Origin, Step};
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Begun, Carried, Found, Known, Probes, sql};
+use crate::store::{Begun, Carried, Elsewhere, Found, Known, Probes, sql};
 
 /// A request as `FIND` takes it.
 pub(super) struct Request {
@@ -22,6 +22,7 @@ pub(super) struct Request {
     anchors: String,
     answers: String,
     model: Option<String>,
+    system: Option<Vec<u8>>,
 }
 
 impl Request {
@@ -34,6 +35,7 @@ impl Request {
             anchors: rows::mark_list(&probes.anchors),
             answers: rows::mark_list(&probes.answers),
             model: probes.model.clone(),
+            system: probes.system.map(|mark| mark.as_bytes().to_vec()),
         })
     }
 }
@@ -53,12 +55,13 @@ pub(super) async fn find(
         .bind(rows::count(request.length))
         .bind(request.root.as_bytes().as_slice())
         .bind(request.model)
+        .bind(request.system)
         .fetch_all(conn)
         .await?;
     let mut found = Found::default();
-    let mut seen_as_view = None;
     let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut hit, mut place) = (None, None);
+    let mut hit = None;
+    let mut answer: Option<Answered> = None;
     for row in &rows {
         match get::<i64>(row, 0)? {
             0 => {
@@ -72,14 +75,26 @@ pub(super) async fn find(
                 found.depth = rows::int(row, 1)?;
                 found.own = get(row, 2)?;
                 found.followed = get(row, 3)?;
+                found.depth_origin = Origin(get::<Option<i64>>(row, 4)?.unwrap_or_default());
             }
-            3 => found.view = Some(rows::view(row)?),
+            3 => {
+                found.view = Some(rows::view(row)?);
+                found.view_holds = !get::<bool>(row, 12)?;
+            }
             4 => base.push(rows::step(row)?),
             5 => path.push(rows::step(row)?),
             6 => answered.push(rows::step(row)?),
-            7 => seen_as_view = Some(rows::used(row)?),
+            7 => found.used_as_view = Some(rows::used(row)?),
             8 => hit = Some(rows::int(row, 1)?),
-            9 => place = Some(rows::int(row, 1)?),
+            9 => {
+                answer = Some(Answered {
+                    place: rows::int(row, 1)?,
+                    mark: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
+                    path: Vec::new(),
+                    same_system: get(row, 3)?,
+                    alone: true,
+                });
+            }
             10 => {
                 let model = get(row, 9)?;
                 let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
@@ -105,15 +120,24 @@ pub(super) async fn find(
                     .extend(carried.map(|carried| (tip, carried)));
             }
             15 => found.openers.push(rows::snapshot_meta(row)?),
+            16 => {
+                let name = LineageName {
+                    key: get(row, 5)?,
+                    only: get(row, 3)?,
+                };
+                found.names.push((get(row, 1)?, name));
+            }
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }
     found.tip_known = found.depth == request.length;
-    found.used = found.used.or(seen_as_view);
     found.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
     found.base = whole(base);
     found.path = hit.map(|place| (place, whole(path)));
-    found.answered = place.map(|place| (place, whole(answered)));
+    found.answered = answer.map(|answer| Answered {
+        path: whole(answered),
+        ..answer
+    });
     Ok(found)
 }
 
@@ -128,6 +152,32 @@ fn whole(mut steps: Vec<(usize, Step)>) -> Vec<Step> {
         return Vec::new();
     }
     steps.into_iter().map(|(_, step)| step).collect()
+}
+
+pub(super) async fn elsewhere(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    links: String,
+    name: Option<String>,
+) -> Answer<Elsewhere> {
+    let rows = rows_of_chain(conn, sql::SAID_ELSEWHERE, &scope, &links).await?;
+    let messages = rows.iter().map(|row| rows::link(row, 0));
+    let messages = messages.collect::<Result<_, _>>()?;
+    let lineages: i64 = match name {
+        None => 0,
+        Some(name) => {
+            query_scalar(sql::LINEAGES_NAMED)
+                .bind(scope.tenant.as_slice())
+                .bind(scope.resource_key())
+                .bind(name)
+                .fetch_one(conn)
+                .await?
+        }
+    };
+    Ok(Elsewhere {
+        messages,
+        name: lineages > 1,
+    })
 }
 
 pub(super) async fn snapshot(

@@ -6,9 +6,11 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
 use super::{Answer, messages, others, timers};
-use crate::history::{Link, Scope};
+use crate::history::{History, Link, Mark, Scope};
 use crate::memory::Node;
-use crate::store::rows::{content_list, count, get, int, node_list, probes, run_list, way};
+use crate::store::rows::{
+    content_list, count, get, int, link, node_list, probes, proof_list, run_list, way,
+};
 use crate::store::{Record, StoreError, sql};
 
 pub(super) async fn record(
@@ -70,6 +72,7 @@ pub(super) async fn request(
         .bind(record.used.trimmed.map(|trim| count(trim.to_count)))
         .bind(record.used.trimmed.and_then(|trim| trim.pin).map(count))
         .bind(record.used.trimmed.map(|trim| trim.wording))
+        .bind(record.traces.system.map(|mark| mark.as_bytes().to_vec()))
         .execute(&mut *conn)
         .await?;
     others::used(conn, scope, record.used.snapshot).await?;
@@ -110,20 +113,43 @@ async fn traces(
             .bind(count(client))
             .bind(count(path))
             .bind(lineage)
+            .bind(proof_list(&stored.proof))
             .execute(&mut *conn)
             .await?;
     }
-    if let Some(mark) = &record.traces.answer {
+    if let Some((mark, chain)) = &record.traces.answer {
+        let goes_on = goes_on(conn, scope, *mark, chain).await?;
         query(sql::NEW_ANSWER)
             .bind(scope.tenant.as_slice())
             .bind(scope.resource_key())
             .bind(mark.as_bytes().as_slice())
             .bind(record.tip.as_bytes().as_slice())
             .bind(lineage)
+            .bind(goes_on)
             .execute(conn)
             .await?;
     }
     Ok(())
+}
+
+/// Whether `chain` goes on from the one that was given the same answer before, or is that one: a client
+/// may be told twice in the same words what it did.
+async fn goes_on(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    mark: Mark,
+    chain: &History,
+) -> Answer<bool> {
+    let before = query(sql::ANSWERED_BEFORE)
+        .bind(scope.tenant.as_slice())
+        .bind(scope.resource_key())
+        .bind(mark.as_bytes().as_slice())
+        .fetch_optional(conn)
+        .await?;
+    let Some(row) = before else { return Ok(false) };
+    let (tip, parent) = (link(&row, 0)?, link(&row, 1)?);
+    let mut links = chain.turns().iter().map(|turn| turn.link);
+    Ok(links.any(|link| link == tip || link == parent))
 }
 
 /// Whether what the new messages follow is recorded (where none is new, the last message). The

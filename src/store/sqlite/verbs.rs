@@ -12,9 +12,9 @@ use crate::memory::advance::Work;
 use crate::memory::others::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
-    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Event, Found,
-    Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived, Store, TenantRow,
-    ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
+    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Elsewhere,
+    Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
+    Store, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting, Wanted,
 };
 
 #[async_trait]
@@ -53,6 +53,20 @@ impl Store for SqliteStore {
         let (scope, record) = (scope.clone(), record.clone());
         self.write("store record", move |conn| {
             Box::pin(record::record(conn, scope, record))
+        })
+        .await
+    }
+
+    async fn elsewhere(
+        &self,
+        scope: &Scope,
+        links: &[Link],
+        name: Option<&str>,
+    ) -> Answer<Elsewhere> {
+        let (scope, links) = (scope.clone(), crate::store::rows::probes(links));
+        let name = name.map(str::to_owned);
+        self.read("store elsewhere", move |conn| {
+            Box::pin(read::elsewhere(conn, scope, links, name))
         })
         .await
     }

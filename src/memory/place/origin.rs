@@ -1,0 +1,92 @@
+//! Where messages were first said, so that one that stands on several chains is known as one.
+//!
+//! A client that drops, moves or changes messages makes a new chain with each request. What is proven to
+//! be the same conversation keeps the origin it had. What another conversation says as well has another
+//! one: then it proves nothing any more.
+
+use super::evidence::{Evidence, Step};
+use super::{How, Sighting, agreed};
+use crate::history::align::Run;
+use crate::history::{Fingerprint, History, Link};
+
+/// Where a message was first said: a short hash of all that was said before it, and of itself. Zero where
+/// that is not known, as in rows of a version that did not write it down; such a message proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(pub i64);
+
+impl Origin {
+    /// That of a message of which nothing but its `link` is known.
+    pub fn of(link: &Link) -> Self {
+        Self::short(link.as_bytes())
+    }
+
+    /// That of a `message` that is said for the first time, behind one of this origin; `link` is its own.
+    fn then(self, message: &Fingerprint, link: &Link) -> Self {
+        if self == Self::default() {
+            return Self::of(link);
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
+        hasher.update(&self.0.to_be_bytes());
+        hasher.update(message.as_bytes());
+        Self::short(hasher.finalize().as_bytes())
+    }
+
+    fn short(hash: &[u8; 32]) -> Self {
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        // Never zero.
+        Self(i64::from_be_bytes(first) | 1)
+    }
+}
+
+/// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
+pub fn origins(client: &History, evidence: &Evidence, seen: Option<&Sighting>) -> Vec<Origin> {
+    let own = |at: usize| (at + 1 == evidence.depth).then_some(evidence.depth_origin);
+    let Some(seen) = seen else {
+        let again = agreed(client, evidence).filter(|(_, same)| *same);
+        let runs = again.map(|(agreed, _)| agreed.runs).unwrap_or_default();
+        return walk(client, |at| {
+            on(&runs, at, &evidence.path).or_else(|| own(at))
+        });
+    };
+    let (base, answered) = (evidence.view.as_ref(), evidence.answered.as_ref());
+    let known = |at: usize| match seen.how {
+        _ if seen.lineage.is_none() => None,
+        How::Aligned => on(&seen.agreed.runs, at, &evidence.path),
+        How::Continued => base.and_then(|(_, base)| at_place(base, seen.view.place(at)?)),
+        How::Compacted => answered.and_then(|found| on(seen.view.runs(), at, &found.path)),
+    };
+    walk(client, |at| known(at).or_else(|| own(at)))
+}
+
+/// Where the message at `at` was first said, if one of `runs` has it on `path`.
+fn on(runs: &[Run], at: usize, path: &[Step]) -> Option<Origin> {
+    let mut runs = runs.iter();
+    let run = runs.find(|run| (run.client..run.client + run.len).contains(&at))?;
+    at_place(path, run.path + (at - run.client))
+}
+
+fn at_place(path: &[Step], place: usize) -> Option<Origin> {
+    path.get(place).map(|step| step.origin)
+}
+
+fn walk(client: &History, known: impl Fn(usize) -> Option<Origin>) -> Vec<Origin> {
+    let mut before = Origin::of(&client.root());
+    let turns = client.turns().iter().enumerate();
+    turns
+        .map(|(at, turn)| {
+            let new = || before.then(&turn.message.fingerprint, &turn.link);
+            before = known(at).unwrap_or_else(new);
+            before
+        })
+        .collect()
+}
+
+/// Where an answer to `client` will have been said, if a later request carries it as `message`.
+pub fn origin_of_answer(client: &History, origins: &[Origin], message: &Fingerprint) -> Origin {
+    let (before, tip) = match (origins.last(), client.tip()) {
+        (Some(before), Some(tip)) => (*before, tip),
+        _ => (Origin::of(&client.root()), client.root()),
+    };
+    before.then(message, &tip.next(message))
+}
