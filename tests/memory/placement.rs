@@ -200,6 +200,7 @@ async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
         rig.provider.rules(|rules| {
             *rules = Rules::strict();
             rules.single_system = placement == "append_to_system";
+            rules.template = rules.single_system;
             rules.signature = true;
         });
         let mut messages = vec![
