@@ -8,6 +8,7 @@ pub mod abort;
 pub mod body;
 mod choice;
 mod choose;
+mod declined;
 pub mod decode;
 mod error;
 mod flow;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::identify::{Identity, Owners, Sources};
-use super::manners::Manners;
+use super::manners::{Asker, Manners};
 use super::mode::{ReadOnly, Rules};
 use super::turns::Turns;
 use crate::audit::Audit;
@@ -161,6 +161,14 @@ impl Asked {
     /// Whether it leaves open if its stream reports usage.
     pub(super) fn may_ask_usage(&self) -> bool {
         self.parsed.stream() && self.parsed.usage_asked().is_none()
+    }
+
+    /// Who asks, and which model.
+    pub(super) fn asker(&self) -> Asker<'_> {
+        Asker {
+            tenant: &self.identity.scope.tenant,
+            model: &self.model,
+        }
     }
 }
 

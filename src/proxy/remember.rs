@@ -141,6 +141,10 @@ pub(super) async fn read(
         }
     };
     line.tenant(&identity);
+    if memory.manners.is_signing(&identity.scope.tenant) {
+        line.without(Off::Signed);
+        return None;
+    }
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
@@ -276,10 +280,13 @@ fn stream_back(
     if spec.filter_usage && spec.streaming {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
-    if spec.filter_usage && spec.encoding != Encoding::Identity {
+    if spec.filter_usage
+        && spec.encoding != Encoding::Identity
+        && let Some(asked) = &taken.asked
+    {
         // It compressed although it was asked not to: its report cannot be taken out of this
         // answer, so there must be no other.
-        memory.manners.usage_refused();
+        memory.manners.usage_refused(asked.asker());
     }
     let status = parts.status;
     let (body, observed) = tee(body, spec, &proxy.tasks);
@@ -326,7 +333,7 @@ fn ended(
         return;
     };
     if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
-        memory.manners.usage_accepted();
+        memory.manners.usage_accepted(asked.asker());
     }
     if taken.asks_usage && observed.usage.is_some() {
         memory.manners.reported_usage(&asked.model);
