@@ -25,6 +25,7 @@ pub mod mode;
 mod opening;
 mod others;
 mod overflow;
+mod plain;
 mod rehearse;
 mod remember;
 pub mod respond;

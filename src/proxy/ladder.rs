@@ -19,6 +19,7 @@ use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Said};
 use super::overflow::{Steps, Tried};
+use super::plain::plain_stream;
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::llm::BorrowedRoute;
 use crate::wire::usage::{Blame, Excess, Reason, may_decline, may_refuse, reason};
@@ -323,7 +324,8 @@ pub(super) async fn once(
     form: Form<'_>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut parts = parts.clone();
-    if choice.asks_usage || matches!(form, Form::Stream(_)) {
+    let in_plain_bytes = choice.asks_usage || matches!(form, Form::Stream(_));
+    if in_plain_bytes {
         // The event that answers our own question is taken out again, which a compressed stream
         // would not allow; and a head that has gone said that there is none.
         parts.headers.insert(
@@ -333,7 +335,14 @@ pub(super) async fn once(
     }
     let out = OutBody::Segments(choice.frames.clone());
     let response = forward::send(&proxy.upstream, parts, out).await?;
-    Ok(response.map(|body| body::Idle::new(body, proxy.limits.response_idle).boxed_unsync()))
+    let response =
+        response.map(|body| body::Idle::new(body, proxy.limits.response_idle).boxed_unsync());
+    // Some compress all the same.
+    Ok(if in_plain_bytes {
+        plain_stream(response)
+    } else {
+        response
+    })
 }
 
 /// Reads what may be a refusal, and puts the answer together again as it was.

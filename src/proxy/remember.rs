@@ -24,6 +24,7 @@ use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
 use super::opening;
+use super::plain::came_compressed;
 use super::tee::{Observed, TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend, others};
 use crate::history::{History, Mark, Scope};
@@ -280,12 +281,13 @@ fn stream_back(
     if spec.filter_usage && spec.streaming {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
+    let compressed = spec.encoding != Encoding::Identity || came_compressed(&parts.extensions);
     if spec.filter_usage
-        && spec.encoding != Encoding::Identity
+        && compressed
         && let Some(asked) = &taken.asked
     {
-        // It compressed although it was asked not to: its report cannot be taken out of this
-        // answer, so there must be no other.
+        // It compressed although it was asked not to. Its report is taken out where that could be
+        // decoded, which costs its clients their compression: it is not asked again.
         memory.manners.usage_refused(asked.asker());
     }
     let status = parts.status;

@@ -292,7 +292,7 @@ async fn a_stream_without_an_end_is_not_recorded() {
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
 }
 
-// Its report cannot be taken out of what is not decoded, so the client gets one it did not ask for.
+/// It costs the clients of that upstream their compression.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
     let (rig, talk) = asking().await;
@@ -307,4 +307,50 @@ async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
         assert_eq!(sent.get("stream_options").is_some(), asked, "turn {turn}");
         rig.quiet().await;
     }
+}
+
+/// The client has asked for no usage and hears of none, whatever the upstream makes of the wish for plain
+/// bytes. What it gets is decoded as it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
+    for frame_bytes in [None, Some(1), Some(13), Some(1 << 20)] {
+        let (rig, talk) = asking().await;
+        let gzip = Behaviour {
+            gzip: true,
+            frame_bytes,
+            ..Behaviour::default()
+        };
+        rig.provider.behave(Part::Actor, gzip);
+        let answer = rig.send(&talk.streamed(2)).await;
+        assert_eq!(answer.status, 200);
+        let entry = rig.last();
+        assert!(entry.json().unwrap().get("stream_options").is_some());
+        assert!(!answer.headers.contains_key("content-encoding"));
+        assert!(!answer.headers.contains_key("content-length"));
+        let seen = events(&answer.body);
+        assert!(!answer.text().contains("\"choices\":[]"), "{seen:?}");
+        assert_eq!(seen.last().unwrap(), "[DONE]");
+        assert!(seen.len() > 3, "the answer is whole: {seen:?}");
+        let line = rig.line_of(&answer).await;
+        assert_eq!(line["prompt_tokens"], entry.measured.unwrap().prompt_tokens);
+        assert_eq!(line["completion_tokens"], entry.completion_tokens.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_came_compressed_is_not_held_back() {
+    let (rig, talk) = asking().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let gzip = Behaviour {
+        gzip: true,
+        ..Behaviour::gated(&gate)
+    };
+    rig.provider.behave(Part::Actor, gzip);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&talk.streamed(2)).await;
+    gate.add_permits(2);
+    let seen = caller.until("\"content\":\"").await;
+    assert!(!seen.contains("[DONE]") && !seen.contains("content-encoding"));
+    gate.add_permits(1_000);
+    caller.until("data: [DONE]\n\n").await;
 }
