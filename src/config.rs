@@ -40,9 +40,10 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Attachments, Audit, Config, Database, Early, Endpoint, Hints, Identity, Idle, KeepMessages,
-    Key, Memory, MemoryMode, Models, Observation, Overflow, Override, Phase, Placement, Redact,
-    Reflection, Rule, Secret, Server, SetBy, Signature, Thresholds, Upstream, Users,
+    AskUsage, Attachments, Audit, Config, Database, Early, Endpoint, Hints, Identity, Idle,
+    KeepMessages, Key, Memory, MemoryMode, Models, Observation, Overflow, Override, Phase,
+    Placement, Redact, Reflection, Rule, Secret, Server, SetBy, Signature, Thresholds, Upstream,
+    Users,
 };
 
 /// What every environment variable of ours begins with.

@@ -45,7 +45,7 @@ use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
 pub use self::error::{ProxyError, Side};
-pub use self::memory::{Memory, Overflow, Treatment};
+pub use self::memory::{AskUsage, Memory, Overflow, Treatment};
 pub use self::rehearse::{Rehearsal, Shorter};
 pub use self::turns::Turns;
 use self::watch::Watch;

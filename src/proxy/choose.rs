@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::choice::{Block, Choice, Rung};
-use super::memory::{Asked, Memory};
+use super::memory::{AskUsage, Asked, Memory};
 use super::others;
 use crate::history::{Link, Scope};
 use crate::jobs::Prepared;
@@ -102,11 +102,13 @@ pub(super) fn place(
     }
 }
 
-/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that.
+/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that, or the
+/// operator wants it asked whether or not that is known.
 fn asks_usage(memory: &Memory, asked: &Asked, before: Option<&Used>) -> bool {
     let (manners, asker) = (&memory.manners, asked.asker());
+    let always = asked.treatment.ask_usage == AskUsage::Always;
     let before = before.and_then(|used| used.asked_usage);
-    let wanted = before.unwrap_or_else(|| manners.may_ask_usage(asker));
+    let wanted = before.unwrap_or_else(|| always || manners.may_ask_usage(asker));
     asked.may_ask_usage() && wanted && !manners.refuses_usage(asker)
 }
 

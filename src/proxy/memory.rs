@@ -30,6 +30,18 @@ pub enum Overflow {
     Trim,
 }
 
+/// Whether a stream whose client left it open is asked for its usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AskUsage {
+    /// Where the upstream is known to take the question.
+    #[default]
+    Auto,
+    /// Not on the client's behalf.
+    Never,
+    /// Everywhere, until it is refused.
+    Always,
+}
+
 /// How requests are treated. A reload replaces it; each request takes one look, when it is read.
 #[derive(Debug, Default)]
 pub struct Treatment {
@@ -43,6 +55,8 @@ pub struct Treatment {
     pub rules: Rules,
     /// What is done for a request that does not fit its model, beyond what is free.
     pub overflow: Overflow,
+    /// Whether a stream whose client left it open is asked for its usage.
+    pub ask_usage: AskUsage,
 }
 
 /// What memory requests share.
@@ -158,9 +172,10 @@ impl Asked {
         self.identity.shares() && !self.identity.thread.child
     }
 
-    /// Whether it leaves open if its stream reports usage.
+    /// Whether it leaves open if its stream reports usage, and may be asked for it.
     pub(super) fn may_ask_usage(&self) -> bool {
-        self.parsed.stream() && self.parsed.usage_asked().is_none()
+        let open = self.parsed.stream() && self.parsed.usage_asked().is_none();
+        open && self.treatment.ask_usage != AskUsage::Never
     }
 
     /// Who asks, and which model.
