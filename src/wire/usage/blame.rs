@@ -3,7 +3,7 @@
 //! A request whose bytes Diarist changed may be refused under any status that a server uses for "not
 //! like this": a bad request, a signature that no longer fits, a template that cannot be rendered. Says
 //! what the wording names, and never guesses beyond it: what follows decides the proxy. Reads what
-//! [`super::refusal`] reads of an error body.
+//! [`mod@super::refusal`] reads of an error body.
 
 use super::RefusalKind;
 use super::excess::Excess;
