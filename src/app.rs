@@ -29,7 +29,7 @@ use crate::memory::{Early, Idle, Pattern, Policy, render};
 use crate::proxy::identify::{Owners, Sources};
 use crate::proxy::manners::Manners;
 use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
-use crate::proxy::{Limits, Memory, Overflow, Proxy, Treatment, Turns};
+use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, Treatment, Turns};
 use crate::server::{BindError, Drained, Server, Settings};
 use crate::store::recall::Recall;
 use crate::store::{Aliases, Reopening, Store};
@@ -372,6 +372,15 @@ fn treatment(config: &Config, owners: Owners) -> Treatment {
             config::Evidence::Names => EvidenceLevel::Names,
             config::Evidence::Content => EvidenceLevel::Content,
         },
+        ask_usage: ask_usage(config),
+    }
+}
+
+fn ask_usage(config: &Config) -> AskUsage {
+    match config.ask_usage {
+        config::AskUsage::Auto => AskUsage::Auto,
+        config::AskUsage::Never => AskUsage::Never,
+        config::AskUsage::Always => AskUsage::Always,
     }
 }
 

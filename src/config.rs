@@ -40,8 +40,8 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    Attachments, Audit, Config, Database, Early, Endpoint, Evidence, Hints, Identity, Idle,
-    KeepMessages, Key, Memory, MemoryMode, Models, Observation, Overflow, Override, Phase,
+    AskUsage, Attachments, Audit, Config, Database, Early, Endpoint, Evidence, Hints, Identity,
+    Idle, KeepMessages, Key, Memory, MemoryMode, Models, Observation, Overflow, Override, Phase,
     Placement, Redact, Reflection, Rule, Secret, Server, SetBy, Signature, Thresholds, Upstream,
     Users,
 };

@@ -19,7 +19,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use diarist::config::{self, Audit, Config, ConfigError, Database, Flags, Idle, Models, Placement};
+use diarist::config::{
+    self, AskUsage, Audit, Config, ConfigError, Database, Flags, Idle, Models, Placement,
+};
 use secrecy::ExposeSecret as _;
 
 /// One situation: what each source says.
@@ -93,6 +95,7 @@ fn nothing_written_is_a_valid_configuration() {
     );
     assert_eq!(config.upstream.placement, Placement::Auto);
     assert_eq!(config.audit, Audit::Stdout);
+    assert_eq!(config.ask_usage, AskUsage::Auto);
     assert!(config.memory.enabled);
 
     let thresholds = config.memory.thresholds;
@@ -165,6 +168,20 @@ fn every_flag_reaches_its_key() {
 }
 
 #[test]
+fn usage_is_asked_for_as_the_operator_says() {
+    for (written, asks) in [
+        ("auto", AskUsage::Auto),
+        ("never", AskUsage::Never),
+        ("always", AskUsage::Always),
+    ] {
+        let given = Given::file(&format!("[audit]\nask_usage = \"{written}\"\n"));
+        assert_eq!(given.valid().ask_usage, asks);
+        let given = Given::default().env("DIARIST__AUDIT__ASK_USAGE", written);
+        assert_eq!(given.valid().ask_usage, asks);
+    }
+}
+
+#[test]
 fn text_in_the_environment_is_never_taken_for_a_number() {
     let config = Given::default()
         .env("DIARIST__MEMORY__MODEL", "4.10")
@@ -221,6 +238,8 @@ fn every_problem_is_listed_at_once() {
         placement = "top"
         [store]
         url = "postgres://ada:secret@db/diarist"
+        [audit]
+        ask_usage = "sometimes"
         [memory]
         scope = "resource"
         model = "a"
@@ -247,6 +266,7 @@ fn every_problem_is_listed_at_once() {
             "upstream.base_url: \"ftp\" is not a scheme",
             "upstream.placement: \"top\" is not a placement",
             "store.url: PostgreSQL is not available",
+            "audit.ask_usage: \"sometimes\" is no way to ask for usage | write \"auto\", \"never\" or \"always\"",
             "memory.scope: nobody vouches for who the user is",
             "memory.observation.model: memory.model is set as well",
             "memory.reflection.api_key: it is set without memory.reflection.base_url",

@@ -23,6 +23,8 @@ mod budget;
 mod by_hand;
 #[path = "memory/calls.rs"]
 mod calls;
+#[path = "memory/changed.rs"]
+mod changed;
 #[path = "memory/controls.rs"]
 mod controls;
 #[path = "memory/cut.rs"]

@@ -13,6 +13,9 @@ CREATE INDEX nodes_by_ids ON nodes (tenant, resource, ids, origin) WHERE ids IS 
 -- What proved a view: pairs of mark and origin. Views and answers of before rest on weaker evidence, by
 -- which another conversation might be told of this one: they are not kept.
 ALTER TABLE views ADD COLUMN proof TEXT NOT NULL DEFAULT '[]';
+-- From which place on nothing of the chain is told, and how many messages the client sent when that began.
+ALTER TABLE views ADD COLUMN held_from INTEGER;
+ALTER TABLE views ADD COLUMN held_since INTEGER CHECK ((held_from IS NULL) = (held_since IS NULL));
 DELETE FROM views;
 DELETE FROM answers;
 

@@ -19,7 +19,7 @@ const AT_START: &[&str] = &[
     "server.",
     "upstream.base_url",
     "store.",
-    "audit.",
+    "audit.path",
     "memory.enabled",
 ];
 
@@ -73,6 +73,7 @@ mod tests {
     /// Keys, or sections, that a reload takes over.
     const ANEW: &[&str] = &[
         "upstream.placement",
+        "audit.ask_usage",
         "identity.",
         "memory.read_only",
         "memory.rules",

@@ -164,6 +164,10 @@ settings! {
         /// The file lines are appended to; "-" is standard output (logs go to standard error), "off"
         /// writes none.
         path: String = Default(r#""-""#),
+        /// Whether streams are asked for their usage on the client's behalf, so that the audit has tokens:
+        /// "auto" (where the upstream is known to take stream_options, or took it from a client), "never",
+        /// or "always" (until it is refused). The event that answers it is taken out of the stream again.
+        ask_usage: String = Default(r#""auto""#),
     }
 
     /// Who is talking: what clients call a conversation, and whose it is. A name groups requests; it

@@ -26,6 +26,8 @@ pub struct Config {
     pub database: Database,
     /// Where audit lines go.
     pub audit: Audit,
+    /// Whether streams are asked for their usage on the client's behalf.
+    pub ask_usage: AskUsage,
     pub identity: Identity,
     pub memory: Memory,
     /// What all of this was read from, to be compared with another.
@@ -105,6 +107,16 @@ pub enum Audit {
     Stdout,
     /// Appended to this file.
     File(PathBuf),
+}
+
+/// Whether streams are asked for their usage on the client's behalf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskUsage {
+    /// Where the upstream is known to take the question.
+    Auto,
+    Never,
+    /// Until it is refused.
+    Always,
 }
 
 /// Who is talking.

@@ -16,7 +16,7 @@ use super::platform::Platform;
 use super::problem::Problem;
 use super::reload::Values;
 use super::settings::{RawConfig, RawServer, RawStore};
-use super::valid::{Audit, Config, Database, Placement, Server, Upstream};
+use super::valid::{AskUsage, Audit, Config, Database, Placement, Server, Upstream};
 use super::written::{Checked, Reported, Wrong};
 
 /// The valid configuration, unless something wrong with it has joined `problems`.
@@ -33,6 +33,7 @@ pub(super) fn validate(
         .check(problems, |text| placement(text));
     let database = database(&raw.store, env, problems);
     let audit = raw.audit.path.check(problems, |text| audit(text));
+    let ask_usage = raw.audit.ask_usage.check(problems, |text| ask_usage(text));
     let identity = identity::identity(raw, problems);
     let memory = memory::validate(raw, problems);
 
@@ -52,6 +53,7 @@ pub(super) fn validate(
         },
         database: database?,
         audit: audit?,
+        ask_usage: ask_usage?,
         identity: identity?,
         memory: memory?,
         values: Values::default(),
@@ -223,6 +225,18 @@ fn audit(text: &str) -> Result<Audit, Wrong> {
             "write a path, \"-\" or \"off\"",
         )),
         path => Ok(Audit::File(PathBuf::from(path))),
+    }
+}
+
+fn ask_usage(text: &str) -> Result<AskUsage, Wrong> {
+    match text {
+        "auto" => Ok(AskUsage::Auto),
+        "never" => Ok(AskUsage::Never),
+        "always" => Ok(AskUsage::Always),
+        _ => Err(Wrong::new(
+            format!("\"{text}\" is no way to ask for usage"),
+            "write \"auto\", \"never\" or \"always\"",
+        )),
     }
 }
 

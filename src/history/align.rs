@@ -15,6 +15,7 @@ mod proof;
 use super::item::{Item, LONG, TELLING};
 use super::{Mark, Role};
 
+use self::changed::Changes;
 pub use self::proof::Standing;
 
 /// Messages of a request that stand on a path without a gap.
@@ -64,6 +65,9 @@ pub struct Aligned {
     /// The first place on the path that the client rewrote, or took out, while it kept what follows;
     /// the end of the runs where there is none.
     pub rewritten: usize,
+    /// The first place on the path of so few messages that the client may have dropped them to save room,
+    /// or taken them back; the end of the runs where there is none.
+    pub doubtful: usize,
 }
 
 /// What is known of a path and a request beside what they say.
@@ -94,12 +98,16 @@ where
         let proof = sides.proof(&runs, told);
         if sides.evidence(*last).proves() || !proof.is_empty() {
             let missing = sides.missing(&runs);
-            let rewritten = sides.rewritten(&runs, &told.puts_there);
+            let Changes {
+                rewritten,
+                doubtful,
+            } = sides.changes(&runs, &told.puts_there);
             return Some(Aligned {
                 runs,
                 proof,
                 missing,
                 rewritten,
+                doubtful,
             });
         }
         runs.pop();

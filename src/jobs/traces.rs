@@ -39,6 +39,7 @@ pub(super) fn of(exchange: &Exchange, new: &[Node], gave: impl Fn(Origin) -> boo
                 base: seen.history.tip()?,
                 view: seen.view.clone(),
                 proof: seen.proof.clone(),
+                held: seen.held,
             };
             Some((seen.client.tip()?, stored))
         }),

@@ -27,6 +27,9 @@ use crate::history::{History, Role, Stand, View};
 /// of it what its user said.
 const OPENING: usize = 3;
 
+/// How many messages a client has in front of its conversation that say the time, or the like.
+const CLOCKS: usize = 2;
+
 /// The messages of `client` that may hold an answer of the model in the place of what it summarises.
 pub fn opening(client: &History) -> impl Iterator<Item = usize> {
     let unanswered = unanswered(client);
@@ -69,6 +72,8 @@ pub struct Sighting {
     pub lineage: Option<i64>,
     /// What proves that it may be told what it does not hold; empty where it is told nothing else.
     pub proof: Vec<Witness>,
+    /// From where on nothing of the chain is told, for the time being.
+    pub held: Option<Held>,
 }
 
 impl Sighting {
@@ -95,6 +100,7 @@ impl Sighting {
             how: found.how,
             lineage: path.last().map(|step| step.lineage).filter(|_| found.same),
             proof: found.proof,
+            held: found.held,
         })
     }
 }
@@ -105,7 +111,21 @@ struct Found {
     /// Whether it is proven to be the same conversation.
     same: bool,
     proof: Vec<Witness>,
+    held: Option<Held>,
 }
+
+/// A client dropped so little that it may have taken it back. Nothing from there on is told, until it drops
+/// more, as a client does that saves room; or until it has gone on for so long that it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The first place of the chain that is not told.
+    pub from: usize,
+    /// How many messages the client sent when it began.
+    pub since: usize,
+}
+
+/// How many messages a client sends after it dropped a few, if it drops no more of them.
+const HELD_FOR: usize = 8;
 
 /// Where a request and a path agree.
 #[derive(Clone, Debug, Default)]
@@ -186,8 +206,12 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
     } else {
         aligned.missing
     };
-    // What another conversation may have said as well is of use only where it is told of.
-    if !same && observed(&path[..reach]) == 0 {
+    // What another conversation may have said as well is of use only where it is told of; or where the
+    // client says its first message in other words each time.
+    let in_front = runs.first().map_or(0, |run| run.client);
+    let dropped = runs.first().map_or(0, |run| run.path);
+    let is_clock = in_front <= CLOCKS && dropped <= in_front;
+    if !same && !is_clock && observed(&path[..reach]) == 0 {
         return None;
     }
     let (view, kept) = View::of(runs, sides.remembered(runs, reach))?;
@@ -200,6 +224,10 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
             true => witnesses(path, &aligned.proof),
             false => Vec::new(),
         },
+        held: (told && aligned.doubtful < view.open().1).then_some(Held {
+            from: aligned.doubtful,
+            since: client.len(),
+        }),
     };
     let agreed = Agreed::of(aligned.runs, path);
     Sighting::of(client, &path[..kept], view, agreed, found)
@@ -230,10 +258,15 @@ fn continued(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
     if !stored.proof.is_empty() && !holds {
         return None;
     }
+    let has_ended = |held: &Held| client.len() >= held.since + HELD_FOR;
+    if stored.held.as_ref().is_some_and(has_ended) {
+        return None;
+    }
     let found = Found {
         how: How::Continued,
         same: true,
         proof: stored.proof.clone(),
+        held: stored.held,
     };
     let view = stored.view.clone();
     Sighting::of(client, base, view, Agreed::default(), found)

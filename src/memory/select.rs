@@ -246,6 +246,10 @@ fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
 /// Whether the first `count` messages of the chain may be left out of a request that is a view of it,
 /// but for the one at `pin`: what the client sends is what has to stay whole (INV-PAIR).
 pub fn may_go(seen: &Sighting, count: usize, pin: Option<usize>) -> bool {
+    // What the client may have taken back is not told.
+    if seen.held.is_some_and(|held| count > held.from) {
+        return false;
+    }
     let client = &seen.client;
     let cut = seen.view.cut(count);
     let pin = pin.and_then(|pin| seen.view.sent(pin));

@@ -34,6 +34,9 @@ pub struct Rules {
     pub single_system: bool,
     /// System and developer messages only before all others.
     pub system_first: bool,
+    /// A system or developer message only as the very first, or the chat template raises an exception, which
+    /// is answered 500: what llama.cpp and Ollama do for Qwen, Devstral and Mistral.
+    pub template: bool,
     /// `response_format: json_object` needs the word JSON somewhere in the messages (on by default).
     pub json_object: bool,
     /// The tool calls of the current turn (after the newest user message) must come back with the
@@ -57,6 +60,7 @@ impl Default for Rules {
             alternate: false,
             single_system: false,
             system_first: false,
+            template: false,
             json_object: true,
             signature: false,
             refuse_stream_options: false,
@@ -74,6 +78,7 @@ impl std::fmt::Debug for Rules {
             .field("alternate", &self.alternate)
             .field("single_system", &self.single_system)
             .field("system_first", &self.system_first)
+            .field("template", &self.template)
             .field("json_object", &self.json_object)
             .field("signature", &self.signature)
             .field("refuse_stream_options", &self.refuse_stream_options)
@@ -89,6 +94,7 @@ impl Rules {
             alternate: true,
             single_system: true,
             system_first: true,
+            template: true,
             ..Self::default()
         }
     }

@@ -19,6 +19,8 @@ pub struct Refusal {
     pub param: Option<String>,
     /// `error.code`: what well-behaved clients decide by, `null` where the real API gives none.
     pub code: Option<&'static str>,
+    /// Whether the error has the shape of llama.cpp's server: its status as `code`, and no `param`.
+    pub llama: bool,
 }
 
 impl Refusal {
@@ -30,6 +32,20 @@ impl Refusal {
             kind: "invalid_request_error",
             param: None,
             code: None,
+            llama: false,
+        }
+    }
+
+    /// What llama.cpp's server answers when a chat template raises an exception, word for word but for the
+    /// place in the source: 500, though it is the request that does not suit the template.
+    pub fn template(exception: &str) -> Self {
+        let message = format!(
+            "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}}\u{21b5}            \
+             {{{{- raise_exception('{exception}') }}}}\u{21b5}        {{%- endif %}}...\n           ^\nError: Jinja Exception: {exception}"
+        );
+        Self {
+            llama: true,
+            ..Self::invalid(message).status(500, "server_error")
         }
     }
 
@@ -81,8 +97,15 @@ impl Refusal {
         )
     }
 
-    /// The JSON body: `{"error": {message, type, param, code}}`, every key present.
+    /// The JSON body: `{"error": {message, type, param, code}}`, every key present; llama.cpp's has three.
     pub fn body(&self) -> Value {
+        if self.llama {
+            return json!({ "error": {
+                "code": self.status,
+                "message": self.message,
+                "type": self.kind,
+            }});
+        }
         json!({ "error": {
             "message": self.message,
             "type": self.kind,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::declined::Declined;
 use super::memory::{Asked, Memory};
 use crate::history::{Role, Spoken};
 use crate::memory::select::Why;
@@ -148,25 +149,6 @@ pub(super) struct Choice {
     /// What was refused for what it holds, where this goes out without it.
     pub(super) instead_of: Option<Arc<Declined>>,
     used: Used,
-}
-
-/// What an upstream refused of a request, other than its length.
-#[derive(Debug)]
-pub(super) struct Declined {
-    pub(super) choice: Choice,
-    /// What was at fault, as far as can be told.
-    pub(super) fault: Fault,
-}
-
-/// What of a changed request an upstream does not take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The question for usage.
-    Usage,
-    /// Where the block stands.
-    Placement,
-    /// What is said in it: the block's words, or the client's.
-    Words,
 }
 
 /// What of the client's messages a snapshot stands for. Indices count those after the leading ones.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::choice::{Block, Choice, Rung};
-use super::memory::{Asked, Memory};
+use super::memory::{AskUsage, Asked, Memory};
 use super::others;
 use crate::history::{Link, Scope};
 use crate::jobs::Prepared;
@@ -95,22 +95,21 @@ pub(super) fn place(
     asked: &Asked,
     snapshot: Option<&Snapshot>,
 ) -> Option<Placement> {
-    let (manners, model) = (&memory.manners, &asked.model);
+    let (manners, asker) = (&memory.manners, asked.asker());
     match snapshot {
-        Some(snapshot) => manners.placement_of(model, &snapshot.meta.placement),
-        None => manners.placement(model),
+        Some(snapshot) => manners.placement_of(asker, &snapshot.meta.placement),
+        None => manners.placement(asker),
     }
 }
 
-/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that.
+/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that, or the
+/// operator wants it asked whether or not that is known.
 fn asks_usage(memory: &Memory, asked: &Asked, before: Option<&Used>) -> bool {
-    let manners = &memory.manners;
+    let (manners, asker) = (&memory.manners, asked.asker());
+    let always = asked.treatment.ask_usage == AskUsage::Always;
     let before = before.and_then(|used| used.asked_usage);
-    asked.may_ask_usage()
-        && before.map_or_else(
-            || manners.may_ask_usage(),
-            |asked| asked && !manners.refuses_usage(),
-        )
+    let wanted = before.unwrap_or_else(|| always || manners.may_ask_usage(asker));
+    asked.may_ask_usage() && wanted && !manners.refuses_usage(asker)
 }
 
 /// What is known of a request that asks another model than its conversation did before, with what was

@@ -1,8 +1,9 @@
-//! Decodes the copy of a compressed response, as it comes.
+//! Decodes a compressed response, as it comes.
 //!
-//! Bounded in output and in ratio, so that a small response cannot become a large one in memory;
-//! on any doubt it gives up and the capture is called incomplete. Never touches what the client
-//! gets: that stays compressed as the upstream sent it. Called by the tee's reader task.
+//! Of the copy that Diarist reads, bounded in output and in ratio, so that a small response cannot become a
+//! large one in memory; on any doubt it gives up and the capture is called incomplete. A stream that goes on
+//! to the client in plain bytes ([`super::plain`]) is bounded piece by piece alone: nothing of it is kept.
+//! Called by the tee's reader task, by that, and for the bodies of refusals.
 
 use std::io::{self, Write};
 
@@ -19,6 +20,8 @@ const FREE: u64 = 1024 * 1024;
 /// Text of models compresses 3 to 30 times, their event streams up to about 100; deflate's ceiling
 /// is 1,032.
 const MAX_RATIO: u64 = 200;
+/// What one piece of a stream may become on its way to the client.
+const MAX_PIECE: usize = 16 * 1024 * 1024;
 
 /// What `content-encoding` says about a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl Encoding {
     }
 }
 
-/// The copy cannot be decoded, or should not be.
+/// The response cannot be decoded, or should not be.
 #[derive(Debug, thiserror::Error)]
 #[error("the response cannot be decoded")]
 pub struct Undecodable;
@@ -71,6 +74,8 @@ pub struct Decoder {
     codec: Codec,
     taken: u64,
     given: u64,
+    /// Nothing of it is kept, so each piece has its own bound.
+    passing: bool,
 }
 
 enum Codec {
@@ -110,6 +115,16 @@ impl Decoder {
             codec,
             taken: 0,
             given: 0,
+            passing: false,
+        }
+    }
+
+    /// For a stream whose pieces go on as they are decoded, however long it is.
+    #[must_use]
+    pub fn for_stream(encoding: Encoding) -> Self {
+        Self {
+            passing: true,
+            ..Self::new(encoding)
         }
     }
 
@@ -163,6 +178,9 @@ impl Decoder {
 
     /// Bytes that may still come out, given what went in.
     fn allowance(&self) -> usize {
+        if self.passing {
+            return MAX_PIECE;
+        }
         let by_ratio = FREE.max(self.taken.saturating_mul(MAX_RATIO));
         let left = by_ratio.min(MAX_DECODED).saturating_sub(self.given);
         usize::try_from(left).unwrap_or(usize::MAX)

@@ -7,17 +7,19 @@
 //! decided by its content (see `memory::select`). Called by `remember`.
 
 mod credential;
+mod signed;
 pub mod sources;
 mod thread;
 pub mod token;
 pub mod users;
 
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderName};
+use http::header::{CONTENT_ENCODING, HeaderName};
 
 use jiff::tz::TimeZone;
 
 use self::credential::credential;
+use self::signed::is_signed;
 use self::token::{Flaw, Verifier};
 use self::users::{Resource, Users};
 use crate::history::Scope;
@@ -29,20 +31,6 @@ pub use self::thread::{Thread, thread};
 
 /// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
 const ZONE: HeaderName = HeaderName::from_static("x-diarist-timezone");
-
-/// Headers that sign or digest the body: one changed byte would make the request invalid.
-const SIGNATURES: [HeaderName; 7] = [
-    HeaderName::from_static("signature"),
-    HeaderName::from_static("signature-input"),
-    HeaderName::from_static("digest"),
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("repr-digest"),
-    HeaderName::from_static("content-md5"),
-    HeaderName::from_static("x-amz-content-sha256"),
-];
-
-/// Schemes of `Authorization` that sign the request, in lower case.
-const SIGNING_SCHEMES: [&str; 3] = ["aws4-hmac-sha256", "signature", "hmac"];
 
 /// The longest name of a user taken, in bytes.
 const LONGEST: usize = 256;
@@ -182,21 +170,6 @@ pub fn identify(
         flaw,
         thread: Thread::default(),
     })
-}
-
-fn is_signed(headers: &HeaderMap) -> bool {
-    let scheme = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .map(|value| {
-            value
-                .split_whitespace()
-                .next()
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-        });
-    SIGNATURES.iter().any(|name| headers.contains_key(name))
-        || scheme.is_some_and(|scheme| SIGNING_SCHEMES.contains(&scheme.as_str()))
 }
 
 fn is_encoded(headers: &HeaderMap) -> bool {

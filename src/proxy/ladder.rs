@@ -1,8 +1,8 @@
 //! Sending, and what is done when the upstream refuses (INV-OPEN).
 //!
 //! A changed request that is refused goes out once more as the client made it; what does not fit its
-//! model is shortened, step by step ([`super::overflow`]). Which statuses are worth reading decides
-//! `wire::usage::refusal`; any other answer passes at once. Called by `remember`.
+//! model is shortened, step by step ([`super::overflow`]). What a refusal means reads `wire::usage`, what
+//! follows it stands in [`super::declined`]; any other answer passes at once. Called by `remember`.
 
 use std::sync::Arc;
 
@@ -12,15 +12,17 @@ use http::{HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 
 use super::body::OutBody;
-use super::choice::{Choice, Declined, Fault, Rung};
+use super::choice::{Choice, Rung};
+use super::declined::Declined;
 use super::decode::{Decoder, Encoding};
 use super::line::Line;
 use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Said};
 use super::overflow::{Steps, Tried};
+use super::plain::plain_stream;
 use super::{Proxy, ProxyBody, ProxyError, body, forward, lend};
 use crate::llm::BorrowedRoute;
-use crate::wire::usage::{Excess, RefusalKind, excess, may_refuse, refusal};
+use crate::wire::usage::{Blame, Excess, Reason, may_decline, may_refuse, reason};
 
 /// The upstream's answer and what it is the answer to.
 pub(super) struct Sent {
@@ -50,24 +52,29 @@ pub(super) async fn send(
     line: &mut Line,
 ) -> Result<Sent, ProxyError> {
     let answer = once(proxy, parts, &choice, Form::Answer).await?;
-    let Some(asked) = asked.filter(|_| may_refuse(answer.status().as_u16())) else {
+    let Some(asked) = asked.filter(|_| may_be_refusal(&answer, &choice)) else {
         return Ok(choice.sent(answer));
     };
-    let (mut choice, (mut answer, mut read)) = (choice, examine(answer).await);
+    let (mut choice, (mut answer, mut said)) = (choice, examine(answer).await);
     // Where there is no second answer, the first is the client's.
-    if let Some(again) = again(memory, asked, &choice, read.kind.as_ref()).await
+    if let Some(Reason::Declined(blame)) = said
+        && let Some(again) = again(memory, asked, &choice, blame).await
         && let Ok(second) = once(proxy, parts, &again, Form::Answer).await
     {
         line.chosen(&again);
-        (answer, read) = examine(second).await;
+        (answer, said) = if may_be_refusal(&second, &again) {
+            examine(second).await
+        } else {
+            (second, None)
+        };
         choice = again;
     }
-    if read.kind != Some(RefusalKind::TooLong) {
+    let Some(Reason::TooLong(excess)) = said else {
         return Ok(choice.sent(answer));
-    }
+    };
     let refused = Refused {
         choice: choice.clone(),
-        excess: read.excess,
+        excess,
         tried: Tried::default(),
     };
     let mut tell = |choice: &Choice| line.chosen(choice);
@@ -78,19 +85,25 @@ pub(super) async fn send(
     Ok(shorter.unwrap_or_else(|| choice.sent(answer)))
 }
 
-/// What goes out after `choice` was refused, if anything does; see [`Shortening`] for what is too long.
+/// Whether `answer` may refuse `choice`: what the client made may be too long, anything else that is refused
+/// of it is the client's to hear.
+fn may_be_refusal(answer: &Response<ProxyBody>, choice: &Choice) -> bool {
+    let status = answer.status().as_u16();
+    may_refuse(status) || choice.is_changed() && may_decline(status)
+}
+
+/// What goes out after `choice` was refused for what it holds, if anything does.
 pub(super) async fn again(
     memory: &Memory,
     asked: &Asked,
     choice: &Choice,
-    kind: Option<&RefusalKind>,
+    blame: Blame,
 ) -> Option<Choice> {
-    let kind = kind.filter(|kind| **kind != RefusalKind::TooLong)?;
     if !choice.is_changed() {
         return None;
     }
     let original = Choice::of(asked, None, false, choice.why, Rung::Refused);
-    let declined = Declined::of(memory, asked, choice, kind);
+    let declined = Declined::of(memory, asked, choice, blame);
     let again = agree(memory, asked, choice, original).await;
     Some(again.instead_of(Some(Arc::new(declined))))
 }
@@ -130,8 +143,8 @@ impl<'a> Shortening<'a> {
     }
 
     /// The same, where what went out last was refused for what it holds.
-    pub(super) async fn elsewhere(&mut self, kind: &RefusalKind) -> Option<Choice> {
-        let again = self.steps.elsewhere(&self.last, kind)?;
+    pub(super) async fn elsewhere(&mut self, blame: Blame) -> Option<Choice> {
+        let again = self.steps.elsewhere(&self.last, blame)?;
         Some(self.goes(again).await)
     }
 
@@ -168,8 +181,10 @@ pub(super) fn conclude(memory: &Memory, asked: &Asked, accepted: &Choice) {
     if let Some(snapshot) = accepted.snapshot() {
         memory.manners.taken(&asked.model, snapshot.meta.id);
     }
-    if let Some(declined) = &accepted.instead_of {
-        learn(memory, &asked.model, declined, accepted);
+    match &accepted.instead_of {
+        Some(declined) => declined.learn(memory, asked, accepted),
+        None if accepted.is_changed() => memory.manners.took_change(asked.asker()),
+        None => {}
     }
 }
 
@@ -212,7 +227,7 @@ pub(super) async fn shorten(
         let Ok(answer) = once(proxy, parts, &again, form).await else {
             break;
         };
-        let (answer, came) = came(answer, form).await;
+        let (answer, came) = came(answer, &again, form).await;
         match came {
             Came::Taken => {
                 let tried = shortening.tried();
@@ -222,7 +237,7 @@ pub(super) async fn shorten(
                 });
             }
             Came::TooLong(more) => next = shortening.next(more).await,
-            Came::Declined(kind) => next = shortening.elsewhere(&kind).await,
+            Came::Declined(blame) => next = shortening.elsewhere(blame).await,
             Came::Otherwise | Came::Nothing => break,
         }
     }
@@ -237,7 +252,7 @@ pub(super) enum Came {
     /// It is still too long.
     TooLong(Option<Excess>),
     /// It is refused for what it holds.
-    Declined(RefusalKind),
+    Declined(Blame),
     /// Something that is of no use to a client that asked for something else.
     Otherwise,
     /// A stream that ended, or broke off, before it said anything.
@@ -246,13 +261,14 @@ pub(super) enum Came {
 
 pub(super) async fn came(
     answer: Response<ProxyBody>,
+    choice: &Choice,
     form: Form<'_>,
 ) -> (Response<ProxyBody>, Came) {
-    if may_refuse(answer.status().as_u16()) {
-        let (answer, read) = examine(answer).await;
-        let came = match read.kind {
-            Some(RefusalKind::TooLong) => Came::TooLong(read.excess),
-            Some(kind) => Came::Declined(kind),
+    if may_be_refusal(&answer, choice) {
+        let (answer, said) = examine(answer).await;
+        let came = match said {
+            Some(Reason::TooLong(excess)) => Came::TooLong(excess),
+            Some(Reason::Declined(blame)) => Came::Declined(blame),
             None if matches!(form, Form::Answer) => Came::Taken,
             None => Came::Otherwise,
         };
@@ -266,7 +282,7 @@ pub(super) async fn came(
             let came = match said {
                 Said::Answer => Came::Taken,
                 Said::TooLong(excess) => Came::TooLong(excess),
-                Said::Declined(kind) => Came::Declined(kind),
+                Said::Declined(blame) => Came::Declined(blame),
                 Said::Error => Came::Otherwise,
                 Said::Nothing => Came::Nothing,
             };
@@ -308,7 +324,8 @@ pub(super) async fn once(
     form: Form<'_>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut parts = parts.clone();
-    if choice.asks_usage || matches!(form, Form::Stream(_)) {
+    let in_plain_bytes = choice.asks_usage || matches!(form, Form::Stream(_));
+    if in_plain_bytes {
         // The event that answers our own question is taken out again, which a compressed stream
         // would not allow; and a head that has gone said that there is none.
         parts.headers.insert(
@@ -318,95 +335,30 @@ pub(super) async fn once(
     }
     let out = OutBody::Segments(choice.frames.clone());
     let response = forward::send(&proxy.upstream, parts, out).await?;
-    Ok(
+    let response =
+        response.map(|body| body::Idle::new(body, proxy.limits.response_idle).boxed_unsync());
+    // Some compress all the same.
+    Ok(if in_plain_bytes {
+        plain_stream(response)
+    } else {
         response
-            .map(|body| super::body::Idle::new(body, proxy.limits.response_idle).boxed_unsync()),
-    )
+    })
 }
 
-/// What an answer that may be a refusal says.
-struct Read {
-    /// `None`: it refuses nothing of the request.
-    kind: Option<RefusalKind>,
-    excess: Option<Excess>,
-}
-
-/// Reads the refusal, and puts the answer together again as it was.
-async fn examine(response: Response<ProxyBody>) -> (Response<ProxyBody>, Read) {
+/// Reads what may be a refusal, and puts the answer together again as it was.
+async fn examine(response: Response<ProxyBody>) -> (Response<ProxyBody>, Option<Reason>) {
     /// Error bodies are a few hundred bytes.
     const READ: usize = 64 * 1024;
-    if !may_refuse(response.status().as_u16()) {
-        let (kind, excess) = (None, None);
-        return (response, Read { kind, excess });
-    }
     let (parts, rest) = response.into_parts();
     let (read, rest) = body::peek(rest, READ).await;
     let encoding = Encoding::of(parts.headers.get(header::CONTENT_ENCODING));
-    let plain = plain(encoding, &read);
-    let said = Read {
-        kind: plain
-            .as_ref()
-            .and_then(|plain| refusal(parts.status.as_u16(), plain)),
-        excess: plain.as_ref().and_then(|plain| excess(plain)),
-    };
+    // What cannot be read names nothing.
+    let plain = plain(encoding, &read).unwrap_or_default();
+    let said = reason(parts.status.as_u16(), &plain);
     (Response::from_parts(parts, body::after(read, rest)), said)
 }
 
 fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
     let mut decoder = Decoder::new(encoding);
     decoder.push(read.clone()).ok()
-}
-
-/// Something else was accepted where `declined` was not: what was at fault is left out next time.
-fn learn(memory: &Memory, model: &str, declined: &Declined, accepted: &Choice) {
-    let refused = &declined.choice;
-    match (declined.fault, &refused.block) {
-        (Fault::Usage, _) => {
-            tracing::info!("the upstream does not report usage in streams; it is not asked again");
-            memory.manners.usage_refused();
-        }
-        (Fault::Placement, Some(block)) => {
-            tracing::warn!(
-                placement = block.placement.name(),
-                "the upstream refused the block here; placement steps down for this model"
-            );
-            memory.manners.refused(model, block.placement);
-        }
-        // The client's own words were taken: it is not they that offend.
-        (Fault::Words, _) if accepted.block.is_none() => {
-            if let Some(snapshot) = refused.snapshot() {
-                tracing::info!(
-                    snapshot = snapshot.meta.id.0,
-                    "a content filter refused what the block says, and took the request without it"
-                );
-                memory.manners.filtered(model, snapshot.meta.id);
-            }
-        }
-        (Fault::Placement | Fault::Words, _) => {}
-    }
-}
-
-impl Declined {
-    /// `choice` was refused for what it holds.
-    pub(super) fn of(memory: &Memory, asked: &Asked, choice: &Choice, kind: &RefusalKind) -> Self {
-        let named = matches!(
-            kind,
-            RefusalKind::UnknownParameter(name) if name.starts_with("stream_options")
-        );
-        // Where no reason is named, what this model has never taken is at fault before what moves the
-        // block of every conversation.
-        let unproven = || !memory.manners.reports_usage(&asked.model);
-        let fault = if *kind == RefusalKind::Filtered {
-            // What is not to a provider's liking says nothing of where a block may stand, nor of usage.
-            Fault::Words
-        } else if choice.asks_usage && (named || choice.block.is_none() || unproven()) {
-            Fault::Usage
-        } else {
-            Fault::Placement
-        };
-        Self {
-            fault,
-            choice: choice.clone(),
-        }
-    }
 }

@@ -19,7 +19,7 @@ use super::memory::{Asked, Memory};
 use super::opening::{self, Beside, Hears, Said};
 use super::overflow::Tried;
 use super::{Proxy, ProxyBody};
-use crate::wire::usage::RefusalKind;
+use crate::wire::usage::Blame;
 
 /// What became of a stream after its head.
 #[derive(Clone, Debug, Default)]
@@ -97,9 +97,9 @@ impl Late {
     }
 
     /// The request was refused for what it holds, and what was changed of it may be at fault.
-    async fn declined(&self, kind: &RefusalKind, beside: &Beside) -> Option<ProxyBody> {
+    async fn declined(&self, blame: Blame, beside: &Beside) -> Option<ProxyBody> {
         let (form, choice) = (Form::Stream(beside), &self.choice);
-        let again = ladder::again(&self.memory, &self.asked, choice, Some(kind)).await;
+        let again = ladder::again(&self.memory, &self.asked, choice, blame).await;
         let again = again.filter(|again| choice.asks_usage || !again.asks_usage);
         let Some(again) = again else {
             return self.none("error");
@@ -108,7 +108,7 @@ impl Late {
         let Ok(answer) = ladder::once(&self.proxy, &self.parts, &again, form).await else {
             return self.none("error");
         };
-        let (answer, came) = ladder::came(answer, form).await;
+        let (answer, came) = ladder::came(answer, &again, form).await;
         let failed = match came {
             Came::Taken => {
                 self.accepted(&again);
@@ -164,7 +164,7 @@ impl Hears for Late {
                 None
             }
             Said::Error | Said::Nothing => self.none("error"),
-            Said::Declined(kind) => self.declined(&kind, &beside).await,
+            Said::Declined(blame) => self.declined(blame, &beside).await,
             Said::TooLong(excess) => {
                 let refused = Refused {
                     choice: self.choice.clone(),

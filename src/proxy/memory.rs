@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::identify::{Identity, Owners, Sources};
-use super::manners::Manners;
+use super::manners::{Asker, Manners};
 use super::mode::{ReadOnly, Rules};
 use super::turns::Turns;
 use crate::audit::Audit;
@@ -30,6 +30,18 @@ pub enum Overflow {
     Trim,
 }
 
+/// Whether a stream whose client left it open is asked for its usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AskUsage {
+    /// Where the upstream is known to take the question.
+    #[default]
+    Auto,
+    /// Not on the client's behalf.
+    Never,
+    /// Everywhere, until it is refused.
+    Always,
+}
+
 /// How requests are treated. A reload replaces it; each request takes one look, when it is read.
 #[derive(Debug, Default)]
 pub struct Treatment {
@@ -45,6 +57,8 @@ pub struct Treatment {
     pub overflow: Overflow,
     /// Which evidence lets a request be told what it does not hold.
     pub evidence: EvidenceLevel,
+    /// Whether a stream whose client left it open is asked for its usage.
+    pub ask_usage: AskUsage,
 }
 
 /// What memory requests share.
@@ -162,9 +176,18 @@ impl Asked {
         self.identity.shares() && !self.identity.thread.child
     }
 
-    /// Whether it leaves open if its stream reports usage.
+    /// Whether it leaves open if its stream reports usage, and may be asked for it.
     pub(super) fn may_ask_usage(&self) -> bool {
-        self.parsed.stream() && self.parsed.usage_asked().is_none()
+        let open = self.parsed.stream() && self.parsed.usage_asked().is_none();
+        open && self.treatment.ask_usage != AskUsage::Never
+    }
+
+    /// Who asks, and which model.
+    pub(super) fn asker(&self) -> Asker<'_> {
+        Asker {
+            tenant: &self.identity.scope.tenant,
+            model: &self.model,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use super::body::ProxyBody;
 use super::sse::{BlockEnds, EventReader};
 use crate::upstream::BoxError;
-use crate::wire::usage::{Excess, RefusalKind, excess, refusal_without_status};
+use crate::wire::usage::{Blame, Excess, Reason, reason_without_status};
 
 /// An error is a few hundred bytes; an event longer than this is none and is not held.
 const HELD: usize = 16 * 1024;
@@ -39,7 +39,7 @@ pub(super) enum Said {
     /// That the prompt does not fit the model.
     TooLong(Option<Excess>),
     /// That the request is refused for what it holds.
-    Declined(RefusalKind),
+    Declined(Blame),
     /// Another error.
     Error,
     /// Nothing: it ended, or broke off, before that.
@@ -169,9 +169,9 @@ fn said(event: &str) -> Said {
     if !fails || says_something(&event_object) {
         return Said::Answer;
     }
-    match refusal_without_status(event.as_bytes()) {
-        Some(RefusalKind::TooLong) => Said::TooLong(excess(event.as_bytes())),
-        Some(kind) => Said::Declined(kind),
+    match reason_without_status(event.as_bytes()) {
+        Some(Reason::TooLong(excess)) => Said::TooLong(excess),
+        Some(Reason::Declined(blame)) => Said::Declined(blame),
         None => Said::Error,
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::choice::{Block, Choice, Declined, Fault, Rung};
+use super::choice::{Block, Choice, Rung};
 use super::choose::place;
+use super::declined::{Declined, Fault};
 use super::manners;
 use super::memory::{Asked, Memory, Overflow};
 use super::turns::in_turn;
@@ -20,7 +21,7 @@ use crate::memory::{Snapshot, SnapshotMeta, Trim, measure, render, select, trim}
 use crate::store::Used;
 use crate::wire::Placement;
 use crate::wire::chat::Parsed;
-use crate::wire::usage::{Excess, RefusalKind};
+use crate::wire::usage::{Blame, Excess};
 
 /// How long a refusal is held back while what is observed is applied: a read and a short write.
 const APPLYING: Duration = Duration::from_secs(2);
@@ -150,12 +151,11 @@ impl<'a> Steps<'a> {
 
     /// What to send instead of `refused`, which was refused for what it holds; `None` where nothing of
     /// it could be at fault that it can do without.
-    pub(super) fn elsewhere(&mut self, refused: &Choice, kind: &RefusalKind) -> Option<Choice> {
-        if *kind == RefusalKind::Filtered {
-            // It would say the same elsewhere.
+    pub(super) fn elsewhere(&mut self, refused: &Choice, blame: Blame) -> Option<Choice> {
+        let mut declined = Declined::of(self.memory, self.asked, refused, blame);
+        if !declined.fault.may_go_elsewhere() {
             return None;
         }
-        let mut declined = Declined::of(self.memory, self.asked, refused, kind);
         if declined.fault == Fault::Usage && self.tried.took_usage {
             declined.fault = Fault::Placement;
         }
@@ -411,9 +411,9 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// `declined`, if another place may help: words are as bad elsewhere.
+/// `declined`, if another place may help: words are as bad elsewhere, and so is any change of what is signed.
 fn elsewhere(declined: Option<Arc<Declined>>) -> Option<Arc<Declined>> {
-    declined.filter(|it| it.fault != Fault::Words)
+    declined.filter(|it| it.fault.may_go_elsewhere())
 }
 
 /// Of a request that weighs `sent`, how much may be left.

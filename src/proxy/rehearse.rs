@@ -22,7 +22,7 @@ use crate::jobs::Exchange;
 use crate::llm::BorrowedRoute;
 use crate::memory::Snapshot;
 use crate::store::Used;
-use crate::wire::usage::{Excess, RefusalKind};
+use crate::wire::usage::{Blame, Excess};
 
 /// A request that memory may touch, and what it goes out as.
 #[derive(Clone, Debug)]
@@ -105,8 +105,8 @@ impl Rehearsal {
     }
 
     /// It was refused for something else: what goes out instead, if anything does.
-    pub async fn refused(&self, memory: &Memory, kind: Option<&RefusalKind>) -> Option<Self> {
-        let choice = ladder::again(memory, &self.asked, &self.choice, kind).await?;
+    pub async fn refused(&self, memory: &Memory, blame: Blame) -> Option<Self> {
+        let choice = ladder::again(memory, &self.asked, &self.choice, blame).await?;
         Some(Self {
             asked: self.asked.clone(),
             place: self.place.clone(),
@@ -162,8 +162,8 @@ impl Shorter<'_> {
     }
 
     /// The same, where that was refused for what it holds.
-    pub async fn elsewhere(&mut self, kind: &RefusalKind) -> Option<Rehearsal> {
-        let choice = self.steps.elsewhere(kind).await?;
+    pub async fn elsewhere(&mut self, blame: Blame) -> Option<Rehearsal> {
+        let choice = self.steps.elsewhere(blame).await?;
         Some(Rehearsal {
             choice,
             ..self.whole.clone()

@@ -25,6 +25,7 @@ use super::line::Line;
 use super::memory::{Asked, Memory, Unfinished};
 use super::mode::{self, By, Mode};
 use super::opening;
+use super::plain::came_compressed;
 use super::tee::{Observed, OnAnswer, TeeSpec, tee};
 use super::{Proxy, ProxyError, headers, lend, others};
 use crate::history::{History, Item, Mark, Scope};
@@ -153,25 +154,28 @@ pub(super) async fn read(
     }
     // Once: a reload meanwhile is for the next request.
     let treatment = memory.treats.now();
+    let asks_off = mode::asked(&parts.headers) == Some(Mode::Off);
     let identity = identify(&parts.headers, parts.uri.query(), &treatment.owners);
-    if mode::asked(&parts.headers) == Some(Mode::Off) {
-        line.without(Off::Asked);
-        let Ok(identity) = identity else {
+    let mut identity = match identity {
+        Ok(identity) => identity,
+        Err(off) => {
+            line.without(if asks_off { Off::Asked } else { off });
             return Reading::default();
-        };
+        }
+    };
+    line.tenant(&identity);
+    let off = match asks_off {
+        true => Some(Off::Asked),
+        false if memory.manners.is_signing(&identity.scope.tenant) => Some(Off::Signed),
+        false => None,
+    };
+    if let Some(off) = off {
+        line.without(off);
         return match parse(received, &identity.scope).await {
             Ok((_, history)) => Reading::overheard(memory, history),
             Err(_) => Reading::default(),
         };
     }
-    let mut identity = match identity {
-        Ok(identity) => identity,
-        Err(off) => {
-            line.without(off);
-            return Reading::default();
-        }
-    };
-    line.tenant(&identity);
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
@@ -317,10 +321,14 @@ fn stream_back(
     if spec.filter_usage && spec.streaming {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
-    if spec.filter_usage && spec.encoding != Encoding::Identity {
-        // It compressed although it was asked not to: its report cannot be taken out of this
-        // answer, so there must be no other.
-        memory.manners.usage_refused();
+    let compressed = spec.encoding != Encoding::Identity || came_compressed(&parts.extensions);
+    if spec.filter_usage
+        && compressed
+        && let Some(asked) = &taken.asked
+    {
+        // It compressed although it was asked not to. Its report is taken out where that could be
+        // decoded, which costs its clients their compression: it is not asked again.
+        memory.manners.usage_refused(asked.asker());
     }
     let status = parts.status;
     let place = taken.place.clone();
@@ -373,7 +381,7 @@ fn ended(
         return;
     };
     if asked.parsed.stream() && asked.parsed.usage_asked() == Some(true) {
-        memory.manners.usage_accepted();
+        memory.manners.usage_accepted(asked.asker());
     }
     if taken.asks_usage && observed.usage.is_some() {
         memory.manners.reported_usage(&asked.model);

@@ -57,8 +57,8 @@ pub struct TeeSpec {
     /// The content type is `text/event-stream`.
     pub streaming: bool,
     pub encoding: Encoding,
-    /// Take out the usage report that the client has not asked for. Ignored where the body is
-    /// compressed: the client's bytes are never decoded.
+    /// Take out the usage report that the client has not asked for. Ignored where the body is still
+    /// compressed: that is a coding nobody here reads.
     pub filter_usage: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Observed {
     pub words: Option<String>,
     /// When the first byte of the body came; `None` if there was none.
     pub first_byte: Option<Instant>,
-    /// Bytes of the body as the upstream sent them.
+    /// Bytes of the body as they were tapped: as the upstream sent them, or decoded for the client.
     pub bytes: u64,
     /// Every byte was read. If not, what is missing above may have been there.
     pub capture_complete: bool,

@@ -21,7 +21,7 @@ use crate::memory::{
 
 use super::{Alarms, Costs, Event, Job, NewJob, Spent, StoreError, Timer, Used, Waiting};
 use crate::memory::advance::{Work, WorkState};
-use crate::memory::place::{Origin, Step, StoredView, Witness};
+use crate::memory::place::{Held, Origin, Step, StoredView, Witness};
 
 pub(super) use lists::{
     content_list, count, id_list, mark_list, node_list, number_list, pair_list, probes, proof_list,
@@ -264,6 +264,13 @@ pub(super) fn view(row: &SqliteRow) -> Read<StoredView> {
             .map(|(mark, origin)| witness(mark, *origin))
             .collect::<Option<_>>()
             .ok_or_else(|| corrupt("the proof of a view is not readable"))?,
+        held: match get::<Option<i64>>(row, 5)? {
+            None => None,
+            Some(_) => Some(Held {
+                from: int(row, 5)?,
+                since: int(row, 6)?,
+            }),
+        },
     })
 }
 

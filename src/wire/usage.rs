@@ -6,11 +6,13 @@
 //! Called by the tee (what an upstream answered), by `llm` (what a model call cost) and by the
 //! step-down ladder ([`refusal()`]).
 
+mod blame;
 mod excess;
 mod refusal;
 
 use serde_json::Value;
 
+pub use blame::{Blame, Reason, may_decline, reason, reason_without_status};
 pub use excess::Excess;
 pub use refusal::{
     RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,

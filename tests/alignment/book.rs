@@ -317,6 +317,7 @@ impl Book {
                 base: tip,
                 view: seen.view.clone(),
                 proof: seen.proof.clone(),
+                held: seen.held,
             };
             self.views.entry(client).or_insert(stored);
         }

@@ -17,7 +17,7 @@ use diarist::store::recall::Recall;
 use diarist::store::{ClaimFilter, SqliteStore, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
-use diarist::wire::usage::{RefusalKind, Usage};
+use diarist::wire::usage::{Blame, Usage};
 use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
@@ -164,8 +164,7 @@ impl World {
         self.turns
             .push(json!({"role": "user", "content": format!("{}?", self.turns.len())}));
         let refused = self.goes_out().await;
-        let kind = Some(&RefusalKind::Filtered);
-        let original = refused.refused(&self.memory, kind).await.unwrap();
+        let original = refused.refused(&self.memory, Blame::Words).await.unwrap();
         original.accepted_after(&self.memory);
         original.accept();
         let exchange = original.exchange(None, self.clock.now_ms());

@@ -50,19 +50,22 @@ fn placed(body: &Value) -> &'static str {
 type Demand = fn(&mut Rules);
 
 /// Every strict mode, alone.
-const MODES: [(&str, Demand); 5] = [
+const MODES: [(&str, Demand); 6] = [
     ("none", |_| {}),
     ("alternate", |rules| rules.alternate = true),
     ("single_system", |rules| rules.single_system = true),
     ("system_first", |rules| rules.system_first = true),
+    ("template", |rules| rules.template = true),
     ("signature", |rules| rules.signature = true),
 ];
 
 /// The steps of a placement that is refused: each tried once, the original each time.
 fn steps(placement: &str, mode: &str) -> (Vec<&'static str>, &'static str) {
     match (placement, mode) {
-        ("segments", "single_system") => (vec!["segments", "system_message"], "append_to_system"),
-        ("system_message" | "auto", "single_system") => {
+        ("segments", "single_system" | "template") => {
+            (vec!["segments", "system_message"], "append_to_system")
+        }
+        ("system_message" | "auto", "single_system" | "template") => {
             (vec!["system_message"], "append_to_system")
         }
         ("segments", _) => (vec![], "segments"),
@@ -200,6 +203,7 @@ async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
         rig.provider.rules(|rules| {
             *rules = Rules::strict();
             rules.single_system = placement == "append_to_system";
+            rules.template = rules.single_system;
             rules.signature = true;
         });
         let mut messages = vec![

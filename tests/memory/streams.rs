@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, LineEnd, Part};
+use diarist::provider::{Behaviour, LineEnd, Options, Part};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -292,7 +292,7 @@ async fn a_stream_without_an_end_is_not_recorded() {
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
 }
 
-// Its report cannot be taken out of what is not decoded, so the client gets one it did not ask for.
+/// It costs the clients of that upstream their compression.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
     let (rig, talk) = asking().await;
@@ -307,4 +307,112 @@ async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
         assert_eq!(sent.get("stream_options").is_some(), asked, "turn {turn}");
         rig.quiet().await;
     }
+}
+
+/// The client has asked for no usage and hears of none, whatever the upstream makes of the wish for plain
+/// bytes. What it gets is decoded as it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
+    for frame_bytes in [None, Some(1), Some(13), Some(1 << 20)] {
+        let (rig, talk) = asking().await;
+        let gzip = Behaviour {
+            gzip: true,
+            frame_bytes,
+            ..Behaviour::default()
+        };
+        rig.provider.behave(Part::Actor, gzip);
+        let answer = rig.send(&talk.streamed(2)).await;
+        assert_eq!(answer.status, 200);
+        let entry = rig.last();
+        assert!(entry.json().unwrap().get("stream_options").is_some());
+        assert!(!answer.headers.contains_key("content-encoding"));
+        assert!(!answer.headers.contains_key("content-length"));
+        let seen = events(&answer.body);
+        assert!(!answer.text().contains("\"choices\":[]"), "{seen:?}");
+        assert_eq!(seen.last().unwrap(), "[DONE]");
+        assert!(seen.len() > 3, "the answer is whole: {seen:?}");
+        let line = rig.line_of(&answer).await;
+        assert_eq!(line["prompt_tokens"], entry.measured.unwrap().prompt_tokens);
+        assert_eq!(line["completion_tokens"], entry.completion_tokens.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_came_compressed_is_not_held_back() {
+    let (rig, talk) = asking().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let gzip = Behaviour {
+        gzip: true,
+        ..Behaviour::gated(&gate)
+    };
+    rig.provider.behave(Part::Actor, gzip);
+    let mut caller = Caller::connect(&rig.address()).await;
+    caller.ask(&talk.streamed(2)).await;
+    gate.add_permits(2);
+    let seen = caller.until("\"content\":\"").await;
+    assert!(!seen.contains("[DONE]") && !seen.contains("content-encoding"));
+    gate.add_permits(1_000);
+    caller.until("data: [DONE]\n\n").await;
+}
+
+/// A rig where usage is asked as the operator says.
+async fn asking_as(wanted: &str) -> Rig {
+    Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", wanted)]).await
+}
+
+fn asks(rig: &Rig) -> bool {
+    rig.last().json().unwrap().get("stream_options").is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refused() {
+    let rig = asking_as("always").await;
+    let talk = Talk::new("ada");
+    // Nobody knows this upstream.
+    for turn in 1..=2 {
+        let answer = rig.send(&talk.streamed(turn)).await;
+        assert!(asks(&rig), "turn {turn}");
+        assert!(
+            !answer.text().contains("\"choices\":[]"),
+            "{}",
+            answer.text()
+        );
+        let line = rig.line_of(&answer).await;
+        assert!(line["prompt_tokens"].is_u64(), "{line}");
+        rig.quiet().await;
+    }
+    rig.provider
+        .rules(|rules| rules.refuse_stream_options = true);
+    for (turn, requests) in [(3, 2), (4, 1)] {
+        let before = rig.got().len();
+        stream(&rig, &talk.streamed(turn)).await;
+        rig.quiet().await;
+        assert_eq!((rig.got().len() - before, asks(&rig)), (requests, false));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
+    let rig = asking_as("never").await;
+    let talk = Talk::new("ada");
+    let mut own = talk.streamed(1);
+    own["stream_options"] = json!({"include_usage": true});
+    assert!(String::from_utf8_lossy(&stream(&rig, &own).await).contains("\"choices\":[]"));
+    rig.quiet().await;
+    stream(&rig, &talk.streamed(2)).await;
+    assert_eq!(rig.last().body, talk.streamed(2).to_string());
+}
+
+/// What was asked before is not asked again where that is not wanted any more, not even to go out alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_asked_for_its_usage_is_not_where_that_is_not_wanted_any_more() {
+    let mut rig = asking_as("always").await;
+    let talk = Talk::new("ada");
+    stream(&rig, &talk.streamed(1)).await;
+    assert!(asks(&rig));
+    rig.quiet().await;
+    rig.set("AUDIT__ASK_USAGE", "never");
+    rig.restart().await;
+    stream(&rig, &talk.streamed(1)).await;
+    assert!(!asks(&rig));
 }

@@ -9,12 +9,12 @@ use diarist::memory::{PartKind, SnapshotId, Span};
 use diarist::provider::{Accepted, Refusal, judge};
 use diarist::proxy::Rehearsal;
 use diarist::wire::Placement;
-use diarist::wire::usage::{RefusalKind, excess};
+use diarist::wire::usage::Reason;
 
 use super::exchange::{Exchange, Used};
 use super::model::Waited;
 use super::planted::spoil_sent;
-use super::request::kind;
+use super::request::said;
 use super::run::World;
 use super::shown;
 use super::talk::Request;
@@ -52,13 +52,11 @@ impl World {
         let mut steps = first.shorten(&memory, &way);
         let (mut last, mut answer) = (first.clone(), Err(refused));
         while let Err(refused) = &answer {
-            let Some(kind) = kind(refused) else { break };
-            let body = refused.body().to_string();
-            let told = excess(body.as_bytes()).filter(|_| self.tells);
+            let Some(said) = said(refused) else { break };
             let step = async {
-                match &kind {
-                    RefusalKind::TooLong => steps.next(told).await,
-                    declined => steps.elsewhere(declined).await,
+                match said {
+                    Reason::TooLong(told) => steps.next(told.filter(|_| self.tells)).await,
+                    Reason::Declined(blame) => steps.elsewhere(blame).await,
                 }
             };
             let step = self.runtime.block_on(store.gate.or_death(step));

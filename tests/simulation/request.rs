@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use diarist::provider::{Refusal, judge};
 use diarist::proxy::Rehearsal;
-use diarist::wire::usage::{RefusalKind, refusal};
+use diarist::wire::usage::{Reason, reason};
 use diarist::wire::{Insert, chat};
 use serde_json::Value;
 
@@ -165,12 +165,15 @@ impl World {
         (first, refused): (&Rehearsal, Refusal),
         exchange: &mut Exchange,
     ) -> Option<Sent> {
-        let kind = kind(&refused);
-        if kind == Some(RefusalKind::TooLong) {
-            return self.shorten(at, request, (first, refused), exchange);
-        }
+        let blame = match said(&refused) {
+            Some(Reason::TooLong(_)) => {
+                return self.shorten(at, request, (first, refused), exchange);
+            }
+            Some(Reason::Declined(blame)) => blame,
+            None => return Some((first.clone(), Err(refused))),
+        };
         let process = &self.processes[at];
-        let again = first.refused(&process.memory, kind.as_ref());
+        let again = first.refused(&process.memory, blame);
         let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
             self.crash(at);
             return None;
@@ -187,7 +190,7 @@ impl World {
                 exchange.stepped_down = true;
                 Some((again, Ok(accepted)))
             }
-            Err(refused) if super::request::kind(&refused) == Some(RefusalKind::TooLong) => {
+            Err(refused) if matches!(said(&refused), Some(Reason::TooLong(_))) => {
                 self.shorten(at, request, (&again, refused), exchange)
             }
             Err(refused) => Some((again, Err(refused))),
@@ -235,6 +238,6 @@ fn messages(request: &Request) -> Vec<Value> {
 }
 
 /// What the product makes of a refusal.
-pub fn kind(refused: &Refusal) -> Option<RefusalKind> {
-    refusal(refused.status, refused.body().to_string().as_bytes())
+pub fn said(refused: &Refusal) -> Option<Reason> {
+    reason(refused.status, refused.body().to_string().as_bytes())
 }

@@ -3,7 +3,8 @@
 //! A client that drops its oldest messages, or whole rounds of tools, saves room: what it dropped is
 //! told all the same. A client that rewrites a message, or takes one out, and keeps what follows takes
 //! it back: what only that message said is not told any more. The two are told apart by their shape
-//! alone, since nothing but marks is known of the words.
+//! alone, since nothing but marks is known of the words. Where so little was dropped that it may be
+//! either, nothing of it is told until more is dropped.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,8 +12,9 @@ use std::ops::Range;
 use super::{Run, Sides};
 use crate::history::{Item, Mark, Role};
 
-/// A client that saves room drops at least a question and its answer. One message alone is taken back.
-const DROPPED_AT_ONCE: usize = 2;
+/// From so many messages on, what is gone was dropped to save room. A question and its answer may as well
+/// have been taken back.
+const DROPPED: usize = 3;
 
 /// How many of the first messages a client keeps that drops from the middle: its task, and an answer.
 const KEPT_IN_FRONT: usize = 2;
@@ -27,61 +29,92 @@ impl Sides<'_> {
         (0..end).find(|place| !held(place)).unwrap_or(end)
     }
 
-    /// The first place on the path, up to the end of `runs`, that the client rewrote or took out while
-    /// it kept what follows.
-    pub(super) fn rewritten(&self, runs: &[Run], puts_there: impl Fn(usize) -> bool) -> usize {
+    /// What the client did with what stands before the end of `runs`.
+    pub(super) fn changes(&self, runs: &[Run], puts_there: impl Fn(usize) -> bool) -> Changes {
         let end = runs.last().map_or(0, Run::path_end);
         let sent = self.sent_contents();
+        let mut changes = Changes {
+            rewritten: end,
+            doubtful: end,
+        };
         let (mut client, mut path) = (0, 0);
         for run in runs {
             let gap = Gap {
                 path: path..run.path,
                 client: client..run.client,
             };
-            if let Some(place) = self.taken_back(&gap, &sent, &puts_there) {
-                return place;
+            match self.change(&gap, &sent, &puts_there) {
+                Change::None => {}
+                Change::Doubtful(place) => changes.doubtful = changes.doubtful.min(place),
+                Change::Rewritten(place) => {
+                    changes.rewritten = place;
+                    break;
+                }
             }
             (client, path) = (run.client_end(), run.path_end());
         }
-        end
+        changes
     }
 
     fn sent_contents(&self) -> HashSet<Mark> {
         self.client.items.iter().map(|item| item.content).collect()
     }
 
-    /// The first message of `gap` that the client took back.
-    fn taken_back(
+    /// What the client did with the messages of `gap`.
+    fn change(
         &self,
         gap: &Gap,
         sent: &HashSet<Mark>,
         puts_there: impl Fn(usize) -> bool,
-    ) -> Option<usize> {
+    ) -> Change {
         let items = self.path.items;
         // What stands elsewhere in the request was moved.
         let lost = || {
             let gap = gap.path.clone();
             gap.filter(|place| !sent.contains(&items[*place].content))
         };
-        let first = lost().next()?;
+        let Some(first) = lost().next() else {
+            return Change::None;
+        };
         let own = gap.client.clone();
         let own = own
             .filter(|at| self.is_own(*at) && !puts_there(*at))
             .count();
         let count = lost().count();
-        let begins = gap.path.start == 0 && gap.client.start == 0;
-        let saves_room = if own > 0 {
+        if own > 0 {
             // A notice stands for what was dropped, which is more than it.
-            begins && count >= own + DROPPED_AT_ONCE
-        } else if lost().all(|place| is_of_tools(&items[place])) {
-            true
-        } else {
-            let behind_first =
-                gap.path.start == gap.client.start && gap.path.start <= KEPT_IN_FRONT;
-            behind_first && count >= DROPPED_AT_ONCE
-        };
-        (!saves_room).then_some(first)
+            let begins = gap.path.start == 0 && gap.client.start == 0;
+            return match begins && count >= own + DROPPED {
+                true => Change::None,
+                false => Change::Rewritten(first),
+            };
+        }
+        if lost().all(|place| is_of_tools(&items[place])) {
+            return Change::None;
+        }
+        let behind_first = gap.path.start == gap.client.start && gap.path.start <= KEPT_IN_FRONT;
+        match (behind_first, count >= DROPPED) {
+            (true, true) => Change::None,
+            (true, false) => Change::Doubtful(first),
+            (false, _) => Change::Rewritten(first),
+        }
     }
+}
+
+/// What a client did with what it does not send any more: the first place of each on the path, or the end.
+pub(super) struct Changes {
+    pub(super) rewritten: usize,
+    pub(super) doubtful: usize,
+}
+
+/// The same of one gap.
+enum Change {
+    /// Nothing is gone, or it was dropped to save room.
+    None,
+    /// It was dropped or taken back.
+    Doubtful(usize),
+    /// It was taken back, or is said in other words.
+    Rewritten(usize),
 }
 
 /// What stands between two runs: on the path, and in the request.

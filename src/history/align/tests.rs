@@ -411,9 +411,12 @@ fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
     };
     assert_eq!(rewritten(&path), 12);
     assert_eq!(rewritten(&path[4..]), 12, "a window");
-    assert_eq!(rewritten(&path[1..]), 0, "its first message alone");
+    let doubtful = |client: &[Item]| aligned(&path, client).doubtful;
+    assert_eq!((rewritten(&path[2..]), doubtful(&path[2..])), (12, 0));
+    assert_eq!((rewritten(&path[3..]), doubtful(&path[3..])), (12, 12));
     assert_eq!(rewritten(&without(&[5])), 5);
     assert_eq!(rewritten(&without(&[4, 5])), 4);
+    assert_eq!(doubtful(&without(&[2, 3])), 2);
     assert_eq!(rewritten(&without(&[2, 3, 4, 5])), 12, "the middle");
     let mut edited = path.clone();
     edited[5] = answer(&long(77));
@@ -426,7 +429,7 @@ fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
     let mut noticed = vec![user("[Earlier messages were removed to save space.]")];
     noticed.extend_from_slice(&path[6..]);
     assert_eq!(rewritten(&noticed), 12);
-    noticed.splice(1..1, path[1..6].iter().copied());
+    noticed.splice(1..1, path[2..6].iter().copied());
     assert_eq!(rewritten(&noticed), 0);
 }
 

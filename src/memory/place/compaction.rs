@@ -60,6 +60,7 @@ pub(super) fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Si
             mark: answered.mark,
             origin: answered.origin(),
         }],
+        held: None,
     };
     let view = View::from_parts(runs, goes_on, from)?;
     Sighting::of(client, &before[..from], view, Agreed::default(), found)

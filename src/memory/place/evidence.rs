@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::Held;
 use super::origin::Origin;
 use crate::history::align::Standing;
 use crate::history::{History, Item, Link, Mark, Message, Stand, View};
@@ -113,6 +114,8 @@ pub struct StoredView {
     /// What proved that the request belongs to the chain; empty where it was told nothing that it does
     /// not hold.
     pub proof: Vec<Witness>,
+    /// From where on nothing of the chain was told.
+    pub held: Option<Held>,
 }
 
 /// A message that proved that a request belongs to a conversation. It does so no more once another

@@ -5,7 +5,7 @@
 //! one: then it proves nothing any more.
 
 use super::evidence::{Evidence, Step};
-use super::{How, Sighting, agreed};
+use super::{Agreed, How, Sighting, agreed};
 use crate::history::align::Run;
 use crate::history::{Fingerprint, History, Link};
 
@@ -42,21 +42,54 @@ impl Origin {
 /// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
 pub fn origins(client: &History, evidence: &Evidence, seen: Option<&Sighting>) -> Vec<Origin> {
     let own = |at: usize| (at + 1 == evidence.depth).then_some(evidence.depth_origin);
+    let path = &evidence.path;
     let Some(seen) = seen else {
-        let again = agreed(client, evidence).filter(|(_, same)| *same);
-        let runs = again.map(|(agreed, _)| agreed.runs).unwrap_or_default();
-        return walk(client, |at| {
-            on(&runs, at, &evidence.path).or_else(|| own(at))
-        });
+        // What was proven of a request that this one goes on from holds, whether it is a view still.
+        let viewed = |at: usize| {
+            let (stored, base) = evidence.view.as_ref().filter(|_| evidence.view_holds)?;
+            let place = stored.view.place(at).filter(|_| at < stored.count)?;
+            at_place(base, place)
+        };
+        let (agreed, same) = agreed(client, evidence).unwrap_or_default();
+        let agreed = Known::of(&agreed, same, path);
+        let known = |at: usize| agreed.origin(at, path).or_else(|| viewed(at));
+        return walk(client, |at| known(at).or_else(|| own(at)));
     };
     let (base, answered) = (evidence.view.as_ref(), evidence.answered.as_ref());
+    let aligned = Known::of(&seen.agreed, seen.lineage.is_some(), path);
     let known = |at: usize| match seen.how {
-        _ if seen.lineage.is_none() => None,
-        How::Aligned => on(&seen.agreed.runs, at, &evidence.path),
+        How::Aligned => aligned.origin(at, path),
         How::Continued => base.and_then(|(_, base)| at_place(base, seen.view.place(at)?)),
         How::Compacted => answered.and_then(|found| on(seen.view.runs(), at, &found.path)),
     };
     walk(client, |at| known(at).or_else(|| own(at)))
+}
+
+/// Messages of a request that are known to be those of a path.
+struct Known<'a> {
+    runs: &'a [Run],
+    /// Up to here on the path.
+    to: usize,
+}
+
+impl<'a> Known<'a> {
+    /// All that agree, where the conversation is the `same`. Else those that the request holds from the
+    /// very beginning of the path on: who says all of that shares it, as a common beginning is shared.
+    fn of(agreed: &'a Agreed, same: bool, path: &[Step]) -> Self {
+        let from_beginning = agreed.runs.first().filter(|run| run.path == 0);
+        let to = match same {
+            true => path.len(),
+            false => from_beginning.map_or(0, |run| run.len),
+        };
+        Self {
+            runs: &agreed.runs,
+            to,
+        }
+    }
+
+    fn origin(&self, at: usize, path: &[Step]) -> Option<Origin> {
+        on(self.runs, at, &path[..self.to])
+    }
 }
 
 /// Where the message at `at` was first said, if one of `runs` has it on `path`.

@@ -76,6 +76,7 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
         base: first.history.tip().unwrap(),
         view: first.view.clone(),
         proof: first.proof.clone(),
+        held: first.held,
     };
     evidence.view = Some((stored, path));
     evidence.view_holds = true;

@@ -12,6 +12,9 @@ pub(super) fn check(
     messages: &[Value],
     rules: &Rules,
 ) -> Result<(), Refusal> {
+    if rules.template {
+        template(messages)?;
+    }
     if rules.single_system {
         single_system(messages)?;
     }
@@ -26,6 +29,16 @@ pub(super) fn check(
     }
     if rules.signature {
         signature(messages)?;
+    }
+    Ok(())
+}
+
+/// Renders nothing: what the template would raise is all that counts.
+fn template(messages: &[Value]) -> Result<(), Refusal> {
+    if messages.iter().skip(1).any(is_system) {
+        return Err(Refusal::template(
+            "System message must be at the beginning.",
+        ));
     }
     Ok(())
 }

@@ -427,6 +427,35 @@ fn single_system_and_system_first_are_separate_demands() {
     assert!(verdict(&two, &first).is_ok());
 }
 
+/// As llama.cpp's server answers where the template raises an exception.
+#[test]
+fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
+    let rules = Rules {
+        template: true,
+        ..Rules::default()
+    };
+    let first = request(&[said("system", "a"), said("user", "x")]);
+    assert!(verdict(&first, &rules).is_ok());
+    for late in [
+        [said("system", "a"), said("system", "b"), said("user", "x")],
+        [
+            said("user", "x"),
+            said("assistant", "y"),
+            said("developer", "a"),
+        ],
+    ] {
+        let refusal = refused_only_by(&request(&late), &rules);
+        let error = &refusal.body()["error"];
+        let keys: Vec<_> = error.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["code", "message", "type"]);
+        assert_eq!((refusal.status, &error["code"]), (500, &json!(500)));
+        assert_eq!(error["type"], "server_error");
+        let message = error["message"].as_str().unwrap();
+        let raised = "Error: Jinja Exception: System message must be at the beginning.";
+        assert!(message.ends_with(raised), "{message}");
+    }
+}
+
 #[test]
 fn json_object_needs_the_word() {
     let asked = with(hello(), "response_format", json!({"type": "json_object"}));

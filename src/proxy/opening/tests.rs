@@ -21,7 +21,7 @@ fn only_an_error_is_taken_for_one() {
         (r#"{"error":"rate","code":429}"#, Said::Error),
         (
             r#"{"error":{"message":"roles must alternate","type":"BadRequestError","code":400}}"#,
-            Said::Declined(RefusalKind::Other),
+            Said::Declined(Blame::Place),
         ),
         (
             r#"{"error":{"message":"no","code":400},"choices":[{"delta":{"content":"So"}}]}"#,

@@ -25,9 +25,9 @@ WITH RECURSIVE
 depth (count, lineage, origin) AS (
     SELECT coalesce(max(n.count), 0), n.lineage, n.origin FROM json_each($3) AS p CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)),
-alias (count, base, runs, client, path, proof) AS (
+alias (count, base, runs, client, path, proof, held_from, held_since) AS (
     SELECT * FROM (
-        SELECT v.count, v.base, v.runs, v.client, v.path, v.proof
+        SELECT v.count, v.base, v.runs, v.client, v.path, v.proof, v.held_from, v.held_since
         FROM json_each($3) AS p CROSS JOIN views AS v
         WHERE v.tenant = $1 AND v.resource = $2 AND v.tip = unhex(p.value)
         ORDER BY v.count DESC LIMIT 1)),
@@ -102,8 +102,8 @@ SELECT 2, depth.count, depth.lineage, depth.count BETWEEN 1 AND 2 AND EXISTS (
            WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex($3 ->> (depth.count - 1))),
        depth.origin, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
-SELECT 3, alias.count, alias.base, alias.client, alias.path, NULL, NULL, NULL, alias.runs, NULL, NULL,
-       alias.proof, EXISTS (
+SELECT 3, alias.count, alias.base, alias.client, alias.path, alias.held_from, alias.held_since, NULL,
+       alias.runs, NULL, NULL, alias.proof, EXISTS (
            SELECT 1 FROM json_each(alias.proof) AS w CROSS JOIN nodes AS n
            WHERE n.tenant = $1 AND n.resource = $2 AND n.content = unhex(w.value ->> 0)
              AND (n.origin < w.value ->> 1 OR n.origin > w.value ->> 1))
@@ -202,8 +202,9 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = ends.link
 /// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
 /// stand on another chain (`$5`).
 pub(in crate::store) const NEW_VIEW: &str = "
-INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof,
+                   held_from, held_since)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (tenant, resource, tip) DO NOTHING";
 
 /// An answer (`$3`: mark) to a chain (`$4`). Where that goes on from the chain that was answered alike

@@ -114,6 +114,8 @@ async fn traces(
             .bind(count(path))
             .bind(lineage)
             .bind(proof_list(&stored.proof))
+            .bind(stored.held.map(|held| count(held.from)))
+            .bind(stored.held.map(|held| count(held.since)))
             .execute(&mut *conn)
             .await?;
     }

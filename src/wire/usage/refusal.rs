@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::blame::may_decline;
 use super::excess::Excess;
 
 /// Why a request was refused, as far as another attempt depends on it.
@@ -21,7 +22,7 @@ pub enum RefusalKind {
 }
 
 /// An error body is a few hundred bytes; what is longer is an echo.
-const READ_AT_MOST: usize = 64 * 1024;
+pub(super) const READ_AT_MOST: usize = 64 * 1024;
 /// How many levels of JSON are followed: gateways in front of gateways nest their causes, up to four
 /// deep in the field, each two levels.
 const CAUSE_DEPTH: usize = 8;
@@ -111,16 +112,16 @@ const FILTERED: [&str; 2] = ["content exists risk", "violating our usage policy"
 
 /// What an error body says, apart from what it echoes.
 #[derive(Default)]
-struct Said {
-    messages: Vec<String>,
+pub(super) struct Said {
+    pub(super) messages: Vec<String>,
     codes: Vec<String>,
-    params: Vec<String>,
+    pub(super) params: Vec<String>,
     /// What llama.cpp counts, in fields beside its message.
     counted: Option<Excess>,
 }
 
 impl Said {
-    fn read(body: &[u8]) -> Self {
+    pub(super) fn read(body: &[u8]) -> Self {
         let mut said = Self::default();
         match serde_json::from_slice::<Value>(body) {
             Ok(json) => said.walk(&json, CAUSE_DEPTH),
@@ -187,11 +188,11 @@ impl Said {
         }
     }
 
-    fn has_code(&self, codes: &[&str]) -> bool {
+    pub(super) fn has_code(&self, codes: &[&str]) -> bool {
         self.codes.iter().any(|code| codes.contains(&code.as_str()))
     }
 
-    fn is_about_limits(&self) -> bool {
+    pub(super) fn is_about_limits(&self) -> bool {
         self.has_code(&[
             "429",
             "rate_limit_exceeded",
@@ -204,20 +205,24 @@ impl Said {
     /// Whether it names a status, or a cause, that is no fault of what the request holds. Some of them are
     /// of the type of a bad request all the same.
     fn is_about_something_else(&self) -> bool {
-        let elsewhere = |code: &String| {
-            let status = code.parse().ok();
-            status.is_some_and(|status: u16| (400..600).contains(&status) && !may_refuse(status))
-        };
         let causes = ["invalid_api_key", "model_not_found", "model_not_allowed"];
-        self.codes.iter().any(elsewhere) || self.has_code(&causes)
+        self.statuses().any(|status| !may_decline(status)) || self.has_code(&causes)
+    }
+
+    /// The status that it names, where none stands beside it.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.statuses().next()
+    }
+
+    /// The codes that are statuses of errors.
+    fn statuses(&self) -> impl Iterator<Item = u16> {
+        let codes = self.codes.iter().filter_map(|code| code.parse().ok());
+        codes.filter(|status| (400..600).contains(status))
     }
 
     /// Whether it says by its code, or in words that nothing else is told in, that the request is at fault.
     fn blames_the_request(&self) -> bool {
-        const CODES: [&str; 14] = [
-            "400",
-            "413",
-            "422",
+        const CODES: [&str; 11] = [
             "invalid_request_error",
             "invalid_request",
             "invalid_prompt",
@@ -236,10 +241,11 @@ impl Said {
             let template = ["jinja", "chat template", "prompt template"];
             template.iter().any(|wording| message.contains(wording))
         };
-        self.has_code(&CODES) || self.messages.iter().any(cannot_render)
+        let status = self.statuses().any(may_decline);
+        status || self.has_code(&CODES) || self.messages.iter().any(cannot_render)
     }
 
-    fn is_filtered(&self) -> bool {
+    pub(super) fn is_filtered(&self) -> bool {
         let says = |message: &String| {
             let message = message.to_lowercase();
             FILTERED.iter().any(|wording| message.contains(wording))
@@ -247,7 +253,7 @@ impl Said {
         self.has_code(&CONTENT_FILTER) || self.messages.iter().any(says)
     }
 
-    fn too_long(&self) -> bool {
+    pub(super) fn too_long(&self) -> bool {
         self.has_code(&["context_length_exceeded", "exceed_context_size_error"])
             || self
                 .messages
@@ -255,7 +261,7 @@ impl Said {
                 .any(|message| wording_of_too_long(&message.to_lowercase()))
     }
 
-    fn unknown_parameter(&self) -> Option<String> {
+    pub(super) fn unknown_parameter(&self) -> Option<String> {
         let unknown = self.has_code(&[
             "unknown_parameter",
             "unsupported_parameter",

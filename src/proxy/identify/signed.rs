@@ -1,0 +1,161 @@
+//! Whether a request is signed: one changed byte of its body would make it invalid.
+//!
+//! Known by the shape of its headers, not by a list of providers: there are more schemes than anybody knows,
+//! and nearly all are named alike. What is signed and not known by its shape shows when the upstream refuses
+//! it changed and takes it as it came ([`crate::proxy::manners`]). Called by [`super::identify`].
+
+use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
+
+/// Headers that sign or digest the body, by their whole name.
+const NAMES: [&str; 3] = ["signature", "signature-input", "digest"];
+
+/// The same, by how their name ends: a signature, a digest of the body, or its hash.
+const ENDINGS: [&str; 9] = [
+    "-signature",
+    "-signature-256",
+    "-signature-input",
+    "-digest",
+    "-md5",
+    "-sha1",
+    "-sha256",
+    "-sha384",
+    "-sha512",
+];
+
+/// The same, by how their name begins: `x-amz-checksum-crc32` and its kin.
+const BEGINNINGS: [&str; 1] = ["x-amz-checksum-"];
+
+/// What begins so asks for a digest of the answer.
+const WISH: &str = "want-";
+
+/// What stands in the place of the body's hash where the body is not signed.
+const UNSIGNED: &[u8] = b"UNSIGNED-PAYLOAD";
+
+/// Whether one changed byte of the body would make the request invalid.
+pub(super) fn is_signed(headers: &HeaderMap) -> bool {
+    headers.iter().any(|(name, value)| signs(name, value))
+        || headers.get_all(AUTHORIZATION).iter().any(by_its_scheme)
+}
+
+fn signs(name: &HeaderName, value: &HeaderValue) -> bool {
+    let name = name.as_str();
+    let shaped = NAMES.contains(&name)
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+        || BEGINNINGS
+            .iter()
+            .any(|beginning| name.starts_with(beginning));
+    shaped && !name.starts_with(WISH) && value.as_bytes().trim_ascii() != UNSIGNED
+}
+
+/// Whether the scheme signs: `AWS4-HMAC-SHA256`, `HMAC-SHA256`, `hmac`, `GOOG4-RSA-SHA256`, `Signature`.
+/// `Digest` may digest the body (`auth-int`).
+fn by_its_scheme(value: &HeaderValue) -> bool {
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
+    let scheme = value.split_whitespace().next().unwrap_or_default();
+    let scheme = scheme.to_ascii_lowercase();
+    let hashes = ["-sha1", "-sha224", "-sha256", "-sha384", "-sha512", "-sm3"];
+    matches!(scheme.as_str(), "signature" | "digest")
+        || scheme.starts_with("hmac")
+        || scheme.ends_with("-hmac")
+        || scheme.contains("-hmac-")
+        || hashes.iter().any(|hash| scheme.ends_with(hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(name: &str, value: &str) -> bool {
+        let name = HeaderName::try_from(name).expect("a name");
+        let value = HeaderValue::try_from(value).expect("a value");
+        is_signed(&[(name, value)].into_iter().collect())
+    }
+
+    #[test]
+    fn every_scheme_that_signs_is_known_by_its_shape() {
+        for scheme in [
+            "AWS4-HMAC-SHA256 Credential=x",
+            "AWS4-ECDSA-P256-SHA256 Credential=x",
+            "TC3-HMAC-SHA256 Credential=x",
+            "ACS3-HMAC-SHA256 Credential=x",
+            "SDK-HMAC-SHA256 Access=x",
+            "GOOG4-HMAC-SHA256 Credential=x",
+            "GOOG4-RSA-SHA256 Credential=x",
+            "EG1-HMAC-SHA256 client_token=x",
+            "ACS3-HMAC-SM3 Credential=x",
+            "X-HMAC-SHA1 x",
+            "X-HMAC-SHA512 x",
+            "HMAC-SHA256 Credential=x",
+            "hmac username=x",
+            "HmacSHA256 x",
+            "Signature keyId=x",
+            "Digest username=x, qop=auth-int",
+        ] {
+            assert!(signed("authorization", scheme), "{scheme}");
+            let lower = scheme.to_ascii_lowercase();
+            assert!(signed("authorization", &lower), "{lower}");
+        }
+        for scheme in [
+            "Bearer sk-hmac-sha256",
+            "Bearer eyJhbGciOiJIUzI1NiJ9.x.y",
+            "Basic dXNlcjpoYXNo",
+            "Negotiate x",
+            "sk-plain-key",
+            "",
+        ] {
+            assert!(!signed("authorization", scheme), "{scheme}");
+        }
+    }
+
+    #[test]
+    fn every_header_that_signs_or_digests_is_known_by_its_shape() {
+        for name in [
+            "signature",
+            "signature-input",
+            "x-signature",
+            "x-hub-signature",
+            "x-hub-signature-256",
+            "x-acs-signature",
+            "x-ca-signature",
+            "webhook-signature",
+            "digest",
+            "content-digest",
+            "repr-digest",
+            "x-body-digest",
+            "content-md5",
+            "x-content-md5",
+            "x-content-sha256",
+            "x-amz-content-sha256",
+            "x-ms-content-sha256",
+            "x-amz-checksum-sha256",
+            "x-amz-checksum-crc32",
+        ] {
+            assert!(signed(name, "0123abcd"), "{name}");
+        }
+        for name in [
+            "want-digest",
+            "want-content-digest",
+            "want-repr-digest",
+            "x-signature-version-wanted",
+            "x-request-id",
+            "user-agent",
+            "content-type",
+            "x-digest-of-the-day",
+        ] {
+            assert!(!signed(name, "0123abcd"), "{name}");
+        }
+        assert!(!signed("x-amz-content-sha256", "UNSIGNED-PAYLOAD"));
+    }
+
+    #[test]
+    fn a_second_authorization_counts_as_well() {
+        let mut headers = HeaderMap::new();
+        headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
+        assert!(!is_signed(&headers));
+        headers.append(AUTHORIZATION, HeaderValue::from_static("HMAC-SHA256 x"));
+        assert!(is_signed(&headers));
+    }
+}

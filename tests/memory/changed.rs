@@ -1,0 +1,253 @@
+//! A changed request never fails where the original would not: whatever status a server refuses it with, the
+//! original goes out once, and no more is learned of it than the refusal says.
+
+use diarist::provider::{Behaviour, Part};
+use serde_json::{Value, json};
+
+use crate::rig::{Answer, Rig};
+use crate::tools::{ACTIVE, Talk, answering, refusing, saying};
+
+/// Where the block stands in the newest request.
+fn block(rig: &Rig) -> Option<usize> {
+    let body = rig.last().json().unwrap();
+    let holds = |message: &Value| message["content"].to_string().contains("<diarist-log");
+    body["messages"].as_array().unwrap().iter().position(holds)
+}
+
+/// A conversation with a block that stands in a message of its own.
+async fn active() -> (Rig, Talk) {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+    (rig, talk)
+}
+
+/// Sends it, and lets memory rest; the answer, and how many requests it took.
+async fn sent(rig: &Rig, body: &Value) -> (Answer, usize) {
+    let before = rig.got().len();
+    let answer = rig.send(body).await;
+    rig.quiet().await;
+    (answer, rig.got().len() - before)
+}
+
+const TEMPLATE: &str = "System message must be at the beginning.";
+
+/// llama.cpp and Ollama render the prompt by the model's template, and say 500 to what that does not take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_before_a_template_that_takes_one_system_message_never_fails() {
+    let rig = Rig::small().await;
+    rig.provider.rules(|rules| rules.template = true);
+    let talk = Talk::new("ada");
+    let mut refused = Vec::new();
+    for turn in 1..=ACTIVE + 4 {
+        let (answer, requests) = sent(&rig, &talk.body(turn)).await;
+        assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+        if requests > 1 {
+            assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
+            assert_eq!(rig.last().body, talk.body(turn).to_string());
+            refused.push(turn);
+        }
+        if refused.last().is_some_and(|at| *at < turn) {
+            assert_eq!((answer.memory(), block(&rig)), ("active", Some(0)));
+        }
+    }
+    assert_eq!(refused.len(), 1, "one step down and no more: {refused:?}");
+    let got = rig.got();
+    let refusals: Vec<_> = got.iter().filter_map(|entry| entry.refusal()).collect();
+    let [refusal] = &refusals[..] else {
+        panic!("{refusals:?}")
+    };
+    let body = refusal.body();
+    assert_eq!((refusal.status, &body["error"]["code"]), (500, &json!(500)));
+    assert!(
+        body["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains(TEMPLATE)
+    );
+}
+
+/// The same, where the server says so in the first event of a stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
+    let (rig, talk) = active().await;
+    rig.provider.rules(|rules| rules.template = true);
+    let inside = Behaviour {
+        refuse_in_stream: true,
+        ..Behaviour::default()
+    };
+    rig.provider.behave(Part::Actor, inside);
+    for (turn, requests, place) in [(1, 2, None), (2, 1, Some(0))] {
+        let (answer, took) = sent(&rig, &talk.streamed(ACTIVE + turn)).await;
+        let text = answer.text();
+        assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
+        assert_eq!((took, block(&rig)), (requests, place), "turn {turn}");
+    }
+}
+
+/// Ollama's error has another shape.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wording_counts_not_the_shape_of_the_error() {
+    let (rig, talk) = active().await;
+    let error = json!({"error": {"message": format!("template error: {TEMPLATE}"), "type": "api_error", "param": null, "code": null}});
+    rig.provider.next(Part::Actor, 1, &answering(500, &error));
+    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    assert_eq!((answer.status, requests), (200, 2));
+    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 2)).await;
+    assert_eq!((answer.memory(), requests), ("active", 1));
+    assert_eq!(block(&rig), Some(0));
+}
+
+/// Nothing is learned of one that gives no reason: the second attempt may have met a server that was well.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_itself() {
+    let (rig, talk) = active().await;
+    let mut turn = ACTIVE;
+    for status in [400, 404, 405, 415, 422, 500, 501] {
+        let event = json!({"error": {"message": "a failure", "code": status}});
+        for (stream, refused) in [
+            (false, refusing(status, "a failure")),
+            (true, saying(&event)),
+        ] {
+            turn += 1;
+            rig.provider.next(Part::Actor, 1, &refused);
+            let body = if stream {
+                talk.streamed(turn)
+            } else {
+                talk.body(turn)
+            };
+            let (answer, requests) = sent(&rig, &body).await;
+            assert_eq!((answer.status, requests), (200, 2), "{status} {stream}");
+            assert!(!answer.text().contains("a failure"), "{}", answer.text());
+            assert_eq!(rig.last().body, body.to_string(), "{status}");
+            turn += 1;
+            let (answer, requests) = sent(&rig, &talk.body(turn)).await;
+            assert_eq!((answer.memory(), requests), ("active", 1), "{status}");
+            assert_eq!(block(&rig), Some(1), "{status}: no step down");
+        }
+    }
+}
+
+/// Who refuses every change without a reason would cost two requests for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down() {
+    let (rig, talk) = active().await;
+    for (turn, requests, place) in [(1, 2, None), (2, 2, None), (3, 1, Some(0))] {
+        if requests == 2 {
+            rig.provider.next(Part::Actor, 1, &refusing(500, "no"));
+        }
+        let (answer, took) = sent(&rig, &talk.body(ACTIVE + turn)).await;
+        assert_eq!((answer.status, took, block(&rig)), (200, requests, place));
+    }
+}
+
+/// A signature stands beside a credential, under a name that nobody knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
+    for status in [401, 403] {
+        let (rig, talk) = active().await;
+        rig.provider
+            .next(Part::Actor, 1, &refusing(status, "Who are you?"));
+        let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+        assert_eq!((answer.status, requests), (200, 2), "{status}");
+        assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
+        for turn in 2..=3 {
+            let (answer, requests) = sent(&rig, &talk.body(ACTIVE + turn)).await;
+            assert_eq!((answer.status, requests), (200, 1));
+            assert_eq!(answer.memory(), "bypass; reason=signed_body", "{status}");
+            assert_eq!(rig.last().body, talk.body(ACTIVE + turn).to_string());
+            let line = rig.line_of(&answer).await;
+            assert_eq!(
+                (&line["memory"], &line["reason"]),
+                (&json!("bypass"), &json!("signed_body"))
+            );
+        }
+        // Another credential signs nothing.
+        let body = Talk::new("bob").body(1);
+        let other = rig.send_as("Bearer other", &[], &body).await;
+        assert_eq!(other.memory(), "watching");
+    }
+}
+
+/// The credential itself is refused: that is the client's to hear, and it is no signature.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_is_refused_with_the_original_as_well_teaches_nothing() {
+    let (rig, talk) = active().await;
+    rig.provider.next(Part::Actor, 2, &Behaviour::failing(401));
+    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    assert_eq!((answer.status, requests), (401, 2));
+    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    assert_eq!((answer.memory(), requests), ("active", 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_hear() {
+    let (rig, talk) = active().await;
+    for (status, message) in [
+        (400, "Your credit balance is too low to access the API."),
+        (
+            403,
+            "You exceeded your current quota, please check your plan and billing details.",
+        ),
+        (429, "Rate limit reached for requests"),
+        (402, "Insufficient credits"),
+    ] {
+        rig.provider
+            .next(Part::Actor, 1, &refusing(status, message));
+        let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+        assert_eq!((answer.status, requests), (status, 1), "{message}");
+        assert_eq!(answer.json()["error"]["message"], message);
+    }
+    for status in [400, 401, 403, 404, 405, 415, 422, 500, 501] {
+        rig.provider.next(Part::Actor, 1, &refusing(status, "no"));
+        let (answer, requests) = sent(&rig, &Talk::new("bob").body(1)).await;
+        assert_eq!((answer.status, requests), (status, 1));
+        assert_eq!(answer.json()["error"]["message"], "no");
+    }
+}
+
+/// What one tenant is refused moves its own block. What two are refused is the model's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
+    let rig = Rig::small().await;
+    let tenants = ["Bearer a", "Bearer b", "Bearer c"];
+    let talk = Talk::new("ada");
+    for tenant in tenants {
+        let answer = rig.talk_as(tenant, &[], &talk, 1..=ACTIVE).await;
+        assert_eq!(answer.memory(), "active");
+    }
+    rig.provider.rules(|rules| rules.single_system = true);
+    for (tenant, requests) in tenants.into_iter().zip([2, 2, 1]) {
+        let before = rig.got().len();
+        let body = talk.body(ACTIVE + 1);
+        assert_eq!(rig.send_as(tenant, &[], &body).await.status, 200);
+        rig.quiet().await;
+        assert_eq!(rig.got().len() - before, requests, "{tenant}");
+    }
+    assert_eq!(
+        block(&rig),
+        Some(0),
+        "the third stands where it is taken at once"
+    );
+}
+
+/// Nothing but the question for usage was changed, and the refusal does not say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_time() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut own = talk.streamed(1);
+    own["stream_options"] = json!({"include_usage": true});
+    sent(&rig, &own).await;
+    for (turn, asked) in [(2, true), (3, true), (4, false)] {
+        if asked {
+            rig.provider.next(Part::Actor, 1, &refusing(400, "no"));
+        }
+        let before = rig.got().len();
+        let (answer, requests) = sent(&rig, &talk.streamed(turn)).await;
+        assert_eq!((answer.status, requests), (200, 1 + usize::from(asked)));
+        let first = rig.got()[before].json().unwrap();
+        assert_eq!(first.get("stream_options").is_some(), asked, "turn {turn}");
+    }
+}
