@@ -64,6 +64,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// is joined. [`StoreError::Forgotten`] where the messages before the new ones are not recorded.
     async fn record(&self, scope: &Scope, record: &Record) -> Result<i64, StoreError>;
 
+    /// Whether another process writes to the same store: then what this one remembers of it is not all
+    /// there is.
+    fn has_neighbours(&self) -> bool;
+
     /// Which of these recorded messages another conversation of the owner holds as well, by what they
     /// say or by the ids of their tool calls; and whether several lineages go under `name`.
     async fn elsewhere(

@@ -91,7 +91,7 @@ where
     S: Fn(usize) -> Standing,
     P: Fn(usize) -> bool,
 {
-    let sides = Sides::of(path, client);
+    let sides = Sides::of(path, client, |place| (told.standing)(place).alone);
     let mut runs = sides.runs();
     runs.retain(|run| run.begins() || sides.counts(*run));
     while let Some(last) = runs.last() {
@@ -117,7 +117,7 @@ where
 
 /// What `client` says again of `path`, in order, whatever that proves; without short words.
 pub fn alike(path: &[Item], client: &[Item]) -> Vec<Run> {
-    let sides = Sides::of(path, client);
+    let sides = Sides::of(path, client, |_| false);
     let mut runs = sides.runs();
     runs.retain(|run| sides.counts(*run));
     runs
@@ -189,13 +189,16 @@ fn note(places: &mut HashMap<Mark, Option<usize>>, mark: Mark, at: usize) {
 struct Sides<'a> {
     path: Side<'a>,
     client: Side<'a>,
+    /// Which messages of the path no other conversation holds.
+    alone: Vec<bool>,
 }
 
 impl<'a> Sides<'a> {
-    fn of(path: &'a [Item], client: &'a [Item]) -> Self {
+    fn of(path: &'a [Item], client: &'a [Item], alone: impl Fn(usize) -> bool) -> Self {
         Self {
             path: Side::of(path),
             client: Side::of(client),
+            alone: (0..path.len()).map(alone).collect(),
         }
     }
 
@@ -206,10 +209,11 @@ impl<'a> Sides<'a> {
 
     /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
     /// came back shorter, or as a placeholder, is the same result; a call that was repaired the
-    /// same call. But only where an id stands once: some servers number their calls anew each time.
+    /// same call. But only where an id stands once, and in no other conversation: some servers number
+    /// their calls anew each time, and a cache gives everybody the same.
     fn same(&self, path: usize, client: usize) -> bool {
         let (known, sent) = (&self.path.items[path], &self.client.items[client]);
-        known.content == sent.content || self.same_ids(known, sent)
+        known.content == sent.content || (self.alone[path] && self.same_ids(known, sent))
     }
 
     fn same_ids(&self, known: &Item, sent: &Item) -> bool {

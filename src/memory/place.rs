@@ -168,9 +168,13 @@ pub fn decide(client: &Arc<History>, evidence: &Evidence) -> Option<Sighting> {
             return again;
         }
     }
-    aligned(client, evidence, known.max(evidence.depth))
+    let aligned = aligned(client, evidence, known.max(evidence.depth));
+    let is_proven = aligned.as_ref().is_some_and(|seen| seen.lineage.is_some());
+    let aligned = |proven: bool| aligned.clone().filter(|_| proven == is_proven);
+    aligned(true)
         .or_else(|| continued(client, evidence))
         .or_else(|| compacted(client, evidence))
+        .or_else(|| aligned(false))
 }
 
 /// Where `client`, which is a chain of its own, says again what the path of `evidence` holds, and
@@ -210,7 +214,7 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
     // client says its first message in other words each time.
     let in_front = runs.first().map_or(0, |run| run.client);
     let dropped = runs.first().map_or(0, |run| run.path);
-    let is_clock = in_front <= CLOCKS && dropped <= in_front;
+    let is_clock = (1..=CLOCKS).contains(&in_front) && dropped <= in_front;
     if !same && !is_clock && observed(&path[..reach]) == 0 {
         return None;
     }

@@ -197,8 +197,10 @@ impl Recall {
         };
         let sighting = place.clone().or_decide(|| decide(client, &here));
         let answers = LazyCell::new(answers);
+        // Another process may know who else says what proves it.
+        let doubtful = |seen: &Sighting| !seen.proof.is_empty() && self.store.has_neighbours();
         let complete = match &sighting {
-            Some(seen) => self.known().holds_seen(scope, &seen.history),
+            Some(seen) => !doubtful(seen) && self.known().holds_seen(scope, &seen.history),
             None => enough && !may_replace(client, &here, &answers),
         };
         if complete {

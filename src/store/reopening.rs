@@ -190,6 +190,10 @@ impl Store for Reopening {
         forward!(self, record(scope, record))
     }
 
+    fn has_neighbours(&self) -> bool {
+        self.current().is_ok_and(|store| store.has_neighbours())
+    }
+
     async fn elsewhere(
         &self,
         scope: &Scope,

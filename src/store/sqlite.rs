@@ -28,6 +28,8 @@ mod wishes;
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -39,7 +41,7 @@ use crate::tasks::Tasks;
 
 pub use error::OpenError;
 
-use super::StoreError;
+use super::{StoreError, sql};
 
 /// What the request path waits for memory at most; then the request goes on by what this process
 /// remembers, or raw (INV-OPEN).
@@ -56,6 +58,30 @@ pub struct SqliteStore {
     back: SqlitePool,
     file: Option<File>,
     tasks: Tasks,
+    neighbours: Arc<Neighbours>,
+}
+
+/// Whether another process writes to the same file. SQLite counts the commits of others for each
+/// connection, and all of this process's own go through one.
+#[derive(Default)]
+struct Neighbours {
+    /// The count when it was last read; 0 before.
+    commits: AtomicI64,
+    write: AtomicBool,
+}
+
+impl Neighbours {
+    /// Looks, inside a transaction of the writer.
+    async fn look(&self, writer: &mut SqliteConnection) -> Answer<()> {
+        let now: i64 = sqlx::query_scalar(sql::COMMITS_OF_OTHERS)
+            .fetch_one(writer)
+            .await?;
+        let before = self.commits.swap(now, Ordering::Relaxed);
+        if before != 0 && before != now {
+            self.write.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }
 
 /// The file that was opened. SQLite goes on writing into a file that was deleted or replaced, and
@@ -99,6 +125,7 @@ impl SqliteStore {
             back: pools.back,
             file,
             tasks: Tasks::new(),
+            neighbours: Arc::default(),
         }
     }
 

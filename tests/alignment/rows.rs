@@ -142,18 +142,34 @@ const CHANGED: &[Row] = &[
         what: "edits an early message and keeps what follows",
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
-            let mut all = talk("it", 43);
+            let mut all = talk("it", 49);
             all[4] = user("other", 4);
-            asks.extend(grow(&all, 43, 43));
-            asks[21].beside.push(user("it", 4));
+            asks.extend(grow(&all, 43, 49));
             asks
         },
-        plain: || talk("it", 43),
+        plain: || talk("it", 49),
         applied: All,
-        extra: 0,
-        // The edit, and the tail.
+        // What stands behind the edit is observed again, without what was said in its place.
+        extra: 4,
         raw: 24,
-        reason: ALIGNED,
+        reason: EITHER,
+    },
+    Row {
+        item: 3,
+        what: "edits its first message, and takes the edit back",
+        asks: || {
+            let mut edited = talk("it", 41);
+            edited[0] = user("other", 0);
+            let mut asks = grow(&talk("it", 41), 1, 9);
+            asks.extend(grow(&edited, 11, 15));
+            asks.extend(grow(&talk("it", 41), 17, 41));
+            asks
+        },
+        plain: chat,
+        applied: All,
+        extra: 4,
+        raw: 24,
+        reason: EITHER,
     },
     Row {
         item: 3,

@@ -127,7 +127,7 @@ pub fn mixed(body: &[u8]) -> Option<Mark> {
     marks.into_iter().find(|mark| mark.user != first)
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub requests: usize,
     pub long: usize,
@@ -138,6 +138,8 @@ pub struct Counts {
     pub aligned: usize,
     pub linked: usize,
     pub wrong: [usize; 7],
+    /// Why long requests had no memory.
+    pub without: BTreeMap<String, usize>,
 }
 
 impl Counts {
@@ -150,6 +152,9 @@ impl Counts {
         self.told += usize::from(sent.long && sent.told);
         self.aligned += usize::from(sent.is_active() && sent.reason == "aligned");
         self.linked += usize::from(sent.is_active() && sent.reason == "compaction_link");
+        if sent.long && !sent.is_active() {
+            *self.without.entry(sent.reason.clone()).or_default() += 1;
+        }
         for wrong in sent.wrong.keys() {
             self.wrong[*wrong as usize] += 1;
         }
@@ -184,7 +189,7 @@ impl Table {
 
     pub fn print(&self) {
         println!(
-            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}  {}",
             "kind",
             "requests",
             "long",
@@ -196,7 +201,8 @@ impl Table {
             "leaks",
             "taken",
             "other",
-            "branch"
+            "branch",
+            "without memory"
         );
         for (kind, counts) in &self.kinds {
             row(kind.name(), counts);
@@ -206,8 +212,10 @@ impl Table {
 }
 
 fn row(name: &str, counts: &Counts) {
+    let without = counts.without.iter();
+    let without: Vec<String> = without.map(|(why, count)| format!("{why} {count}")).collect();
     println!(
-        "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}",
+        "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}  {}",
         counts.requests,
         counts.long,
         100 * counts.with_memory / counts.long.max(1),
@@ -219,6 +227,7 @@ fn row(name: &str, counts: &Counts) {
         counts.of(Wrong::TakenBack),
         counts.of(Wrong::OtherTalk),
         counts.of(Wrong::OtherBranch),
+        without.join(", "),
     );
 }
 

@@ -21,6 +21,7 @@
 //! DIARIST_REQUESTS=100000                                              so many requests, from seed 0 on
 //! DIARIST_FIRST=40                                                     from another seed on
 //! DIARIST_TRACE=1                                                      each request of what went wrong
+//! DIARIST_TRACE=rewrites                                               or of conversations of a kind
 //! DIARIST_WALLS=1                                                      a control, see below
 //! ```
 //!
@@ -72,7 +73,12 @@ const PRINTED: usize = 20;
 
 #[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
 fn asked(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
+    said(name)?.parse().ok()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
+fn said(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// What is played: one seed, or as many as make so many requests.
@@ -96,7 +102,7 @@ fn seeds() -> Vec<u64> {
 async fn nobody_hears_what_another_conversation_said() {
     let began = Instant::now();
     let manner = world::Manner {
-        traces: asked("DIARIST_TRACE").is_some(),
+        traces: said("DIARIST_TRACE").is_some(),
         walls: asked("DIARIST_WALLS").is_some(),
     };
     let worlds = stream::iter(seeds()).map(|seed| world::play(seed, manner));
@@ -120,7 +126,10 @@ async fn nobody_hears_what_another_conversation_said() {
     for sent in cases.iter().take(PRINTED) {
         println!("{}", sent.told_of());
     }
-    if manner.traces {
+    if let Some(which) = said("DIARIST_TRACE") {
+        let of_kind: Vec<&Sent> = all.iter().filter(|s| s.kind.name() == which).collect();
+        let mut cases = if of_kind.is_empty() { cases } else { of_kind };
+        cases.dedup_by_key(|sent| (sent.seed, sent.talk));
         judge::trace(&all, &cases);
     }
     let unseen = all.iter().filter(|sent| sent.bodies == 0).count();

@@ -239,6 +239,10 @@ impl Store for Watched {
         Ok(lineage)
     }
 
+    fn has_neighbours(&self) -> bool {
+        self.store.has_neighbours()
+    }
+
     async fn elsewhere(
         &self,
         scope: &Scope,

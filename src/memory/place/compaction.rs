@@ -49,7 +49,7 @@ pub(super) fn compacted(client: &Arc<History>, evidence: &Evidence) -> Option<Si
         return None;
     }
     let agrees = answered.same_system || !runs.is_empty() || kept < before.len();
-    if !agrees || has_own_in_front(client, place, before) {
+    if !agrees || takes_back_in_front(client, &runs, &before[..from]) {
         return None;
     }
     let goes_on = place - usize::from(is_said_now);
@@ -89,16 +89,23 @@ fn stands_as_summary(client: &History, place: usize, names: Names) -> bool {
     }
 }
 
-/// Whether the client says something of its own in front of the summary. What it kept of the
-/// conversation is on the path; acknowledgements and instructions are the program's.
-fn has_own_in_front(client: &History, place: usize, path: &[Step]) -> bool {
+/// Whether the client changed what its user said, or took some of it out, among what it keeps in front of
+/// the summary: who keeps all the user said is told nothing that the user took back.
+fn takes_back_in_front(client: &History, runs: &[Run], path: &[Step]) -> bool {
     let root = client.root();
-    let before = client.turns().iter().take(place.saturating_sub(1));
-    let mut own = before.map(|turn| &turn.message).filter(|message| {
-        let tells = message.weight >= TELLING && message.role != Role::System;
-        tells && !path.iter().any(|step| step.says(&root, message))
+    let says = |step: &Step| {
+        let mut sent = client.turns().iter();
+        sent.any(|turn| step.says(&root, &turn.message))
+    };
+    let lost = |step: &Step| {
+        let tells = step.item.is_some_and(|item| item.weight >= TELLING);
+        step.stand.role == Role::User && tells && !says(step)
+    };
+    let gaps = runs.windows(2).map(|pair| {
+        let from = pair[0].path + pair[0].len;
+        &path[from..pair[1].path]
     });
-    own.next().is_some()
+    gaps.flatten().any(lost)
 }
 
 impl Evidence {

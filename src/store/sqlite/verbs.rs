@@ -1,6 +1,9 @@
 //! The verbs of the store, each as the transaction or the query that it is. What they say stands in the
 //! files beside; how they are run, in `sqlite.rs`.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use async_trait::async_trait;
 
 use super::{Answer, CLOSE_GRACE, SqliteStore};
@@ -51,10 +54,18 @@ impl Store for SqliteStore {
 
     async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
         let (scope, record) = (scope.clone(), record.clone());
+        let neighbours = Arc::clone(&self.neighbours);
         self.write("store record", move |conn| {
-            Box::pin(record::record(conn, scope, record))
+            Box::pin(async move {
+                neighbours.look(conn).await?;
+                record::record(conn, scope, record).await
+            })
         })
         .await
+    }
+
+    fn has_neighbours(&self) -> bool {
+        self.neighbours.write.load(Ordering::Relaxed)
     }
 
     async fn elsewhere(
