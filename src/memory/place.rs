@@ -19,16 +19,13 @@ pub use self::evidence::{
 };
 pub use self::origin::{Origin, origin_of_answer, origins};
 use self::sides::{Sides, first_changed, observed};
-use crate::history::align::{Aligned, Run};
+use crate::history::align::Run;
 use crate::history::{History, Role, Stand, View};
 
 /// How many of a request's first messages may hold an answer of the model in the place of what it
 /// summarises; and how many of the last ones before the model says anything, where a client keeps in front
 /// of it what its user said.
 const OPENING: usize = 3;
-
-/// How many messages a client has in front of its conversation that say the time, or the like.
-const CLOCKS: usize = 2;
 
 /// The messages of `client` that may hold an answer of the model in the place of what it summarises.
 pub fn opening(client: &History) -> impl Iterator<Item = usize> {
@@ -134,10 +131,12 @@ pub struct Agreed {
     pub runs: Vec<Run>,
     /// Those of them (indices in the request) that were said while somebody watched.
     live: Vec<usize>,
+    /// Up to here on the path the request holds everything.
+    held: usize,
 }
 
 impl Agreed {
-    fn of(runs: Vec<Run>, path: &[Step]) -> Self {
+    fn of(runs: Vec<Run>, path: &[Step], held: usize) -> Self {
         let said_live = |run: &Run| {
             let (client, path_at) = (run.client, run.path);
             (0..run.len)
@@ -145,7 +144,7 @@ impl Agreed {
                 .map(move |at| client + at)
         };
         let live = runs.iter().flat_map(said_live).collect();
-        Self { runs, live }
+        Self { runs, live, held }
     }
 
     /// Whether the message `sent` of the request was said while somebody watched; `None` where it was
@@ -184,9 +183,9 @@ pub fn agreed(client: &History, evidence: &Evidence) -> Option<(Agreed, bool)> {
     let sides = Sides::of(client, path)?;
     let names = evidence.names(path);
     let put_there = |at: usize| evidence.puts_there(client, path, at);
-    let Aligned { runs, proof, .. } = sides.align(names == Names::Same, put_there)?;
-    let same = !proof.is_empty() && names != Names::Different;
-    Some((Agreed::of(runs, path), same))
+    let aligned = sides.align(names == Names::Same, put_there)?;
+    let same = !aligned.proof.is_empty() && names != Names::Different;
+    Some((Agreed::of(aligned.runs, path, aligned.missing), same))
 }
 
 fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<Sighting> {
@@ -210,12 +209,10 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
     } else {
         aligned.missing
     };
-    // What another conversation may have said as well is of use only where it is told of; or where the
-    // client says its first message in other words each time.
-    let in_front = runs.first().map_or(0, |run| run.client);
-    let dropped = runs.first().map_or(0, |run| run.path);
-    let is_clock = (1..=CLOCKS).contains(&in_front) && dropped <= in_front;
-    if !same && !is_clock && observed(&path[..reach]) == 0 {
+    let end = runs.last().map_or(0, |run| run.path + run.len);
+    let goes_on = same || aligned.missing == end || replaces_few(runs);
+    // What another conversation may have said as well is of use only where it is told of.
+    if !goes_on && observed(&path[..reach]) == 0 {
         return None;
     }
     let (view, kept) = View::of(runs, sides.remembered(runs, reach))?;
@@ -233,8 +230,25 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
             since: client.len(),
         }),
     };
-    let agreed = Agreed::of(aligned.runs, path);
+    let agreed = Agreed::of(aligned.runs, path, aligned.missing);
     Sighting::of(client, &path[..kept], view, agreed, found)
+}
+
+/// Whether the request says a few messages in other words, each in its place, and everything else as it
+/// was: a clock in the first one, or files that are edited. They stay raw, and the chain goes on without
+/// them; else each of its requests would be another chain.
+fn replaces_few(runs: &[Run]) -> bool {
+    let (mut client, mut path, mut own, mut said) = (0, 0, 0, 0);
+    for run in runs {
+        let (put_in, lost) = (run.client - client, run.path - path);
+        if lost > put_in {
+            return false;
+        }
+        own += put_in;
+        said += run.len;
+        (client, path) = (run.client + run.len, run.path + run.len);
+    }
+    2 * own <= said + 1
 }
 
 /// What the messages of `path` at `places` are known by.

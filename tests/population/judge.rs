@@ -213,7 +213,9 @@ impl Table {
 
 fn row(name: &str, counts: &Counts) {
     let without = counts.without.iter();
-    let without: Vec<String> = without.map(|(why, count)| format!("{why} {count}")).collect();
+    let without: Vec<String> = without
+        .map(|(why, count)| format!("{why} {count}"))
+        .collect();
     println!(
         "{name:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}  {}",
         counts.requests,

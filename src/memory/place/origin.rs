@@ -73,17 +73,16 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// All that agree, where the conversation is the `same`. Else those that the request holds from the
-    /// very beginning of the path on: who says all of that shares it, as a common beginning is shared.
+    /// All that agree, where the conversation is the `same`. Else what the path begins with, as far as
+    /// the request holds all of it: that is shared, as a common beginning is.
     fn of(agreed: &'a Agreed, same: bool, path: &[Step]) -> Self {
-        let from_beginning = agreed.runs.first().filter(|run| run.path == 0);
-        let to = match same {
-            true => path.len(),
-            false => from_beginning.map_or(0, |run| run.len),
-        };
         Self {
             runs: &agreed.runs,
-            to,
+            to: if same {
+                path.len()
+            } else {
+                agreed.held.min(path.len())
+            },
         }
     }
 
