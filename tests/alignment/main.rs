@@ -12,6 +12,7 @@ mod planted_table;
 #[expect(dead_code, reason = "shared with another test binary")]
 mod rig;
 
+mod apart;
 mod book;
 mod compose;
 mod corpus;

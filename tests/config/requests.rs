@@ -101,3 +101,21 @@ fn overflow_is_one_of_three() {
         &["memory.overflow: \"cut\"", "memory.overflow_timeout: "],
     );
 }
+
+#[test]
+fn evidence_is_one_of_three() {
+    assert_eq!(
+        Given::default().valid().memory.evidence,
+        config::Evidence::Content
+    );
+    for (text, evidence) in [
+        ("strict", config::Evidence::Strict),
+        ("names", config::Evidence::Names),
+        ("content", config::Evidence::Content),
+    ] {
+        let given = Given::default().env("DIARIST__MEMORY__EVIDENCE", text);
+        assert_eq!(given.valid().memory.evidence, evidence);
+    }
+    let given = Given::default().env("DIARIST__MEMORY__EVIDENCE", "trust");
+    assert_problems(&given, &["memory.evidence: \"trust\""]);
+}

@@ -14,6 +14,9 @@ use crate::words::{self, said};
 /// How many messages later a client leaves out what its user has rewritten, at least.
 const SEEN: usize = 6;
 
+/// Messages of which no more than a question and its answer are taken out.
+const BEGINNING: usize = 4;
+
 impl Talk {
     /// Questions that the client still sends as they are, but for the newest message.
     pub fn questions(&self) -> Vec<usize> {
@@ -35,6 +38,10 @@ impl Talk {
             // What was taken back is seen in several requests before the client leaves it out.
             let seen = (self.now.said.len() + SEEN).saturating_sub(self.window);
             questions.retain(|at| *at >= seen);
+        }
+        if self.kind == Kind::Removes && !self.now.taken.is_empty() {
+            // Whoever takes out its first messages again and again does what a window does that slides.
+            questions.retain(|at| *at >= BEGINNING);
         }
         let Some(at) = (!questions.is_empty()).then(|| *pool.dice.pick(&questions)) else {
             return;

@@ -113,3 +113,27 @@ async fn opening_at_once_makes_one_schema() {
         openers.join_all().await;
     }
 }
+
+/// What this process remembers is all there is, until another one writes.
+#[tokio::test]
+async fn another_process_is_noticed() {
+    let disk = Disk::new();
+    let (one, other) = (disk.open().await, disk.open().await);
+    let owner = scope("alice");
+    let record = |name: &str| {
+        let talk = Talk::new(&owner, name, 2);
+        talk.record(None, 0)
+    };
+    for name in ["first", "second"] {
+        one.record(&owner, &record(name)).await.expect("recorded");
+        assert!(!one.has_neighbours());
+    }
+    other
+        .record(&owner, &record("third"))
+        .await
+        .expect("recorded");
+    one.record(&owner, &record("fourth"))
+        .await
+        .expect("recorded");
+    assert!(one.has_neighbours());
+}

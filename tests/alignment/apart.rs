@@ -1,0 +1,171 @@
+//! Users of one key whose conversations hold the same messages: nobody is told what another one said, and
+//! nobody what was taken back. The shapes are those by which it once happened.
+
+use diarist::provider::{Improvise, Part, Reply};
+use serde_json::Value;
+
+use crate::rig::Rig;
+use crate::script::said;
+use crate::stage::{Client, Seen, chat_settings, roomy, talk, user};
+
+type Headers = Vec<(&'static str, &'static str)>;
+
+/// The answer that everybody gets to this question: a canned text, or one out of a response cache.
+const CANNED: &str = "Refunds reach your bank within a week, depending on the bank. You find the number of the \
+    refund in the confirmation that we have sent to you by mail, and our team answers questions about it on \
+    every working day between nine and five. Please have the number of your order at hand when you call.";
+
+/// Messages of a script: long enough to tell something, the same for everybody.
+fn scripted() -> Vec<Value> {
+    vec![
+        said("assistant", CANNED),
+        said(
+            "user",
+            "And what do I do if the refund does not arrive in time?",
+        ),
+        said(
+            "assistant",
+            "Then you write to us, and we look into it with the bank. It takes two days more, and you hear from us.",
+        ),
+    ]
+}
+
+/// Sends `sent`; the upstream gives `answer`, or something that nobody else is given.
+async fn send(rig: &mut Rig, headers: &Headers, sent: &[Value], answer: Option<&Value>) -> Seen {
+    match answer {
+        Some(answer) => {
+            let reply = Reply::recorded(answer);
+            rig.provider
+                .script(Part::Actor, move |_: &diarist::provider::Ask<'_>| {
+                    reply.clone()
+                });
+        }
+        None => rig.provider.script(Part::Actor, Improvise::default()),
+    }
+    let mut client = Client::new(rig);
+    client.headers.clone_from(headers);
+    client.send(sent).await
+}
+
+/// A conversation of `messages`, turn by turn, each answer given by the upstream.
+async fn hold(rig: &mut Rig, headers: &Headers, messages: &[Value]) {
+    for count in 1..=messages.len() {
+        if messages[count - 1]["role"] == "user" {
+            send(rig, headers, &messages[..count], messages.get(count)).await;
+        }
+    }
+}
+
+/// Alice's conversation ends with the script, and all of it but that is observed.
+async fn alice(rig: &mut Rig, headers: &Headers) {
+    let mut messages = talk("alice", 41);
+    messages.push(said("assistant", "What else may I do for you?"));
+    messages.push(said("user", "When does the refund reach my bank?"));
+    messages.extend(scripted());
+    messages.push(user("alice", 46));
+    hold(rig, headers, &messages).await;
+}
+
+fn names() -> [(Headers, Headers); 2] {
+    let named = |name| vec![("x-diarist-thread", name)];
+    [(vec![], vec![]), (named("conv-a"), named("conv-b"))]
+}
+
+/// Bob's first request that is recorded comes with turns of his own and the same three messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_two_users_share_tells_neither_of_the_other() {
+    for (hers, his) in names() {
+        let mut rig = roomy().await;
+        alice(&mut rig, &hers).await;
+        for turns in [2, 12] {
+            let mut bob = talk("bob", turns);
+            bob.push(said("user", "When does the refund reach my bank?"));
+            bob.extend(scripted());
+            bob.push(user("bob", 20));
+            let seen = send(&mut rig, &his, &bob, None).await;
+            assert!(seen.told.is_empty(), "{turns} turns: {:?}", seen.told);
+            assert!(!seen.body.0.contains("alice#"));
+        }
+    }
+}
+
+/// The last answer of Alice's conversation is one that Bob has as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_two_users_got_alike_is_no_summary() {
+    let asks = said("user", "When does the refund reach my bank?");
+    let answer = said("assistant", CANNED);
+    let now = said("user", "And what did I tell you about myself?");
+    for (hers, his) in names() {
+        for first_turn in ["never seen", "off", "read", "at once"] {
+            let mut rig = Rig::with(diarist::provider::Options::default(), &chat_settings()).await;
+            let mut messages = talk("alice", 40);
+            messages.push(asks.clone());
+            messages.push(answer.clone());
+            hold(&mut rig, &hers, &messages).await;
+            let mut headers = his.clone();
+            match first_turn {
+                "never seen" => {}
+                "off" | "read" => headers.push(("x-diarist-memory", first_turn)),
+                _ => {}
+            }
+            if first_turn != "never seen" {
+                send(&mut rig, &headers, &[asks.clone()], Some(&answer)).await;
+            }
+            for sent in [
+                vec![asks.clone(), answer.clone(), now.clone()],
+                vec![
+                    said("user", format!("You once told me:\n{CANNED}")),
+                    now.clone(),
+                ],
+            ] {
+                let seen = send(&mut rig, &his, &sent, None).await;
+                assert!(seen.told.is_empty(), "{first_turn}: {:?}", seen.told);
+            }
+        }
+    }
+}
+
+/// What a user said is told to the conversation it was said in, and to no other; and no more once the user
+/// has taken it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_back_is_not_told() {
+    let mut rig = roomy().await;
+    let all = talk("it", 49);
+    hold(&mut rig, &vec![], &all[..41]).await;
+    let before = send(&mut rig, &vec![], &all[..43], all.get(43)).await;
+    assert!(before.told.contains("it#4"), "it is observed");
+    let mut edited = all.clone();
+    edited[4] = user("instead", 4);
+    let mut removed = all.clone();
+    removed.drain(4..6);
+    for sent in [&edited[..45], &edited[..47], &removed[..45]] {
+        let seen = send(&mut rig, &vec![], sent, None).await;
+        assert!(!seen.body.0.contains("it#4)"), "{:?}", seen.told);
+        assert!(!seen.told.contains("it#4"));
+    }
+}
+
+/// `memory.evidence` says which evidence counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_says_which_evidence_counts() {
+    for (level, named, told) in [
+        ("strict", true, false),
+        ("names", false, false),
+        ("names", true, true),
+        ("content", false, true),
+    ] {
+        let [one, two] = chat_settings();
+        let settings = [one, two, ("MEMORY__EVIDENCE", level)];
+        let mut rig = Rig::with(diarist::provider::Options::default(), &settings).await;
+        let headers: Headers = match named {
+            true => vec![("x-diarist-thread", "conv-a")],
+            false => vec![],
+        };
+        let all = talk("it", 45);
+        hold(&mut rig, &headers, &all[..41]).await;
+        let whole = send(&mut rig, &headers, &all[..43], all.get(43)).await;
+        assert!(!whole.told.is_empty(), "all of it is in the request");
+        let seen = send(&mut rig, &headers, &all[30..45], None).await;
+        assert_eq!(!seen.told.is_empty(), told, "{level}, named: {named}");
+    }
+}
