@@ -225,10 +225,8 @@ impl Store for Watched {
     async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
         self.gate.enter().await;
         let mut record = record.clone();
-        if self.has(Bug::ConfirmedAtOnce) {
-            for node in &mut record.new_nodes {
-                node.confirmed = true;
-            }
+        for node in &mut record.new_nodes {
+            node.confirmed |= self.has(Bug::ConfirmedAtOnce);
         }
         let asked = record.clone();
         self.set_timer(&mut record);
@@ -243,16 +241,8 @@ impl Store for Watched {
         self.store.has_neighbours()
     }
 
-    async fn elsewhere(
-        &self,
-        scope: &Scope,
-        links: &[Link],
-        name: Option<&str>,
-    ) -> Answer<Elsewhere> {
-        self.gate.enter().await;
-        let found = self.reader().elsewhere(scope, links, name).await?;
-        self.gate.leave().await;
-        Ok(found)
+    async fn elsewhere(&self, s: &Scope, all: &[Link], name: Option<&str>) -> Answer<Elsewhere> {
+        through!(self, elsewhere(s, all, name))
     }
 
     async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {

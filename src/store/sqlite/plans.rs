@@ -6,10 +6,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
-/// lists, what was kept long enough, and what says whose rows are whose.
+/// lists, what was kept long enough, what says whose rows are whose, and whether others write.
 /// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
-const ABOVE_OWNERS: [&str; 15] = [
+const ABOVE_OWNERS: [&str; 16] = [
     "ALIASES",
+    "COMMITS_OF_OTHERS",
     "CROWDS",
     "NEW_ALIAS",
     "DROP_ALIAS",
