@@ -103,6 +103,7 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
     let rig = Rig::with(Options::default(), &SMALL).await;
+    rig.gives_its_answers();
     let talk = Talk::new("ada");
     let parent = [("x-session-id", "ses_parent")];
     rig.talk_as(ME, &parent, &talk, 1..=ACTIVE).await;
@@ -110,7 +111,12 @@ async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
                            + (SELECT count(*) FROM lineages) + (SELECT sum(requests) FROM lineages)
                            + (SELECT count(*) FROM views) + (SELECT count(*) FROM jobs)";
     let before = rig.number(everything).await;
+    // The name of what it works for is not its own.
     let child = [
+        ("x-session-id", "ses_parent"),
+        ("x-parent-session-id", "ses_parent"),
+    ];
+    let named = [
         ("x-session-id", "ses_child"),
         ("x-parent-session-id", "ses_parent"),
     ];
@@ -134,6 +140,11 @@ async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
         (&json!("read"), &json!("child")),
         "{line}"
     );
+    // Under a name of its own it is another conversation, and told nothing that it does not hold.
+    let answer = rig.send_as(ME, &named, &body).await;
+    assert_eq!(answer.memory(), "watching");
+    rig.quiet().await;
+    let before = rig.number(everything).await;
     // The same window, sent by the conversation itself, is taken down.
     rig.send_as(ME, &parent, &body).await;
     rig.quiet().await;

@@ -133,13 +133,14 @@ async fn another_model_is_asked_with_what_is_observed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_asks_another_model_with_what_is_observed() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
+    rig.gives_its_answers();
     for number in 1..=20 {
         let talk = Talk::new(&format!("ada{number}"));
         rig.talk(&talk, 1..=TURNS).await;
         let mut body = talk.body(TURNS + 1);
         body["model"] = "another-model".into();
         // Behind the system message; too little to be covered for that alone.
-        body["messages"].as_array_mut().unwrap().drain(1..3);
+        body["messages"].as_array_mut().unwrap().drain(1..5);
         let answer = rig.send(&body).await;
         rig.quiet().await;
         let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();

@@ -84,8 +84,10 @@ async fn a_refused_turn_is_shown_to_no_observer() {
         let last = messages.last_mut().unwrap();
         last["content"] = format!("unspeakable{turn} ").repeat(300).into();
         let before = rig.everything().await;
-        rig.provider.next(Part::Actor, 1, &Behaviour::failing(403));
+        // Also as the client itself sends it.
+        rig.provider.behave(Part::Actor, Behaviour::failing(403));
         assert_eq!(rig.send(&refused).await.status, 403);
+        rig.provider.behave(Part::Actor, Behaviour::default());
         rig.provider
             .script(Part::Actor, |_: &Ask<'_>| Reply::filtered());
         assert_eq!(rig.send(&refused).await.status, 200);

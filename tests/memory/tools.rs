@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{Behaviour, Failure, Part, Recorded};
+use diarist::provider::{Ask, Behaviour, Failure, Part, Recorded, Reply, script};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
@@ -25,6 +25,22 @@ pub struct Talk {
 
 /// Turns after which memory is active for sure.
 pub const ACTIVE: usize = 9;
+
+fn filler(number: usize) -> String {
+    format!("what came in part {number} was weighed and kept. ").repeat(20)
+}
+
+fn told(number: usize, name: &str) -> String {
+    format!("Answer {number} for {name}. {}", filler(number))
+}
+
+/// The turn that asks for `text`, and whose it is.
+fn asked(text: &str) -> Option<(usize, &str)> {
+    let (_, rest) = text.split_once(" wants ")?;
+    let (name, rest) = rest.split_once(" in turn ")?;
+    let (number, _) = rest.split_once('.')?;
+    Some((number.parse().ok()?, name))
+}
 
 impl Talk {
     pub fn new(name: &str) -> Self {
@@ -48,7 +64,7 @@ impl Talk {
             .map(|text| json!({"role": "system", "content": text}))
             .collect();
         for number in 1..=turn {
-            let filler = format!("what came in part {number} was weighed and kept. ").repeat(20);
+            let filler = filler(number);
             let asked = format!(
                 "{} wants {} in turn {number}. {filler}",
                 self.canary(),
@@ -56,7 +72,7 @@ impl Talk {
             );
             messages.push(json!({"role": "user", "content": asked}));
             if number < turn {
-                let told = format!("Answer {number} for {}. {}", self.name, filler);
+                let told = told(number, &self.name);
                 messages.push(json!({"role": "assistant", "content": told}));
             }
         }
@@ -73,6 +89,18 @@ impl Talk {
 }
 
 impl Rig {
+    /// From here on the upstream really gives the answers that conversations carry: where a client drops
+    /// messages, only these prove whose they are.
+    pub fn gives_its_answers(&self) {
+        self.provider.script(Part::Actor, |ask: &Ask<'_>| {
+            let last = ask.messages.last().map(script::text).unwrap_or_default();
+            match asked(&last) {
+                Some((number, name)) => Reply::say(told(number, name)),
+                None => Reply::say("Yes."),
+            }
+        });
+    }
+
     /// Plays the turns, giving memory its time after each; the last answer.
     pub async fn talk(&self, talk: &Talk, turns: std::ops::RangeInclusive<usize>) -> Answer {
         self.talk_as("Bearer sk-test", &[], talk, turns).await
