@@ -221,9 +221,10 @@ fn aligned(client: &Arc<History>, evidence: &Evidence, known: usize) -> Option<S
     let found = Found {
         how: How::Aligned,
         same,
-        proof: match tells_missing {
-            true => witnesses(path, &aligned.proof),
-            false => Vec::new(),
+        proof: if tells_missing {
+            witnesses(path, &aligned.proof)
+        } else {
+            Vec::new()
         },
         held: (told && aligned.doubtful < view.open().1).then_some(Held {
             from: aligned.doubtful,

@@ -171,7 +171,7 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     /// Whether the client has the whole answer with `polled`.
-    fn is_last(&self, polled: &Polled<B::Error>) -> bool {
+    fn is_last(&self, polled: Option<&Result<Frame<Bytes>, B::Error>>) -> bool {
         match polled {
             None => true,
             Some(Err(_)) => false,
@@ -197,7 +197,7 @@ where
         Some(heard)
     }
 
-    fn copied(&mut self, polled: &Polled<B::Error>) {
+    fn copied(&mut self, polled: Option<&Result<Frame<Bytes>, B::Error>>) {
         match polled {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(data) => self.copy(data),
@@ -255,8 +255,8 @@ where
         let tap = &mut *self;
         if tap.held.is_none() {
             let polled = ready!(Pin::new(&mut tap.body).poll_frame(cx));
-            tap.copied(&polled);
-            let last = tap.is_last(&polled);
+            tap.copied(polled.as_ref());
+            let last = tap.is_last(polled.as_ref());
             match last.then(|| tap.ask()).flatten() {
                 None => return Poll::Ready(tap.passed(polled)),
                 Some(heard) => {

@@ -103,13 +103,17 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
             messages.push(answer.clone());
             hold(&mut rig, &hers, &messages).await;
             let mut headers = his.clone();
-            match first_turn {
-                "never seen" => {}
-                "off" | "read" => headers.push(("x-diarist-memory", first_turn)),
-                _ => {}
+            if matches!(first_turn, "off" | "read") {
+                headers.push(("x-diarist-memory", first_turn));
             }
             if first_turn != "never seen" {
-                send(&mut rig, &headers, &[asks.clone()], Some(&answer)).await;
+                send(
+                    &mut rig,
+                    &headers,
+                    std::slice::from_ref(&asks),
+                    Some(&answer),
+                )
+                .await;
             }
             for sent in [
                 vec![asks.clone(), answer.clone(), now.clone()],
@@ -157,9 +161,10 @@ async fn an_operator_says_which_evidence_counts() {
         let [one, two] = chat_settings();
         let settings = [one, two, ("MEMORY__EVIDENCE", level)];
         let mut rig = Rig::with(diarist::provider::Options::default(), &settings).await;
-        let headers: Headers = match named {
-            true => vec![("x-diarist-thread", "conv-a")],
-            false => vec![],
+        let headers: Headers = if named {
+            vec![("x-diarist-thread", "conv-a")]
+        } else {
+            Vec::new()
         };
         let all = talk("it", 45);
         hold(&mut rig, &headers, &all[..41]).await;

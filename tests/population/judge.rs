@@ -189,7 +189,7 @@ impl Table {
 
     pub fn print(&self) {
         println!(
-            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}  {}",
+            "{:<22} {:>8} {:>6} {:>7} {:>6} {:>7} {:>8} {:>5} {:>6} {:>6} {:>6} {:>7}  without memory",
             "kind",
             "requests",
             "long",
@@ -201,8 +201,7 @@ impl Table {
             "leaks",
             "taken",
             "other",
-            "branch",
-            "without memory"
+            "branch"
         );
         for (kind, counts) in &self.kinds {
             row(kind.name(), counts);

@@ -71,7 +71,6 @@ const FLOOR: usize = 35;
 /// Offending conversations of which the first offending request is printed.
 const PRINTED: usize = 20;
 
-#[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
 fn asked(name: &str) -> Option<u64> {
     said(name)?.parse().ok()
 }

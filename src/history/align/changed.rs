@@ -84,9 +84,10 @@ impl Sides<'_> {
         if own > 0 {
             // A notice stands for what was dropped, which is more than it.
             let begins = gap.path.start == 0 && gap.client.start == 0;
-            return match begins && count >= own + DROPPED {
-                true => Change::None,
-                false => Change::Rewritten(first),
+            return if begins && count >= own + DROPPED {
+                Change::None
+            } else {
+                Change::Rewritten(first)
             };
         }
         if lost().all(|place| is_of_tools(&items[place])) {

@@ -172,7 +172,7 @@ impl Known {
         if let Some(link) = hit {
             evidence.path = self.path(scope, *link, heard);
         }
-        let base = evidence.view.iter().flat_map(|(_, base)| base.last());
+        let base = evidence.view.iter().filter_map(|(_, base)| base.last());
         let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
         let names = ends.filter_map(|lineage| Some((lineage, self.name_of(scope, lineage)?)));
         evidence.names = names.collect();
