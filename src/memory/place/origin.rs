@@ -53,7 +53,7 @@ pub fn origins(client: &History, evidence: &Evidence, seen: Option<&Sighting>) -
         let (agreed, same) = agreed(client, evidence).unwrap_or_default();
         let agreed = Known::of(&agreed, same, path);
         let known = |at: usize| agreed.origin(at, path).or_else(|| viewed(at));
-        return walk(client, |at| known(at).or_else(|| own(at)));
+        return walk(client, evidence.depth, |at| known(at).or_else(|| own(at)));
     };
     let (base, answered) = (evidence.view.as_ref(), evidence.answered.as_ref());
     let aligned = Known::of(&seen.agreed, seen.lineage.is_some(), path);
@@ -62,7 +62,7 @@ pub fn origins(client: &History, evidence: &Evidence, seen: Option<&Sighting>) -
         How::Continued => base.and_then(|(_, base)| at_place(base, seen.view.place(at)?)),
         How::Compacted => answered.and_then(|found| on(seen.view.runs(), at, &found.path)),
     };
-    walk(client, |at| known(at).or_else(|| own(at)))
+    walk(client, evidence.depth, |at| known(at).or_else(|| own(at)))
 }
 
 /// Messages of a request that are known to be those of a path.
@@ -102,12 +102,19 @@ fn at_place(path: &[Step], place: usize) -> Option<Origin> {
     path.get(place).map(|step| step.origin)
 }
 
-fn walk(client: &History, known: impl Fn(usize) -> Option<Origin>) -> Vec<Origin> {
+/// The origins of `client`, of which `recorded` messages stand as they are on a chain of its own: theirs
+/// are written down, and nobody asks for them but for the last one's.
+fn walk(client: &History, recorded: usize, known: impl Fn(usize) -> Option<Origin>) -> Vec<Origin> {
     let mut before = Origin::of(&client.root());
     let turns = client.turns().iter().enumerate();
     turns
         .map(|(at, turn)| {
-            let new = || before.then(&turn.message.fingerprint, &turn.link);
+            let new = || {
+                if at + 1 < recorded {
+                    return Origin::default();
+                }
+                before.then(&turn.message.fingerprint, &turn.link)
+            };
             before = known(at).unwrap_or_else(new);
             before
         })
