@@ -15,11 +15,29 @@ const CLIENTS: [Expected; 10] = [
     ("ai-sdk", 40, &[("num-aisdk", "two requests")]),
     (
         "aider",
-        14,
-        &[(
-            "aider-cache",
-            "four turns, the files behind the first edited in each",
-        )],
+        8,
+        &[
+            (
+                "aider",
+                "what it puts in moves, and proves nothing where nothing was observed",
+            ),
+            (
+                "aider-cache",
+                "four turns, the files behind the first edited in each",
+            ),
+            (
+                "aider-gpt4o-restore",
+                "two requests, of a history read from a file",
+            ),
+            (
+                "aider-restore",
+                "two requests, of a history read from a file",
+            ),
+            (
+                "aider-restore-summarize",
+                "a history read from a file, summarised as one text",
+            ),
+        ],
     ),
     ("codex-via-litellm", 4, &[]),
     ("continue", 19, &[]),
@@ -62,10 +80,16 @@ async fn all(how: Play) -> Vec<(Expected, Row)> {
     rows
 }
 
+/// Clients to whom more than 1.5 times what is new is shown, in hundredths. Each of aider's requests that
+/// proves nothing begins a conversation, and one that begins with few words has an account of its own.
+const SHOWN: [(&str, usize); 1] = [("aider", 160)];
+
 /// What holds however it is played.
 fn check(client: &str, row: &Row) {
     assert!(row.wrong.is_empty(), "{client}: {:#?}", row.wrong);
-    assert!(row.ratio() <= 150, "{client}: {}", row.told(client));
+    let most = SHOWN.iter().find(|(name, _)| *name == client);
+    let most = most.map_or(150, |(_, most)| *most);
+    assert!(row.ratio() <= most, "{client}: {}", row.told(client));
 }
 
 #[tokio::test(flavor = "multi_thread")]
