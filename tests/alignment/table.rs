@@ -68,9 +68,10 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
         client.system = Some(ask.system.replace(SUMMARY, &summary));
         client.fields = ask.fields.clone();
         let body = client.body(&sent);
-        let reply = match ask.summarises {
-            true => Some(Reply::say(summary_of(index))),
-            false => answer_of(ask, &asks[index + 1..]).map(Reply::recorded),
+        let reply = if ask.summarises {
+            Some(Reply::say(summary_of(index)))
+        } else {
+            answer_of(ask, &asks[index + 1..]).map(Reply::recorded)
         };
         if let Some(reply) = reply {
             let say = move |_: &diarist::provider::Ask<'_>| reply.clone();
