@@ -95,6 +95,10 @@ pub struct Book {
     heard: HashMap<Mark, HashSet<place::Origin>>,
     /// Where answers were said that the upstream gave.
     given: HashSet<place::Origin>,
+    /// The same by the composer's word: what each key was answered.
+    pub answers_given: HashSet<(usize, Origin)>,
+    /// And which sayings of a key say the same.
+    pub sayings: HashMap<(usize, Mark), HashSet<Option<Origin>>>,
     /// What the first system message of each request was known by.
     systems: HashMap<Link, Mark>,
 }
@@ -179,12 +183,29 @@ impl Book {
                 self.say(&read.item(at), *origin);
             }
         }
+        for (at, line) in ask.lines.iter().enumerate() {
+            let item = read.item(at);
+            self.hear_line(ask.tenant, &item, line.origin);
+        }
         let Some(answer) = chat::message(&ask.reply.to_string()) else {
             return;
         };
+        let item = Item::of(&read.client.root(), &answer);
+        self.hear_line(ask.tenant, &item, ask.gives);
+        if let Some(gives) = ask.gives {
+            self.answers_given.insert((ask.tenant, gives));
+        }
         let origin = place::origin_of_answer(&read.client, &origins, &answer.fingerprint);
         self.given.insert(origin);
-        self.say(&Item::of(&read.client.root(), &answer), origin);
+        self.say(&item, origin);
+    }
+
+    fn hear_line(&mut self, tenant: usize, item: &Item, origin: Option<Origin>) {
+        let mark = item.ids.unwrap_or(item.content);
+        self.sayings
+            .entry((tenant, mark))
+            .or_default()
+            .insert(origin);
     }
 
     fn say(&mut self, item: &Item, origin: place::Origin) {

@@ -65,6 +65,8 @@ pub struct Ask {
     pub system: String,
     pub fields: Value,
     pub reply: Value,
+    /// Which saying that is, if the client brings it back.
+    pub gives: Option<Origin>,
     /// How often it is sent at one moment.
     pub times: usize,
     /// What was said on this branch of this conversation, what was edited away with it.
@@ -331,6 +333,7 @@ impl Composer {
             lines,
             system,
             reply: talk.pending.clone(),
+            gives: Line::behind(talk.said.last(), talk.pending.clone()).origin,
             times: 1,
             may: talk.all().filter_map(|line| line.origin).collect(),
             may_tell: may_tell.collect(),
@@ -518,6 +521,7 @@ impl Composer {
         };
         side.lines = asked;
         side.reply = said("assistant", summary.clone());
+        side.gives = None;
         ops.push(Op::Ask(side));
         let tail = self.dice.below(8);
         let talk = &mut self.talks[which];

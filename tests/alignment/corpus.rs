@@ -83,7 +83,7 @@ const fn of(client: &'static str, numbers: [usize; 7]) -> Expected {
 const STRICT: [Expected; 19] = [
     of("ai-sdk", [36, 5, 0, 27, 0, 0, 326]),
     of("aider", [29, 0, 28, 0, 0, 0, 0]),
-    of("autogen", [36, 1, 12, 14, 2, 0, 224]),
+    of("autogen", [36, 1, 13, 14, 1, 0, 221]),
     of("cline", [26, 1, 0, 18, 0, 0, 203]),
     of("codex", [41, 0, 41, 0, 0, 0, 0]),
     of("continue", [40, 1, 15, 17, 0, 0, 230]),
@@ -91,45 +91,46 @@ const STRICT: [Expected; 19] = [
     of("litellm", [18, 0, 0, 14, 0, 0, 217]),
     of("litellm-behind", [14, 0, 0, 10, 0, 0, 121]),
     of("litellm-in-front", [14, 0, 0, 10, 0, 0, 122]),
-    of("llama-index", [38, 11, 10, 4, 6, 0, 78]),
+    of("llama-index", [38, 11, 10, 4, 5, 0, 68]),
     of("llm", [14, 0, 0, 10, 0, 0, 120]),
     of("open-webui", [14, 0, 0, 10, 0, 0, 120]),
-    of("openai-agents", [36, 1, 0, 18, 10, 0, 279]),
+    of("openai-agents", [36, 1, 1, 18, 9, 0, 272]),
     of("opencode", [44, 5, 9, 21, 2, 0, 245]),
     of("pydantic-ai", [18, 0, 0, 14, 0, 0, 218]),
-    of("qwen-code", [56, 2, 0, 42, 2, 0, 601]),
-    of("shell-gpt", [28, 1, 0, 10, 10, 0, 144]),
+    of("qwen-code", [56, 2, 0, 41, 1, 0, 601]),
+    of("shell-gpt", [28, 1, 1, 10, 9, 0, 139]),
     of("smolagents", [14, 0, 0, 10, 0, 0, 125]),
 ];
 
-/// Clients of whose own requests the strictest provider refuses some, against an ordinary one.
-const ORDINARY: [Expected; 6] = [
-    of("aider", [29, 1, 0, 4, 16, 0, 216]),
-    of("autogen", [36, 1, 0, 14, 14, 0, 237]),
-    // One activation of the run with little room is a request later for what the dates of its chunks weigh, which are
-    // a tenth the size of real ones.
-    of("codex", [41, 2, 0, 31, 0, 3, 418]),
-    of("continue", [40, 2, 0, 30, 0, 0, 283]),
-    of("llama-index", [38, 11, 0, 4, 16, 0, 83]),
+/// Clients of whose own requests the strictest provider refuses some, against an ordinary one. Those that slide
+/// have one request that it refuses: the first that lacks two messages, which may have been taken back, goes out
+/// as its client sent it, and begins with an answer.
+const ORDINARY: [Expected; 8] = [
+    of("aider", [29, 1, 0, 18, 0, 0, 197]),
+    of("autogen", [36, 1, 0, 14, 13, 0, 234]),
+    of("codex", [41, 2, 0, 30, 0, 1, 395]),
+    of("continue", [40, 2, 0, 27, 0, 0, 281]),
+    of("llama-index", [38, 11, 0, 4, 14, 0, 70]),
+    of("openai-agents", [36, 1, 0, 18, 9, 0, 272]),
     of("opencode", [44, 5, 0, 23, 2, 0, 255]),
+    of("shell-gpt", [28, 1, 0, 10, 9, 0, 139]),
 ];
 
 /// Runs in which a client summarises, slides or drops: how many requests at least tell of what it no longer
 /// sends. In every other run nothing does: most of them drop nothing; the AI SDK's leaves out rounds of tools before
 /// they were observed.
-/// Where opencode keeps little behind its summary, it proves too little, and memory begins anew.
-const BEHIND: [(&str, usize); 11] = [
-    ("aider-little-room", 6),
-    ("autogen-little-room", 14),
-    ("codex-little-room", 11),
-    ("continue-little-room", 12),
+/// Memory begins anew behind a summary where nothing proves whose it is: aider's and Qwen Code's, two of
+/// opencode's, and the second ones of Codex and Continue, which say the same as their first.
+const BEHIND: [(&str, usize); 9] = [
+    ("autogen-little-room", 13),
+    ("codex-little-room", 4),
+    ("continue-little-room", 9),
     ("langchain-little-room", 13),
-    ("llama-index", 6),
-    ("llama-index-little-room", 10),
-    ("openai-agents-little-room", 13),
+    ("llama-index", 5),
+    ("llama-index-little-room", 9),
+    ("openai-agents-little-room", 12),
     ("opencode-little-room", 8),
-    ("qwen-code-little-room", 11),
-    ("shell-gpt-little-room", 10),
+    ("shell-gpt-little-room", 9),
 ];
 
 /// Requests of `run` that tell of a message that is not in them and was in an earlier one.

@@ -7,18 +7,23 @@ use serde_json::Value;
 
 use crate::rig::Rig;
 use crate::script::said;
-use crate::stage::{Client, chat_settings, talk, user};
+use crate::stage::{Client, chat_settings, marks, talk, text, user};
 
 const GOODBYE: &str =
     "You are welcome! Should there be any more questions, just come back to me at any time.";
 
-/// Everybody who says thanks is told goodbye in the same words.
+/// Everybody who says thanks is told goodbye in the same words; what is said otherwise is answered by what
+/// follows it.
 fn polite(ask: &Ask<'_>) -> Reply {
     let last = ask.messages.last().map(ToString::to_string);
-    if last.is_some_and(|last| last.contains("thank you")) {
+    if last.as_ref().is_some_and(|last| last.contains("thank you")) {
         return Reply::say(GOODBYE);
     }
-    Improvise::default().reply(ask)
+    let said = last.and_then(|last| marks(&last).pop_first());
+    match said.as_deref().and_then(|mark| mark.split_once('#')) {
+        Some((name, number)) => Reply::say(text(name, number.parse::<usize>().unwrap() + 1)),
+        None => Improvise::default().reply(ask),
+    }
 }
 
 async fn polite_rig() -> Rig {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::rig::{Answer, Rig};
 use crate::script::reworded;
-use crate::stage::{Client, chat_settings, marks, talk};
+use crate::stage::{Client, answers, chat_settings, marks, talk};
 
 /// The first `turn` messages of a conversation in which much is said at once, behind the 41st; a clock
 /// in the first one makes each request a view.
@@ -24,6 +24,11 @@ fn clocked(turn: usize) -> Vec<Value> {
 /// The newest of the first `turn` messages, from a question on.
 fn window(turn: usize) -> Vec<Value> {
     talk("it", turn).split_off(turn.saturating_sub(25))
+}
+
+/// What the model answers to the first `turn` messages: what the next request holds behind them.
+fn answer(shape: fn(usize) -> Vec<Value>, turn: usize) -> Option<Value> {
+    shape(turn + 1).pop()
 }
 
 /// What a request that may not have fitted led to.
@@ -59,7 +64,9 @@ impl Stage {
         rig.provider.rules(|rules| rules.alternate = true);
         let mut aligned = 0;
         for turn in (1..=turns).step_by(2) {
-            let seen = Client::new(&mut rig).send(&shape(turn)).await;
+            let mut client = Client::new(&mut rig);
+            let answer = answer(shape, turn);
+            let seen = client.send_answered(&shape(turn), answer.as_ref()).await;
             aligned += usize::from(seen.reason == "aligned");
         }
         assert!(aligned > 2, "{aligned} requests were views");
@@ -74,6 +81,7 @@ impl Stage {
         let asked = (self.shape)(turn);
         let body = Client::new(&mut self.rig).body(&asked);
         let before = self.rig.provider.record_of(Part::Actor).len();
+        answers(&self.rig, answer(self.shape, turn).as_ref());
         let answer = self.rig.send(&body).await;
         self.rig.quiet().await;
         let record = self.rig.provider.record_of(Part::Actor);

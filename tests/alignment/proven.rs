@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use diarist::history::{History, Item, Mark, Role, Stand, View};
+use diarist::history::align::Run;
+use diarist::history::{History, Item, Role, Stand, View};
 use diarist::memory::place::{Evidence, How, Sighting, decide};
 
 use crate::book::{Book, Known, Read, is_whole, told};
@@ -35,9 +36,9 @@ enum Law {
     Shown,
     /// What is not sent was said on this branch of this conversation.
     Own,
-    /// A run of it cannot be chance.
+    /// What tells something that the request does not hold is proven by what no other conversation has.
     Proof,
-    /// It is the same view when it comes again.
+    /// It is the same view when it comes again, unless what proved it proves nothing any more.
     Same,
 }
 
@@ -48,14 +49,16 @@ enum Bug {
     TwoProve,
     /// An acknowledgement that a program writes counts as said by the model.
     FixedProves,
-    /// Of what the path says twice the later one is taken.
-    TwiceIsOnce,
     /// The request is placed one message too far.
     OneTooFar,
     /// What was never observed counts as observed.
     UnseenCovered,
-    /// What a first request brought along proves the same conversation.
-    TemplateProves,
+    /// An answer proves that nobody saw being given, as in a template.
+    GivenIgnored,
+    /// What other conversations say as well proves.
+    AloneIgnored,
+    /// What the client says in other words counts as said so before.
+    RewrittenTold,
     /// The chain of another conversation is taken.
     AnotherConversation,
     /// That of another key.
@@ -67,17 +70,18 @@ enum Bug {
 const NOTICED: &[(Bug, Law)] = &[
     (Bug::TwoProve, Law::Proof),
     (Bug::FixedProves, Law::Proof),
-    (Bug::TwiceIsOnce, Law::Own),
     (Bug::OneTooFar, Law::Place),
     (Bug::UnseenCovered, Law::Shown),
-    (Bug::TemplateProves, Law::Own),
+    (Bug::GivenIgnored, Law::Proof),
+    (Bug::AloneIgnored, Law::Proof),
+    (Bug::RewrittenTold, Law::Own),
     (Bug::AnotherConversation, Law::Own),
     (Bug::AnotherKey, Law::Own),
     (Bug::DecidedAnew, Law::Same),
 ];
 
 /// What is told to whoever decides.
-fn spoil(bug: Option<Bug>, evidence: &mut Evidence) {
+fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[Item]) {
     let path = &mut evidence.path;
     let items = path.iter_mut().filter_map(|step| step.item.as_mut());
     match bug {
@@ -91,34 +95,23 @@ fn spoil(bug: Option<Bug>, evidence: &mut Evidence) {
                 item.weight = 200;
             }
         }
-        Some(Bug::TwiceIsOnce) => {
-            let contents: Vec<Option<Mark>> =
-                path.iter().map(|step| Some(step.item?.content)).collect();
-            for at in 0..path.len() {
-                let item = path[at].item.as_mut().unwrap();
-                if contents[at + 1..].contains(&Some(item.content)) {
-                    item.content = flipped(item.content);
-                }
-            }
-        }
         Some(Bug::UnseenCovered) => {
             if let Some(step) = path.last_mut() {
                 step.taken = true;
             }
         }
-        Some(Bug::TemplateProves) => {
-            for step in path {
-                step.standing.given = true;
-                step.standing.alone = true;
+        Some(Bug::GivenIgnored) => path.iter_mut().for_each(|step| step.standing.given = true),
+        Some(Bug::AloneIgnored) => path.iter_mut().for_each(|step| step.standing.alone = true),
+        Some(Bug::RewrittenTold) => {
+            for (step, sent) in path.iter_mut().zip(sent) {
+                let known = step.item.as_mut().unwrap();
+                if known.role == sent.role && known.ids.is_none() && sent.ids.is_none() {
+                    *known = *sent;
+                }
             }
         }
         _ => {}
     }
-}
-
-fn flipped(mark: Mark) -> Mark {
-    let bytes = mark.as_bytes().map(|byte| !byte);
-    Mark::from_slice(&bytes).unwrap()
 }
 
 /// What was decided, or what a mistake makes of it.
@@ -193,19 +186,20 @@ impl Judge<'_> {
             if known.tenant != self.ask.tenant {
                 broken.push((Law::Own, how("another key's")));
             }
-            if sent.is_none() && !self.is_own(known) {
-                broken.push((Law::Own, how("said elsewhere")));
-            }
             if sent.is_some() && !right {
                 broken.push((Law::Place, how("another message")));
             }
             let whole = sent.is_some() && is_whole(&self.seen.history, place);
+            if !whole && !self.is_own(known) {
+                broken.push((Law::Own, how("said elsewhere, or taken back")));
+            }
             if !whole && !known.shown {
                 broken.push((Law::Shown, how("gone, and nobody was shown it")));
             }
         }
-        if self.seen.how == How::Aligned && !self.is_proven() {
-            broken.push((Law::Proof, "nothing proves it".to_owned()));
+        if !self.is_proven() {
+            let how = format!("nothing proves it, {:?}", self.seen.how);
+            broken.push((Law::Proof, how));
         }
         broken
     }
@@ -276,57 +270,71 @@ impl Judge<'_> {
         })
     }
 
-    /// Three messages in a row, the model's among them, or two with a long answer or the id of a call
-    /// among them. Short words, and what programs write in the model's name, do not count.
+    /// Whether it tells nothing that the request does not hold, or a run of it proves that this is its
+    /// conversation. What went on, or came behind a summary, was proven before or otherwise.
     fn is_proven(&self) -> bool {
-        let path = &self.evidence.path;
-        let agrees = |sent: usize, place: usize| {
-            let known = path.get(place).and_then(|step| step.item);
-            known.is_some_and(|known| {
-                let sent = &self.items[sent];
-                known.content == sent.content || known.ids.is_some() && known.ids == sent.ids
-            })
-        };
-        let mut runs = self.seen.agreed.runs.iter();
-        runs.any(|run| {
-            let pairs = (0..run.len).map(|at| (run.client + at, run.path + at));
-            let (sent, places): (Vec<usize>, Vec<usize>) = pairs.unzip();
-            let agree = sent
-                .iter()
-                .zip(places)
-                .all(|(sent, place)| agrees(*sent, place));
-            agree && self.proves(&sent)
-        })
+        match (self.seen.how, self.seen.proof.is_empty()) {
+            (How::Aligned, false) => {
+                let mut runs = self.seen.agreed.runs.iter();
+                runs.any(|run| self.proves(*run))
+            }
+            (How::Aligned | How::Continued, true) => {
+                (0..self.seen.history.len()).all(|place| self.is_held(place))
+            }
+            _ => true,
+        }
     }
 
-    fn proves(&self, run: &[usize]) -> bool {
-        let mut heard = Vec::new();
-        let (mut counting, mut telling, mut strong) = (0, 0, 0);
-        for sent in run {
-            let line = &self.ask.lines[*sent];
+    /// Whether the request holds what was said at `place`, wherever.
+    fn is_held(&self, place: usize) -> bool {
+        let Some(known) = self.known(place) else {
+            return true;
+        };
+        let content = known.step.item.unwrap().content;
+        self.seen.view.sent(place).is_some()
+            || self.items.iter().any(|item| item.content == content)
+    }
+
+    /// Three messages that tell something, or two with a long one or the id of a call among them. Each
+    /// stands once on both sides, and nobody else's conversation says it; one at least the model
+    /// answered in this very conversation.
+    fn proves(&self, run: Run) -> bool {
+        let (mut witnesses, mut given, mut strong) = (0, 0, 0);
+        for at in 0..run.len {
+            let line = &self.ask.lines[run.client + at];
+            let item = &self.items[run.client + at];
+            let known = self.evidence.path.get(run.path + at);
+            let (Some(origin), Some(known)) = (line.origin, known.and_then(|step| step.item))
+            else {
+                continue;
+            };
             let id = line.value["tool_call_id"].as_str();
             let id = id.or_else(|| line.value["tool_calls"][0]["id"].as_str());
-            if let Some(id) = id {
-                let drawn = usize::from(id.len() >= 12);
-                (counting, telling, strong) = (counting + drawn, telling + drawn, strong + drawn);
-                continue;
-            }
-            let content = self.items[*sent].content;
             let length = words(&line.value).len();
-            if length < 24 || heard.contains(&content) {
+            let tells = match id {
+                Some(id) => id.len() >= 12 && known.ids == item.ids,
+                None => length >= 24 && known.content == item.content && self.is_once(item),
+            };
+            let mark = item.ids.unwrap_or(item.content);
+            let said = self.book.sayings.get(&(self.ask.tenant, mark));
+            if !tells || said.is_some_and(|said| said.iter().any(|said| *said != Some(origin))) {
                 continue;
             }
-            let model = line.role() == "assistant";
-            let fixed = ["Ok", "Got it"].map(|fixed| words(&line.value).starts_with(fixed));
-            if model && fixed.contains(&true) {
-                continue;
-            }
-            heard.push(content);
-            counting += 1;
-            telling += usize::from(model);
-            strong += usize::from(model && length >= 160);
+            let answered = (self.ask.tenant, origin);
+            witnesses += 1;
+            given += usize::from(self.book.answers_given.contains(&answered));
+            strong += usize::from(id.is_some() || length >= 160);
         }
-        counting >= 3 && telling >= 1 || counting >= 2 && strong >= 1
+        given >= 1 && (witnesses >= 3 || witnesses >= 2 && strong >= 1)
+    }
+
+    /// Whether the path and the request say it once each.
+    fn is_once(&self, item: &Item) -> bool {
+        let path = self.evidence.path.iter().filter_map(|step| step.item);
+        let said = path.filter(|other| other.content == item.content);
+        let sent = self.items.iter();
+        let sent = sent.filter(|other| other.content == item.content);
+        said.count() == 1 && sent.count() == 1
     }
 }
 
@@ -370,7 +378,7 @@ impl Case {
         let items = read.items();
         let evidence = self.book.evidence(&read);
         let mut told = evidence.clone();
-        spoil(self.bug, &mut told);
+        spoil(self.bug, &mut told, &items);
         let seen =
             decide(&read.client, &told).map(|seen| misplaced(self.bug, seen, ask, &self.book));
         self.report.requests += 1;
@@ -420,6 +428,11 @@ impl Case {
         let mut evidence = self.book.evidence(&read);
         if self.bug == Some(Bug::DecidedAnew) {
             (evidence.view, evidence.depth) = (None, 0);
+        }
+        let proof = evidence.view.as_ref().map(|(view, _)| &view.proof);
+        if proof.is_some_and(|proof| !proof.is_empty()) && !evidence.view_holds {
+            // Somebody else has said since what proved it: it is told no longer.
+            return;
         }
         let seen = decide(&read.client, &evidence);
         let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
@@ -515,7 +528,8 @@ fn a_view_is_proven_and_right_or_the_request_is_raw() {
         return;
     }
     let shares = [
-        ("aligned", 15),
+        // A request that slides or is edited before the model answered in it proves nothing, and is raw.
+        ("aligned", 12),
         ("continued", 5),
         ("compacted", 1),
         ("exact", 25),

@@ -185,7 +185,8 @@ async fn whatever_a_client_does() {
         println!("too few to judge the shares, which takes {MANY} requests");
         return;
     }
-    for (what, least) in [("views", 6), ("exact", 20), ("raw", 20), ("told", 20)] {
+    // Where nothing proves that a request goes on with its conversation, it is no view.
+    for (what, least) in [("views", 3), ("exact", 20), ("raw", 20), ("told", 20)] {
         let share = 100 * counts.get(what).copied().unwrap_or_default() / requests;
         assert!(
             share >= least,

@@ -15,11 +15,29 @@ const CLIENTS: [Expected; 10] = [
     ("ai-sdk", 40, &[("num-aisdk", "two requests")]),
     (
         "aider",
-        14,
-        &[(
-            "aider-cache",
-            "four turns, the files behind the first edited in each",
-        )],
+        8,
+        &[
+            (
+                "aider",
+                "what it puts in moves, and proves nothing where nothing was observed",
+            ),
+            (
+                "aider-cache",
+                "four turns, the files behind the first edited in each",
+            ),
+            (
+                "aider-gpt4o-restore",
+                "two requests, of a history read from a file",
+            ),
+            (
+                "aider-restore",
+                "two requests, of a history read from a file",
+            ),
+            (
+                "aider-restore-summarize",
+                "a history read from a file, summarised as one text",
+            ),
+        ],
     ),
     ("codex-via-litellm", 4, &[]),
     ("continue", 19, &[]),
@@ -62,10 +80,16 @@ async fn all(how: Play) -> Vec<(Expected, Row)> {
     rows
 }
 
+/// Clients to whom more than 1.5 times what is new is shown, in hundredths. Each of aider's requests that
+/// proves nothing begins a conversation, and one that begins with few words has an account of its own.
+const SHOWN: [(&str, usize); 1] = [("aider", 160)];
+
 /// What holds however it is played.
 fn check(client: &str, row: &Row) {
     assert!(row.wrong.is_empty(), "{client}: {:#?}", row.wrong);
-    assert!(row.ratio() <= 150, "{client}: {}", row.told(client));
+    let most = SHOWN.iter().find(|(name, _)| *name == client);
+    let most = most.map_or(150, |(_, most)| *most);
+    assert!(row.ratio() <= most, "{client}: {}", row.told(client));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,27 +116,35 @@ async fn every_client_gets_memory_and_loses_nothing() {
 }
 
 /// Where a client put a summary in the place of what was said: the run, how many requests of it came
-/// before the first one that holds the summary and something new, and why the log does not go on there,
-/// if it does not.
-const COMPACTED: [(&str, &str, usize, Option<&str>); 3] = [
-    ("continue", "continue-compact", 5, None),
+/// before the first one that holds the summary and something new, in how many from there the log goes on,
+/// and why it does no more.
+const COMPACTED: [(&str, &str, usize, usize, &str); 3] = [
+    (
+        "continue",
+        "continue-compact",
+        5,
+        4,
+        "then it is answered with the words of its summary once more, which prove nothing any more",
+    ),
     (
         "opencode",
         "opencode-compact2",
         7,
-        Some("asked for with the history as one text; what was kept behind it stood in no request"),
+        0,
+        "asked for with the history as one text; what was kept behind it stood in no request",
     ),
     (
         "aider",
         "aider-restore-summarize",
         1,
-        Some("asked for by another process, with a history read from a file, as one text"),
+        0,
+        "asked for by another process, with a history read from a file, as one text",
     ),
 ];
 
 /// Behind a summary the log goes on: what was said before it, and is not sent any more, is told.
 fn compacted(client: &str, row: &Row) {
-    for (_, run, before, why_not) in COMPACTED.iter().filter(|(name, ..)| *name == client) {
+    for (_, run, before, count, why) in COMPACTED.iter().filter(|(name, ..)| *name == client) {
         let seen: Vec<_> = row.seen.iter().filter(|seen| seen.run == *run).collect();
         let (old, new) = seen.split_at(*before);
         for (at, request) in new.iter().enumerate() {
@@ -120,8 +152,8 @@ fn compacted(client: &str, row: &Row) {
             let goes_on = gone.any(|mark| old.iter().any(|old| old.sent.contains(mark)));
             assert_eq!(
                 goes_on,
-                why_not.is_none(),
-                "{run}: {at} behind it, {why_not:?}, {request:?}"
+                at < *count,
+                "{run}: {at} behind it, {why}, {request:?}"
             );
         }
     }

@@ -34,7 +34,9 @@ async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
 /// Sends the growing beginnings of `all`, from `from` messages to `to`.
 async fn grow(rig: &mut Rig, all: &[Value], from: usize, to: usize) {
     for turn in (from..=to).step_by(2) {
-        Client::new(rig).send(&all[..turn]).await;
+        Client::new(rig)
+            .send_answered(&all[..turn], all.get(turn))
+            .await;
     }
 }
 

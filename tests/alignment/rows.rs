@@ -14,6 +14,8 @@ use Applied::{All, Nothing, UpTo};
 const EXACT: &[&str] = &["longest"];
 const ALIGNED: &[&str] = &["aligned"];
 const EITHER: &[&str] = &["longest", "aligned"];
+/// The same where what was observed before is observed again, of which there may be too much.
+const AGAIN: &[&str] = &["longest", "aligned", "observer_paused"];
 
 pub const ROWS: &[&[Row]] = &[
     ITSELF,
@@ -149,10 +151,11 @@ const CHANGED: &[Row] = &[
         },
         plain: || talk("it", 49),
         applied: All,
-        // What stands behind the edit is observed again, without what was said in its place.
+        // What stood there before the edit is not told any more, so all that stands behind it is observed
+        // again. The Observer has its limit for what it was shown before.
         extra: 4,
-        raw: 24,
-        reason: EITHER,
+        raw: 26,
+        reason: AGAIN,
     },
     Row {
         item: 3,
@@ -457,9 +460,11 @@ const MOVING: &[Row] = &[
         },
         plain: chat,
         applied: All,
-        extra: 0,
+        // The client says its first message in other words, and takes back the old ones: memory begins
+        // anew on that day.
+        extra: 4,
         raw: 24,
-        reason: EITHER,
+        reason: AGAIN,
     },
     Row {
         item: 5,

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use diarist::provider::{Part, Recorded, script};
+use diarist::provider::{Ask, Improvise, Part, Recorded, Reply, script};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -101,6 +101,16 @@ pub async fn roomy() -> Rig {
     Rig::with(diarist::provider::Options::default(), &chat_settings()).await
 }
 
+/// From now on the model answers with `message`; without one, with what it likes.
+pub fn answers(rig: &Rig, message: Option<&Value>) {
+    match message.map(Reply::recorded) {
+        Some(reply) => rig
+            .provider
+            .script(Part::Actor, move |_: &Ask<'_>| reply.clone()),
+        None => rig.provider.script(Part::Actor, Improvise::default()),
+    }
+}
+
 /// What one request led to.
 #[derive(Debug)]
 pub struct Seen {
@@ -149,6 +159,15 @@ impl<'a> Client<'a> {
             body[name] = value.clone();
         }
         body
+    }
+
+    /// The same, where the model answers what the client will bring back: the upstream really gave it.
+    /// Without an answer the model says what it likes.
+    pub async fn send_answered(&mut self, messages: &[Value], answer: Option<&Value>) -> Seen {
+        answers(self.rig, answer);
+        let seen = self.send(messages).await;
+        answers(self.rig, None);
+        seen
     }
 
     /// Sends `messages`, gives memory its time, and checks what is true of every request: what did not

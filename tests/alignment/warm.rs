@@ -33,7 +33,9 @@ async fn a_warm_view_asks_the_store_nothing() {
     for (at, shape) in shapes.into_iter().enumerate() {
         let mut rig = roomy().await;
         for turn in (1..=57).step_by(2) {
-            Client::new(&mut rig).send(&shape(&all[..turn])).await;
+            Client::new(&mut rig)
+                .send_answered(&shape(&all[..turn]), all.get(turn))
+                .await;
         }
         rename(&rig, "snapshots", "away").await;
         let body = Client::new(&mut rig).body(&shape(&all[..59]));

@@ -116,10 +116,12 @@ pub const PRUNED: &[Row] = &[
             asks
         },
         plain: pictures,
-        applied: All,
-        extra: 2,
-        raw: 32,
-        reason: EITHER,
+        // The first message has a picture: without it, it says something else than was observed, and memory
+        // begins anew with each step.
+        applied: Nothing,
+        extra: 7,
+        raw: 41,
+        reason: &["no_snapshot"],
     },
     Row {
         item: 6,
@@ -166,6 +168,13 @@ fn windowed(count: usize, kept: impl Fn(&[Value]) -> Vec<Value>) -> Vec<Ask> {
     })
 }
 
+fn notice() -> Vec<Value> {
+    vec![
+        said("user", "[Earlier messages were removed to save space.]"),
+        said("assistant", "Understood."),
+    ]
+}
+
 pub const WINDOWS: &[Row] = &[
     Row {
         item: 7,
@@ -190,15 +199,30 @@ pub const WINDOWS: &[Row] = &[
     Row {
         item: 7,
         what: "turns the first into a notice and drops the middle",
+        asks: || windowed(13, |_| notice()),
+        plain: chat,
+        // Another conversation may hold the same passage behind a notice of its own.
+        applied: Nothing,
+        extra: 4,
+        raw: 15,
+        reason: &["no_snapshot"],
+    },
+    Row {
+        item: 7,
+        what: "the same, with tools: the ids of their calls prove it",
         asks: || {
-            windowed(13, |_| {
-                vec![
-                    said("user", "[Earlier messages were removed to save space.]"),
-                    said("assistant", "Understood."),
-                ]
+            shaped(&tools(), |sent| {
+                // Eight at a time: what a notice stands for is more than it.
+                let from = sent.len().saturating_sub(13).next_multiple_of(8);
+                if from == 0 {
+                    return sent.to_vec();
+                }
+                let mut all = notice();
+                all.extend_from_slice(&sent[from.min(sent.len() - 1)..]);
+                all
             })
         },
-        plain: chat,
+        plain: tools,
         applied: All,
         extra: 0,
         raw: 15,
@@ -282,6 +306,13 @@ fn long() -> Vec<Value> {
     talk("it", 54)
 }
 
+fn asked_what_was_done() -> [Value; 2] {
+    [
+        said("user", "What did we do so far?"),
+        said("assistant", SUMMARY),
+    ]
+}
+
 const LINKED: &[&str] = &["longest", "compaction_link"];
 
 pub const COMPACTED: &[Row] = &[
@@ -320,13 +351,18 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "asks what was done and brings the summary as the answer",
-        asks: || {
-            let head = [
-                said("user", "What did we do so far?"),
-                said("assistant", SUMMARY),
-            ];
-            compacted((38, 4), &head, None)
-        },
+        asks: || compacted((38, 4), &asked_what_was_done(), None),
+        plain: long,
+        // There everybody may quote an answer of another conversation.
+        applied: Nothing,
+        extra: 1,
+        raw: 17,
+        reason: &["no_snapshot"],
+    },
+    Row {
+        item: 8,
+        what: "the same, and names its conversation",
+        asks: || named(compacted((38, 4), &asked_what_was_done(), None)),
         plain: long,
         applied: All,
         extra: 1,
@@ -405,15 +441,18 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "has a flat transcript summarised, and keeps a tail",
-        asks: || {
-            let mut asks = compacted(
-                (32, 6),
-                &[said("user", SUMMARY), said("assistant", "Ok.")],
-                None,
-            );
-            flatten(&mut asks);
-            asks
-        },
+        asks: || flat_behind(6),
+        plain: long,
+        // The summary is no answer of this conversation, and what stands behind it may be of another.
+        applied: Nothing,
+        extra: 1,
+        raw: 19,
+        reason: &["no_snapshot"],
+    },
+    Row {
+        item: 8,
+        what: "the same, and names its conversation",
+        asks: || named(flat_behind(6)),
         plain: long,
         applied: All,
         extra: 1,
@@ -423,15 +462,7 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "has a flat transcript summarised, and keeps nothing",
-        asks: || {
-            let mut asks = compacted(
-                (32, 0),
-                &[said("user", SUMMARY), said("assistant", "Ok.")],
-                None,
-            );
-            flatten(&mut asks);
-            asks
-        },
+        asks: || flat_behind(0),
         plain: long,
         // Nothing proves whose summary that is; it is a conversation of its own.
         applied: Nothing,
@@ -466,6 +497,20 @@ fn flat(messages: &[Value]) -> String {
         format!("[{}]: {words}", role.as_str().unwrap())
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Asks for the summary with the history as one text, and keeps so many of the newest messages.
+fn flat_behind(tail: usize) -> Vec<Ask> {
+    let head = [said("user", SUMMARY), said("assistant", "Ok.")];
+    let mut asks = compacted((32, tail), &head, None);
+    flatten(&mut asks);
+    asks
+}
+
+/// As opencode does: the conversation and the side call come under one name.
+fn named(asks: Vec<Ask>) -> Vec<Ask> {
+    let named = |ask: Ask| ask.header("x-session-id", "this-one");
+    asks.into_iter().map(named).collect()
 }
 
 /// Makes the side call that asks for the summary one of a single message.
