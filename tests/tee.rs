@@ -53,18 +53,39 @@ fn deaf() -> OnAnswer {
     Box::new(|_| {})
 }
 
-/// What the model said is known before the client has the last of it: the frame that says that it is done,
+/// What the model said is known before the client has the last of it: the frame that says why it has ended,
 /// the last byte of what was promised, or the end.
 #[tokio::test]
 async fn what_was_said_is_heard_before_its_last_byte_goes_out() {
     let (whole, stream) = (ANSWER.as_bytes(), STREAM.as_bytes());
     let done = STREAM.find("data: [DONE]").unwrap();
     let events_apart = body(vec![&stream[..done], &stream[done..]]);
-    heard_with(events_apart, events(), "Grüße", 2).await;
+    heard_with(events_apart, events(), "Grüße", 1).await;
     let promised = Full::new(Bytes::from_static(whole));
     heard_with(promised, spec(false, Encoding::Identity), "x", 1).await;
     let chunked = body(vec![&whole[..20], &whole[20..]]);
-    heard_with(chunked, spec(false, Encoding::Identity), "x", 3).await;
+    heard_with(chunked, spec(false, Encoding::Identity), "x", 2).await;
+}
+
+/// What only looks like the end is none; and a stream need not say that it is one.
+#[tokio::test]
+async fn all_that_was_said_is_heard_whatever_it_says() {
+    let says = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Say [DONE] \"}}]}\n\n";
+    let more = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"twice.\"}}]}\n\n";
+    let ends = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    for spec in [events(), spec(false, Encoding::Identity)] {
+        let (say, heard) = std::sync::mpsc::sync_channel(8);
+        let hear: OnAnswer = Box::new(move |said: &[Said]| {
+            say.send(said[0].text().to_owned()).unwrap();
+        });
+        let pieces = [says, more, ends].map(str::as_bytes).to_vec();
+        let (mut teed, _observed) = tee(body(pieces), spec, hear, &Tasks::new());
+        for _ in 0..3 {
+            teed.frame().await.unwrap().unwrap();
+        }
+        // The client has the reason why it ended, and may go on.
+        assert_eq!(heard.try_iter().last().unwrap(), "Say [DONE] twice.");
+    }
 }
 
 /// `text` is heard with the poll of this number, the end being one, and not before.

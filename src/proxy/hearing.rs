@@ -57,7 +57,8 @@ impl AnswerPlace {
     pub(super) fn mark(&self, said: &[Said]) {
         for said in said {
             if let Some(message) = chat::message(&said.json()) {
-                self.recall.give(&self.client, &self.origins, &message);
+                self.recall
+                    .give(&self.client, &self.origins, &self.chain, &message);
             }
             if SUMMARY.contains(&said.text().len()) {
                 let mark = Mark::of_text(&self.chain.root(), said.text());

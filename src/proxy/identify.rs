@@ -137,6 +137,14 @@ pub fn identify(
     if is_encoded(headers) {
         return Err(Off::Encoded);
     }
+    owner(headers, query, owners)
+}
+
+/// The same, whether or not memory may touch the request: what passes is heard all the same.
+///
+/// # Errors
+/// Why it cannot be said whose the request is.
+pub fn owner(headers: &HeaderMap, query: Option<&str>, owners: &Owners) -> Result<Identity, Off> {
     let credential = credential(headers, query.unwrap_or_default());
     if credential.is_empty() && !owners.anonymous {
         return Err(Off::Anonymous);

@@ -69,6 +69,11 @@ impl Rehearsal {
         self.choice.why
     }
 
+    /// Whether something that it may belong to is withheld from it.
+    pub fn is_withheld(&self) -> bool {
+        self.asked.lookup.withheld
+    }
+
     /// Whose it is.
     pub fn scope(&self) -> &Scope {
         &self.asked.identity.scope

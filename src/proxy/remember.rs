@@ -18,7 +18,7 @@ use super::choice::Choice;
 use super::choose::{Settled, choose};
 use super::decode::Encoding;
 use super::hearing::{AnswerPlace, SUMMARY};
-use super::identify::{Off, identify, thread};
+use super::identify::{Off, identify, owner, thread};
 use super::ladder;
 use super::late::{Late, Outcome};
 use super::line::Line;
@@ -132,6 +132,15 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// A request of `scope` that gets no memory. Where it cannot be read its answer is heard alone.
+    async fn passing(memory: &Memory, received: &Bytes, scope: &Scope) -> Self {
+        let history = match parse(received, scope).await {
+            Ok((_, history)) => history,
+            Err(_) => History::chain(scope, Vec::new()),
+        };
+        Self::overheard(memory, history)
+    }
+
     /// A request that gets no memory, and is heard all the same.
     fn overheard(memory: &Memory, history: History) -> Self {
         Self {
@@ -160,7 +169,10 @@ pub(super) async fn read(
         Ok(identity) => identity,
         Err(off) => {
             line.without(if asks_off { Off::Asked } else { off });
-            return Reading::default();
+            let Ok(owner) = owner(&parts.headers, parts.uri.query(), &treatment.owners) else {
+                return Reading::default();
+            };
+            return Reading::passing(memory, received, &owner.scope).await;
         }
     };
     line.tenant(&identity);
@@ -171,16 +183,14 @@ pub(super) async fn read(
     };
     if let Some(off) = off {
         line.without(off);
-        return match parse(received, &identity.scope).await {
-            Ok((_, history)) => Reading::overheard(memory, history),
-            Err(_) => Reading::default(),
-        };
+        return Reading::passing(memory, received, &identity.scope).await;
     }
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
             line.bypass(reason.to_string());
-            return Reading::default();
+            let nothing = History::chain(&identity.scope, Vec::new());
+            return Reading::overheard(memory, nothing);
         }
     };
     identity.thread = thread(&parts.headers, &parsed, &treatment.sources);
@@ -333,7 +343,7 @@ fn stream_back(
     let status = parts.status;
     let place = taken.place.clone();
     let hear: OnAnswer = Box::new(move |said| {
-        if let Some(place) = place {
+        if let Some(place) = &place {
             place.mark(said);
         }
     });

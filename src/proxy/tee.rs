@@ -3,8 +3,8 @@
 //! [`tee`] puts a tap on a response body: every frame goes to the client as it came, and a
 //! refcounted clone goes into a bounded queue that a tracked task reads. The tap never parses and
 //! never fails; a reader that is slow, stuck or broken costs an incomplete capture and nothing else.
-//! The tap waits once, before the last frame: until the reader has heard what the model said, so that
-//! it is known before the client can send it back, and no longer than [`PATIENCE`]. Exactly one
+//! The tap waits before a frame that may be the last: until the reader has heard what the model said, so
+//! that it is known before the client can send it back, and no longer than [`PATIENCE`]. Exactly one
 //! [`Observed`] comes out, when the body has ended, has failed or has been dropped by a client that hung
 //! up. Called by the flow of a memory request.
 
@@ -45,11 +45,13 @@ const PARSE_INLINE: usize = 256 * 1024;
 /// some microseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How a stream of events says that it is done.
-const DONE: &[u8] = b"[DONE]";
+/// By what a client may take an answer for whole before its stream ends: that it is done, or why a choice
+/// has ended. What only looks so costs a moment.
+const LAST: [&[u8]; 3] = [b"[DONE]", b"\"finish_reason\":\"", b"\"finish_reason\": \""];
 
-/// Told once what the model said, before the last frame goes to the client.
-pub type OnAnswer = Box<dyn FnOnce(&[Said]) + Send>;
+/// Told what the model has said so far, before the frame goes to the client that may be the last; and
+/// once more when the answer has ended.
+pub type OnAnswer = Box<dyn Fn(&[Said]) + Send + Sync>;
 
 /// What is known of a response before its body comes.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +115,6 @@ where
         ending: Some(ending),
         seen: Seen::default(),
         held: None,
-        heard: false,
     };
     tasks.spawn("response-reader", async move {
         let observed = read(pieces, &waiting, ended, spec, hear).await;
@@ -142,10 +143,8 @@ pub struct Tap<B: Body> {
     waiting: Arc<AtomicUsize>,
     ending: Option<oneshot::Sender<(Ended, Seen)>>,
     seen: Seen,
-    /// The last frame, which waits until the reader has heard what was said.
+    /// A frame that may be the last, which waits until the reader has heard what was said.
     held: Option<Box<Held<B::Error>>>,
-    /// Whether the reader was asked to.
-    heard: bool,
 }
 
 /// What goes through the queue.
@@ -176,7 +175,8 @@ where
             None => true,
             Some(Err(_)) => false,
             Some(Ok(frame)) => {
-                let says_done = |data: &Bytes| memchr::memmem::find(data, DONE).is_some();
+                let holds = |data: &Bytes, text: &[u8]| memchr::memmem::find(data, text).is_some();
+                let says_done = |data: &Bytes| LAST.iter().any(|text| holds(data, text));
                 self.body.is_end_stream()
                     || self.body.size_hint().exact() == Some(0)
                     || frame.is_trailers()
@@ -185,12 +185,8 @@ where
         }
     }
 
-    /// Asks the reader to say when it has heard everything so far. `None` where it was asked before, or
-    /// is not there.
+    /// Asks the reader to say when it has heard everything so far. `None` where it is not there.
     fn ask(&mut self) -> Option<oneshot::Receiver<()>> {
-        if std::mem::replace(&mut self.heard, true) {
-            return None;
-        }
         let (say, heard) = oneshot::channel();
         let queue = self.queue.as_ref()?;
         queue.try_send(Piece::Heard(say)).ok()?;
@@ -312,7 +308,6 @@ async fn read(
     hear: OnAnswer,
 ) -> Observed {
     let mut capture = Some(Capture::new(spec.streaming, spec.encoding));
-    let mut hear = Some(hear);
     while let Some(piece) = pieces.recv().await {
         capture = match piece {
             Piece::Bytes(bytes) => {
@@ -327,8 +322,8 @@ async fn read(
             Piece::Heard(say) => {
                 let settled = settle(capture).await;
                 let (capture, said) = settled.unzip();
-                if let (Some(hear), Some(said)) = (hear.take(), said) {
-                    guarded(move || hear(&said));
+                if let Some(said) = said {
+                    guarded(|| hear(&said));
                 }
                 // The client may have gone meanwhile.
                 let _ = say.send(());
@@ -345,8 +340,8 @@ async fn read(
         None => None,
     };
     let (summary, said) = summary.unzip();
-    if let (Some(hear), Some(said)) = (hear, said) {
-        guarded(move || hear(&said));
+    if let Some(said) = said {
+        guarded(|| hear(&said));
     }
     let capture_complete =
         summary.as_ref().is_some_and(|summary| summary.complete) && !seen.overflow;

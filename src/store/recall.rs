@@ -94,8 +94,10 @@ pub struct Lookup {
     pub opened: Option<SnapshotMeta>,
     /// How it stands to what is recorded: another conversation may share so little by chance.
     pub stands: Stands,
-    /// Where each message of the client was first said; empty where the store could not say it.
+    /// Where each message of the client was first said.
     pub origins: Vec<place::Origin>,
+    /// Whether the request says what another chain holds, and is told nothing of that for want of proof.
+    pub withheld: bool,
 }
 
 impl Lookup {
@@ -205,6 +207,7 @@ impl Recall {
             let history = sighting.as_ref().map_or(client, |seen| &seen.history);
             let mut lookup = self.remembered(scope, history, model, true);
             lookup.origins = self.hear(client, &here, sighting.as_ref());
+            lookup.withheld = here.is_withheld(sighting.as_ref());
             let stands = self
                 .known()
                 .stands(scope, client, sighting.is_some(), here.depth);
@@ -230,7 +233,7 @@ impl Recall {
                     .zip(found.path_used.clone());
                 let evidence = {
                     let mut known = self.known();
-                    known.learn_found(scope, found, &asking, &self.heard())
+                    known.learn_found(scope, client, found, &asking, &self.heard())
                 };
                 let sighting = place.or_decide(|| decide(client, &evidence));
                 self.quote(&answers, &evidence, sighting.as_ref());
@@ -238,6 +241,7 @@ impl Recall {
                 let history = sighting.as_ref().map_or(client, |seen| &seen.history);
                 let mut lookup = self.remembered(scope, history, model, false);
                 lookup.origins = origins;
+                lookup.withheld = evidence.is_withheld(sighting.as_ref());
                 // What it was sent with as a view says nothing where it is none any more.
                 let used_as_view = used_as_view.filter(|_| sighting.is_some());
                 lookup.before = lookup.before.or(used).or(used_as_view);
@@ -329,6 +333,7 @@ impl Recall {
             begun,
             stands: Stands::default(),
             origins: Vec::new(),
+            withheld: false,
         };
         for carried in trims {
             lookup.carry(carried);

@@ -226,7 +226,6 @@ async fn where_words_expired_the_log_begins_behind_them() {
 /// Diarist is put in front of a conversation of which only a window is sent any more: nothing of the
 /// window stays where it was from one request to the next.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "each request begins another conversation: none holds an answer that is known as given in it"]
 async fn a_window_that_slid_before_anybody_looked_is_observed() {
     let all = talk("slide", 81);
     for keep in ["until_observed", "always"] {

@@ -444,7 +444,8 @@ const MOVING: &[Row] = &[
         asks: || clocked(&grow(&chat(), 1, 41)),
         plain: chat,
         applied: All,
-        extra: 0,
+        // Its first requests stand on another chain.
+        extra: 1,
         raw: 24,
         reason: EITHER,
     },

@@ -73,6 +73,9 @@ struct Book {
     carried: Chains,
     /// The last messages of requests that went out while memory had to do without its store.
     doubtful: HashSet<Run>,
+    /// How many requests there were when memory was withheld for the last time: what comes then may go on
+    /// from another chain, and be told of it in other words.
+    withheld: usize,
     shown: usize,
     /// Something did not fit its model: what was applied for it may be used by others.
     shortened: bool,
@@ -146,6 +149,9 @@ impl Laws {
             book.carried.carry(request, &prefixes, self.views);
             book.carried.carry_elsewhere(request, &seen);
             book.doubtful.extend(seen.prefixes().last());
+            if exchange.withheld {
+                book.withheld = book.past.len();
+            }
         } else if exchange.accepted.is_some() {
             self.accepted(request, exchange, with, seen);
         }
@@ -212,6 +218,7 @@ impl Laws {
         }
         let in_doubt = |run: &Run| book.doubtful.contains(run);
         let doubt = past.prefixes.iter().rposition(in_doubt).unwrap_or(0);
+        let before = before.filter(|at| *at >= book.withheld);
         if let Some(before) = before.map(|at| &book.past[at]) {
             let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
             if changed

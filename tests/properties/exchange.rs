@@ -56,6 +56,8 @@ pub struct Exchange {
     /// Whether memory had to decide without its store, or by a view of it that was out of date: what
     /// it may send is bound by fewer laws then.
     pub doubtful: bool,
+    /// Whether something that it may belong to was withheld from it, for want of proof.
+    pub withheld: bool,
 }
 
 /// A range that the Observer was shown.

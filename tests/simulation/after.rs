@@ -266,7 +266,9 @@ impl World {
                 } else {
                     "at the end"
                 };
-                self.same(at, request, &now.body(), false, when);
+                if !now.is_withheld() {
+                    self.same(at, request, &now.body(), false, when);
+                }
             }
         }
     }

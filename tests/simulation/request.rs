@@ -81,19 +81,26 @@ impl World {
         exchange.lost = self.lost_of(&request.owner.label());
         // A model that takes the block nowhere is sent everything, whatever is prepared.
         exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
+        // What is not proven is withheld: it costs tokens, and another conversation may have made it so.
+        let withheld = first.is_withheld();
+        exchange.doubtful |= withheld;
+        exchange.withheld = withheld;
+        exchange.waiting |= withheld;
         // It goes out with nothing taken out, this once.
         exchange.waiting |= exchange.stepped_down;
         self.judge(request, &mut exchange, &first);
         let accepted = exchange.accepted.is_some();
         if accepted {
             last.accept();
-            self.same(
-                at,
-                request,
-                &spoil_sent(self.ground.bug, last.body()),
-                exchange.doubtful,
-                "when it came again",
-            );
+            if !withheld {
+                self.same(
+                    at,
+                    request,
+                    &spoil_sent(self.ground.bug, last.body()),
+                    exchange.doubtful,
+                    "when it came again",
+                );
+            }
             self.changes_once(request, &exchange);
             let key = (request.owner.label(), request.body.clone());
             self.ledger().accepted.insert(key);

@@ -16,6 +16,9 @@ use crate::history::{Item, Mark, Role};
 /// have been taken back.
 const DROPPED: usize = 3;
 
+/// So many messages more than it consists of a notice stands for at least.
+const MORE: usize = 2;
+
 /// How many of the first messages a client keeps that drops from the middle: its task, and an answer.
 const KEPT_IN_FRONT: usize = 2;
 
@@ -84,7 +87,7 @@ impl Sides<'_> {
         if own > 0 {
             // A notice stands for what was dropped, which is more than it.
             let begins = gap.path.start == 0 && gap.client.start == 0;
-            return if begins && count >= own + DROPPED {
+            return if begins && count >= own + MORE {
                 Change::None
             } else {
                 Change::Rewritten(first)

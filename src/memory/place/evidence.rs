@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::Held;
 use super::origin::Origin;
+use super::{Held, Sighting};
 use crate::history::align::Standing;
 use crate::history::{History, Item, Link, Mark, Message, Stand, View};
 
@@ -192,6 +192,17 @@ impl Evidence {
             (EvidenceLevel::Names, names) => names == Names::Same,
             (EvidenceLevel::Content, _) => true,
         }
+    }
+
+    /// Whether there is something that the request may belong to, and it is not told all of that.
+    pub fn is_withheld(&self, seen: Option<&Sighting>) -> bool {
+        let is_something = !self.path.is_empty()
+            || self
+                .view
+                .as_ref()
+                .is_some_and(|(view, _)| !view.proof.is_empty());
+        let is_told = seen.is_some_and(|seen| seen.lineage.is_some() && seen.held.is_none());
+        is_something && !is_told
     }
 
     /// The same, of a lineage of this name.

@@ -19,6 +19,9 @@ const MAX_JSON: usize = 8 * 1024 * 1024;
 /// upstream can make us keep.
 const MAX_CHOICES: u64 = 1024;
 
+/// How a stream of events begins.
+const EVENT: &[u8] = b"data:";
+
 /// Choices of which is kept what they say. Clients go on from one of them, and ask for few.
 const MAX_SAID: u64 = 16;
 
@@ -79,11 +82,18 @@ impl Capture {
 
     /// A body that is no JSON yet is read again when more of it came.
     fn read_json(&mut self) {
-        if let Form::Json(body) = &self.form
-            && let Ok(answer) = serde_json::from_slice(body)
-        {
+        let Form::Json(body) = &mut self.form else {
+            return;
+        };
+        if let Ok(answer) = serde_json::from_slice(body) {
             self.summary.answer(&answer);
             self.form = Form::Done;
+        } else if body.starts_with(EVENT) {
+            // A stream that does not say that it is one.
+            let body = std::mem::take(body);
+            let (mut reader, summary) = (Box::<EventReader>::default(), &mut self.summary);
+            reader.push(&body, &mut |data| summary.event(data));
+            self.form = Form::Events(reader);
         }
     }
 

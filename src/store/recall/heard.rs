@@ -75,6 +75,8 @@ enum Reply {
 pub(super) struct Heard {
     messages: Lately<Mark, Where>,
     replies: Lately<Mark, Reply>,
+    /// What the upstream gave behind a link, and where that was first said.
+    answers: Lately<(Link, Mark), Origin>,
     given: [HashSet<Origin>; 2],
 }
 
@@ -93,13 +95,19 @@ impl Heard {
         self.messages.put(mark, now)
     }
 
-    /// The upstream gave the message of this origin.
-    pub(super) fn give(&mut self, origin: Origin) {
+    /// Behind `tip` the upstream gave what is known by `mark`, and is first said at `origin`.
+    pub(super) fn give(&mut self, tip: Link, mark: Mark, origin: Origin) {
+        self.answers.put((tip, mark), origin);
         let [young, old] = &mut self.given;
         if young.len() >= GENERATION {
             *old = std::mem::take(young);
         }
         young.insert(origin);
+    }
+
+    /// Where what is known by `mark` was first said, if the upstream gave it behind `tip`.
+    pub(super) fn answer(&self, tip: Link, mark: Mark) -> Option<Origin> {
+        self.answers.get(&(tip, mark))
     }
 
     /// Whether the upstream gave it, as far as this process knows.

@@ -56,14 +56,15 @@ impl Recall {
         }
     }
 
-    /// The upstream answers `client`, whose messages were first said at `origins`, with `message`. Said
-    /// before the last byte of the answer goes to the client.
-    pub fn give(&self, client: &History, origins: &[Origin], message: &Message) {
+    /// The upstream answers `client`, whose messages were first said at `origins`, with `message`; `chain`
+    /// is what memory knows the request by. Said before the last byte of the answer goes to the client.
+    pub fn give(&self, client: &History, origins: &[Origin], chain: &History, message: &Message) {
         let origin = origin_of_answer(client, origins, &message.fingerprint);
         let item = Item::of(&client.root(), message);
+        let mark = item.ids.unwrap_or(item.content);
         let mut heard = self.heard();
-        heard.give(origin);
-        let forgot = heard.message(item.ids.unwrap_or(item.content), origin);
+        heard.give(chain.tip().unwrap_or_else(|| chain.root()), mark, origin);
+        let forgot = heard.message(mark, origin);
         drop(heard);
         if forgot {
             self.clear();

@@ -7,7 +7,8 @@ use super::heard::Heard;
 use super::pins::Pins;
 use super::settled::Place;
 use super::{Asking, BUDGET, ENTRY};
-use crate::history::{History, Item, Link, Mark, Scope, anchor};
+use crate::history::align::Standing;
+use crate::history::{History, Item, Link, Mark, Scope, Stand, anchor};
 use crate::memory::place::{
     Answered, Evidence, LineageName, Origin, Sighting, Step, StoredView, Witness,
 };
@@ -65,6 +66,38 @@ pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (Ma
         let item = |at: usize| Item::of(&root, &client.turns()[at].message);
         anchor(&root, &item(place - 1), &item(place)).map(|mark| (mark, place))
     })
+}
+
+/// Adds to `path`, at whose end the message at `place` of `client` stands, what the upstream answered there,
+/// if that is what follows in the request: it is not recorded before a request has brought it back.
+fn add_answer(path: &mut Vec<Step>, client: &History, place: usize, heard: &Heard) {
+    let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
+        return;
+    };
+    let item = Item::of(&client.root(), &next.message);
+    let tip = end.stand.link;
+    let Some(origin) = heard.answer(tip, item.ids.unwrap_or(item.content)) else {
+        return;
+    };
+    let step = Step {
+        stand: Stand {
+            link: tip.next(&next.message.fingerprint),
+            role: next.message.role,
+        },
+        parent: tip,
+        item: Some(item),
+        anchor: None,
+        taken: false,
+        live: true,
+        kept: false,
+        lineage: end.lineage,
+        origin,
+        standing: Standing {
+            given: true,
+            alone: true,
+        },
+    };
+    path.push(judged(step, heard));
 }
 
 /// `step` as it stands by what was heard since it was read.
@@ -168,9 +201,10 @@ impl Known {
         }
         let known = evidence.view.as_ref().map_or(0, |(view, _)| view.count);
         let hit = anchors(client, known.max(evidence.depth))
-            .find_map(|(mark, _)| self.anchors.get(&(scope.tenant, mark)));
-        if let Some(link) = hit {
-            evidence.path = self.path(scope, *link, heard);
+            .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
+        if let Some((link, place)) = hit {
+            evidence.path = self.path(scope, link, heard);
+            add_answer(&mut evidence.path, client, place, heard);
         }
         let base = evidence.view.iter().filter_map(|(_, base)| base.last());
         let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
@@ -252,6 +286,7 @@ impl Known {
     pub(super) fn learn_found(
         &mut self,
         scope: &Scope,
+        client: &History,
         found: Found,
         asking: &Asking<'_>,
         heard: &Heard,
@@ -289,7 +324,13 @@ impl Known {
             view: found.view.map(|view| (view, all(found.base))),
             view_holds,
             // What continues a view is known by it.
-            path: if hit >= viewed { all(path) } else { Vec::new() },
+            path: if hit >= viewed {
+                let mut path = all(path);
+                add_answer(&mut path, client, hit, heard);
+                path
+            } else {
+                Vec::new()
+            },
             answered: found.answered.map(|answered| {
                 let witness = Witness {
                     mark: answered.mark,
