@@ -112,7 +112,7 @@ const ORDINARY: [Expected; 8] = [
     of("continue", [40, 2, 0, 27, 0, 0, 281]),
     of("llama-index", [38, 11, 0, 4, 14, 0, 70]),
     of("openai-agents", [36, 1, 0, 18, 9, 0, 272]),
-    of("opencode", [44, 5, 0, 23, 2, 0, 255]),
+    of("opencode", [44, 5, 0, 23, 2, 0, 250]),
     of("shell-gpt", [28, 1, 0, 10, 9, 0, 139]),
 ];
 
