@@ -194,7 +194,6 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::ViewOneTooMany, Rule::Sent(Law::Cover)),
     (Bug::FrontForgotten, Rule::Sent(Law::Cover)),
     (Bug::ViewPartsRound, Rule::Sent(Law::Pair)),
-    (Bug::DroppedCounted, Rule::Sent(Law::Cover)),
     (Bug::WayOfNobody, Rule::Way),
     (Bug::WayForEver, Rule::Way),
     (Bug::TimerOfNobody, Rule::Rings),

@@ -136,7 +136,13 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    fn of(runs: Vec<Run>, path: &[Step], held: usize) -> Self {
+    fn of(mut runs: Vec<Run>, path: &[Step], held: usize) -> Self {
+        // What the upstream has just given was not said before: this request is the first to carry it.
+        let recorded = path.iter().take_while(|step| !step.pending).count();
+        for run in &mut runs {
+            run.len = run.len.min(recorded.saturating_sub(run.path));
+        }
+        runs.retain(|run| run.len > 0);
         let said_live = |run: &Run| {
             let (client, path_at) = (run.client, run.path);
             (0..run.len)

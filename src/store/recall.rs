@@ -379,6 +379,7 @@ impl Recall {
                         given: marks.given,
                         alone: !elsewhere.messages.contains(&node.link),
                     },
+                    pending: false,
                 },
             );
             parent = node.link;

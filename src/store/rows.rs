@@ -244,6 +244,7 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
             given: flags & 2 != 0,
             alone: flags & 4 == 0,
         },
+        pending: false,
     };
     Ok((int(row, 1)?, step))
 }

@@ -289,6 +289,7 @@ impl Book {
                     given: self.given.contains(&said[at]),
                     alone: true,
                 },
+                pending: false,
             };
             self.nodes.insert(
                 turn.link,

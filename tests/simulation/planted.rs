@@ -68,8 +68,6 @@ pub enum Bug {
     FrontForgotten,
     /// The tail of a view begins behind a call, with its results.
     ViewPartsRound,
-    /// What a client dropped counts as observed, whether or not anybody was shown it.
-    DroppedCounted,
     /// Jobs that are to borrow a way are taken by whoever has none.
     WayOfNobody,
     /// A way that was lent once is held for ever.

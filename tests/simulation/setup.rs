@@ -176,10 +176,6 @@ impl Setup {
             self.idle = (true, true);
         }
         self.borrows |= matches!(bug, Bug::WayOfNobody | Bug::WayForEver);
-        if bug == Bug::DroppedCounted {
-            // Where words are kept, or every turn is observed, hardly anything that is dropped is lost.
-            (self.keeps, self.each_turn, self.shares) = (false, false, false);
-        }
     }
 
     pub fn rules(&self) -> Rules {

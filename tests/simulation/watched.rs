@@ -175,13 +175,6 @@ impl Store for Watched {
         if self.has(Bug::RetryDecidedAnew) {
             found.used = None;
         }
-        if self.has(Bug::DroppedCounted)
-            && let Some((_, path)) = &mut found.path
-        {
-            for step in path {
-                step.taken = true;
-            }
-        }
         if self.has(Bug::NewestUnread) {
             found.snapshots.pop();
         }

@@ -25,7 +25,7 @@ struct Witnesses {
     places: Vec<usize>,
     /// The first of them that the upstream gave.
     given: Option<usize>,
-    /// The first of them that is long or bears the ids of a tool call.
+    /// The first of them that is a long answer or bears the ids of a tool call.
     strong: Option<usize>,
     /// The first that bears the ids of a tool call that the upstream gave.
     given_call: Option<usize>,
@@ -112,7 +112,7 @@ impl Sides<'_> {
                 continue;
             }
             witnesses.places.push(path);
-            if call || known.weight >= LONG {
+            if call || (known.role == Role::Assistant && known.weight >= LONG) {
                 witnesses.strong.get_or_insert(path);
             }
             if standing.given && known.role == Role::Assistant {

@@ -34,6 +34,8 @@ pub struct Step {
     /// Whether the upstream gave it as its answer in this conversation, and whether no other one is
     /// known to hold it.
     pub standing: Standing,
+    /// The upstream has given it, and no recorded request has brought it back yet.
+    pub pending: bool,
 }
 
 impl Answered {

@@ -48,6 +48,7 @@ fn path(history: &History, taken: usize) -> Vec<Step> {
                 given: at > 0,
                 alone: true,
             },
+            pending: false,
         })
         .collect()
 }

@@ -184,6 +184,7 @@ mod tests {
             lineage: 1,
             origin: crate::memory::place::Origin::default(),
             standing: crate::history::align::Standing::default(),
+            pending: false,
         };
         let asks = Asks {
             model: "m",

@@ -96,6 +96,7 @@ fn add_answer(path: &mut Vec<Step>, client: &History, place: usize, heard: &Hear
             given: true,
             alone: true,
         },
+        pending: true,
     };
     path.push(judged(step, heard));
 }
