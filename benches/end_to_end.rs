@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
-use diarist::provider::{OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Say};
+use diarist_provider::{OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Say};
 use divan::Bencher;
 use divan::counter::BytesCount;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@
 //! $ curl -d '{"do":"record"}' http://127.0.0.1:40002
 //! ```
 //!
-//! It only translates; what can be asked of a provider is written in `diarist::provider`.
+//! It only translates; what can be asked of a provider is written in `diarist_provider`.
 
 #![expect(clippy::print_stdout, reason = "the first line is how it is found")]
 
@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use diarist::provider::{
+use diarist::tasks::Tasks;
+use diarist_provider::{
     Behaviour, Conversation, Cut, Ending, Failure, Improvise, Late, LineEnd, Obey, Options, Part,
     Provider, Recorded, Replay, Rules, Stage, Style, Verdict,
 };
-use diarist::tasks::Tasks;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;

@@ -6,15 +6,21 @@
 mod check;
 mod config;
 mod database;
+#[cfg(feature = "demo")]
 mod demo;
 mod health;
 mod output;
+#[cfg(feature = "demo")]
 mod playing;
 mod prices;
+#[cfg(feature = "demo")]
+mod progress;
+#[cfg(feature = "demo")]
 mod replay;
 mod reproduce;
 mod serve;
 mod sources;
+#[cfg(feature = "demo")]
 mod stage;
 mod tenants;
 mod terminal;
@@ -48,8 +54,10 @@ enum Command {
     /// Print the commented reference configuration, or the one in force
     Config(config::Args),
     /// See it work: a long made-up conversation, with and without Diarist; needs no key, no network
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     /// Play recorded conversations through Diarist and directly, and compare what they cost
+    #[cfg(feature = "demo")]
     Replay(replay::Args),
     /// List the conversations that are remembered, or show one
     Threads(threads::Args),
@@ -90,7 +98,9 @@ impl Cli {
             Command::Serve(args) => serve::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Config(args) => config::run(&args),
+            #[cfg(feature = "demo")]
             Command::Demo(args) => demo::run(&args),
+            #[cfg(feature = "demo")]
             Command::Replay(args) => replay::run(&args),
             Command::Threads(args) => threads::run(&args),
             Command::Tenants(args) => tenants::run(&args),

@@ -13,7 +13,7 @@
 //! plays the upstream for tests and the demo, and judges what it is sent; [`report`] puts what came of it
 //! side by side.
 //!
-//! `history`, `wire`, `tokens`, `memory` and `report` are pure: no async, no I/O, no clock. The direction of
+//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`) and `report` are pure: no async, no I/O, no clock. The direction of
 //! imports between all rooms is a table in `tests/architecture.rs`; `ARCHITECTURE.md` has the map, the
 //! invariants and three walkthroughs.
 
@@ -24,17 +24,16 @@ pub mod app;
 pub mod audit;
 pub mod cli;
 pub mod config;
-pub mod history;
 pub mod jobs;
 pub mod llm;
-pub mod memory;
-pub mod provider;
 pub mod proxy;
 pub mod report;
 pub mod server;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;
-pub mod tokens;
 pub mod upstream;
-pub mod wire;
+
+pub use diarist_core::{history, memory, tokens, wire};
+#[cfg(feature = "demo")]
+pub use diarist_provider as provider;

@@ -141,7 +141,7 @@ const LONGEST_FILE: usize = 600;
 
 #[test]
 fn the_code_keeps_to_its_plan() {
-    let sources = sources("src");
+    let sources = all_sources();
     let tests_only = files_of_test_modules(&sources);
     let mut violations = Vec::new();
     for (path, text) in &sources {
@@ -160,11 +160,13 @@ fn the_code_keeps_to_its_plan() {
 fn the_table_names_every_room_once_and_has_no_circle() {
     let named: BTreeSet<&str> = ROOMS.iter().map(|&(room, _)| room).collect();
     assert_eq!(named.len(), ROOMS.len());
-    let library = read(&root().join("src/lib.rs"));
-    let declared = library
-        .lines()
+    let libraries = ["src/lib.rs", "crates/core/src/lib.rs"].map(|path| read(&root().join(path)));
+    let declared = libraries
+        .iter()
+        .flat_map(|library| library.lines())
         .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-    assert_eq!(declared.collect::<BTreeSet<_>>(), named);
+    let with_provider: BTreeSet<&str> = declared.chain(["provider"]).collect();
+    assert_eq!(with_provider, named);
     // Rooms stand in the table after everything they import, which leaves no way round in a circle.
     for (at, (room, imports)) in ROOMS.iter().enumerate() {
         for import in *imports {
@@ -254,26 +256,35 @@ fn within(path: &str, prefix: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// `src/proxy/flow.rs` is the module `proxy::flow`. The two roots are none: `lib.rs` only declares
-/// and `main.rs` is another crate.
+/// `src/proxy/flow.rs` is the module `proxy::flow`, `crates/core/src/wire/chat.rs` is `wire::chat`,
+/// and the whole of `crates/provider` is the room `provider`. The roots of the other two packages are
+/// no module: they only declare.
 fn module_of(path: &Path) -> Vec<String> {
-    let inner = path.strip_prefix("src").unwrap_or(path).with_extension("");
+    let (prefix, inner) = if let Ok(inner) = path.strip_prefix("crates/provider/src") {
+        (Some("provider".to_owned()), inner)
+    } else if let Ok(inner) = path.strip_prefix("crates/core/src") {
+        (None, inner)
+    } else {
+        (None, path.strip_prefix("src").unwrap_or(path))
+    };
+    let inner = inner.with_extension("");
     let parts = inner.iter().map(|part| part.to_string_lossy().into_owned());
-    let module: Vec<String> = parts.collect();
-    match module.as_slice() {
-        [root] if root == "lib" || root == "main" => Vec::new(),
-        _ => module,
-    }
+    let parts = parts.filter(|part| part != "lib" && part != "main");
+    prefix.into_iter().chain(parts).collect()
 }
 
-/// The room a path leads into, if it leads into one of ours by `crate` or `super`.
+/// The room a path leads into, if it leads into one of ours: by `crate`, by `super`, or by the name
+/// of one of our packages.
 fn resolve(module: &[String], segments: &[String]) -> Option<String> {
+    let in_provider = module.first().is_some_and(|room| room == "provider");
     let supers = segments
         .iter()
         .take_while(|segment| *segment == "super")
         .count();
     match segments.first()?.as_str() {
-        "crate" => segments.get(1).cloned(),
+        "crate" if in_provider => Some("provider".to_owned()),
+        "crate" | "diarist_core" => segments.get(1).cloned(),
+        "diarist_provider" => Some("provider".to_owned()),
         "super" if supers >= module.len() => segments.get(supers).cloned(),
         _ => None,
     }
@@ -308,6 +319,12 @@ fn root() -> PathBuf {
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
+}
+
+/// The sources of the three packages.
+fn all_sources() -> BTreeMap<PathBuf, String> {
+    let folders = ["src", "crates/core/src", "crates/provider/src"];
+    folders.into_iter().flat_map(sources).collect()
 }
 
 /// Every Rust file under `folder`, by its path from the root of the repository.

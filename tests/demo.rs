@@ -10,7 +10,7 @@ mod story;
 mod threads;
 
 use assert_cmd::Command;
-use diarist::provider::{Conversation, Style};
+use diarist_provider::{Conversation, Style};
 use serde_json::json;
 
 /// The binary in an environment of its own: no key, no configuration of the machine.

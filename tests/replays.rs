@@ -24,7 +24,7 @@ mod scribes;
 use std::io::Write as _;
 use std::path::Path;
 
-use diarist::provider::{Conversation, Options, Part, Provider, Rules, Style, signature_for};
+use diarist_provider::{Conversation, Options, Part, Provider, Rules, Style, signature_for};
 use rig::Rig;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -24,7 +24,7 @@ mod strangers;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use diarist::provider::{Options, Part, Provider};
+use diarist_provider::{Options, Part, Provider};
 use futures_util::StreamExt as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;

@@ -16,13 +16,13 @@ use indicatif::ProgressBar;
 use super::output::print;
 use super::playing::{Client, Seen, block, story};
 use super::prices;
+use super::progress;
 use super::stage::Stage;
-use super::terminal;
-use crate::provider::{
-    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Recorded, Replay, Style,
-};
 use crate::report::{Mark, Tokens};
 use crate::tokens::{O200k, TokenCounter as _};
+use diarist_provider::{
+    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Recorded, Replay, Style,
+};
 
 /// The model the made-up client asks for. The providers are scripted; no such model exists.
 const MODEL: &str = "scripted-large";
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Plays the conversation through Diarist, then directly.
 async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<Outcome> {
     let requests: Vec<usize> = conversation.requests().collect();
-    let bar = terminal::progress("playing", requests.len() * 2);
+    let bar = progress::bar("playing", requests.len() * 2);
     let behind = provider(&conversation, true).await?;
     let stage = Stage::start(
         &behind.base_url(),

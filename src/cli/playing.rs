@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::terminal::harmless;
 use crate::memory::render;
-use crate::provider::Part;
 use crate::report::{Mark, Step, Story, Tokens};
 use crate::wire::usage::error_message;
+use diarist_provider::Part;
 
 /// The header a client names its conversation with.
 const THREAD: &str = "x-diarist-thread";
@@ -116,7 +116,7 @@ pub(super) fn texts(body: &Value) -> Vec<String> {
     messages
         .into_iter()
         .flatten()
-        .map(|message| crate::provider::script::text(message) + &calls(message))
+        .map(|message| diarist_provider::script::text(message) + &calls(message))
         .collect()
 }
 

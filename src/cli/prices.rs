@@ -1,6 +1,8 @@
 //! The prices a report reckons with.
 
-use crate::report::{Price, Prices};
+use crate::report::Price;
+#[cfg(feature = "demo")]
+use crate::report::Prices;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PriceArgs {
@@ -21,6 +23,7 @@ pub(super) struct PriceArgs {
 }
 
 impl PriceArgs {
+    #[cfg(feature = "demo")]
     pub(super) fn prices(&self) -> Prices {
         Prices {
             conversation: self.conversation,

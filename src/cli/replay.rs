@@ -22,13 +22,13 @@ use super::output::print;
 use super::playing::{Client, Refused, story};
 use super::sources::environment;
 use super::stage::Stage;
-use super::{prices, terminal};
-use crate::provider::{
-    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Replay,
-};
+use super::{prices, progress};
 use crate::report::Story;
 use crate::telemetry::{LogFormat, init_logging};
 use crate::tokens::{O200k, TokenCounter as _};
+use diarist_provider::{
+    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Replay,
+};
 use salt::Salt;
 use tap::{Tap, Way};
 
@@ -170,7 +170,7 @@ async fn play(
     .await?;
     let requests: usize = conversations.iter().map(|one| one.requests().count()).sum();
     let rounds = if args.no_baseline { 1 } else { 2 };
-    let bar = terminal::progress("replaying", requests * rounds);
+    let bar = progress::bar("replaying", requests * rounds);
     let theatre = Theatre {
         client: Client::new("replay")?,
         model: &upstream.model,

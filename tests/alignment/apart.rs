@@ -1,7 +1,7 @@
 //! Users of one key whose conversations hold the same messages: nobody is told what another one said, and
 //! nobody what was taken back. The shapes are those by which it once happened.
 
-use diarist::provider::{Improvise, Part, Reply};
+use diarist_provider::{Improvise, Part, Reply};
 use serde_json::Value;
 
 use crate::rig::Rig;
@@ -36,7 +36,7 @@ async fn send(rig: &mut Rig, headers: &Headers, sent: &[Value], answer: Option<&
         Some(answer) => {
             let reply = Reply::recorded(answer);
             rig.provider
-                .script(Part::Actor, move |_: &diarist::provider::Ask<'_>| {
+                .script(Part::Actor, move |_: &diarist_provider::Ask<'_>| {
                     reply.clone()
                 });
         }
@@ -97,7 +97,7 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
     let now = said("user", "And what did I tell you about myself?");
     for (hers, his) in names() {
         for first_turn in ["never seen", "off", "read", "at once"] {
-            let mut rig = Rig::with(diarist::provider::Options::default(), &chat_settings()).await;
+            let mut rig = Rig::with(diarist_provider::Options::default(), &chat_settings()).await;
             let mut messages = talk("alice", 40);
             messages.push(asks.clone());
             messages.push(answer.clone());
@@ -160,7 +160,7 @@ async fn an_operator_says_which_evidence_counts() {
     ] {
         let [one, two] = chat_settings();
         let settings = [one, two, ("MEMORY__EVIDENCE", level)];
-        let mut rig = Rig::with(diarist::provider::Options::default(), &settings).await;
+        let mut rig = Rig::with(diarist_provider::Options::default(), &settings).await;
         let headers: Headers = if named {
             vec![("x-diarist-thread", "conv-a")]
         } else {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use diarist::provider::{Call, Reply, script};
+use diarist_provider::{Call, Reply, script};
 use serde_json::Value;
 
 const WORDS: [&str; 32] = [

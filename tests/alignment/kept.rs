@@ -23,7 +23,7 @@ async fn slide(rig: &mut Rig, all: &[Value], restart: bool) -> Vec<Seen> {
 
 async fn keeping(keep: &str) -> Rig {
     Rig::with(
-        diarist::provider::Options::default(),
+        diarist_provider::Options::default(),
         &[
             ("MEMORY__KEEP_MESSAGES", keep),
             ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),

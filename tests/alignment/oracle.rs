@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diarist::provider::script;
+use diarist_provider::script;
 use serde_json::Value;
 
 use crate::inflate::{mark, marks};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Ask, Improvise, Options, Part, Reply, Script};
+use diarist_provider::{Ask, Improvise, Options, Part, Reply, Script};
 use serde_json::Value;
 
 use crate::rig::Rig;

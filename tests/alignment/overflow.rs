@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 use serde_json::Value;
 
 use crate::rig::{Answer, Rig};

@@ -339,7 +339,7 @@ impl Judge<'_> {
 }
 
 fn words(message: &serde_json::Value) -> String {
-    diarist::provider::script::text(message)
+    diarist_provider::script::text(message)
 }
 
 /// What a seed came to.

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
-use diarist::provider::script::Reply;
-use diarist::provider::{Options, Part};
+use diarist_provider::script::Reply;
+use diarist_provider::{Options, Part};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
@@ -69,7 +69,7 @@ impl Case {
         let reply = Reply::recorded(&ask.reply);
         self.rig
             .provider
-            .script(Part::Actor, move |_: &diarist::provider::Ask<'_>| {
+            .script(Part::Actor, move |_: &diarist_provider::Ask<'_>| {
                 reply.clone()
             });
         let messages = ask.messages();

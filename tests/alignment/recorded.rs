@@ -2,7 +2,7 @@
 //! made and with texts long enough that memory comes into use. Each request is judged by what the
 //! provider got; a table tells the rest. Where a client gets no memory, the table says why.
 
-use diarist::provider::Part;
+use diarist_provider::Part;
 
 use crate::replayed::{Line, Play, Row, play};
 use crate::rig::Rig;

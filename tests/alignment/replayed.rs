@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diarist::provider::{Ask, Options, Part, Rules, judge, script};
+use diarist_provider::{Ask, Options, Part, Rules, judge, script};
 use serde_json::Value;
 
 use crate::inflate::{Inflate, marks};

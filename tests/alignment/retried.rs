@@ -1,7 +1,7 @@
 //! A request that is a view of a chain comes again: as it went out, whatever was observed meanwhile and
 //! whoever asks.
 
-use diarist::provider::{Behaviour, Cut, Part};
+use diarist_provider::{Behaviour, Cut, Part};
 use serde_json::Value;
 
 use crate::rig::Rig;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use diarist::provider::{Ask, Improvise, Part, Recorded, Reply, script};
+use diarist_provider::{Ask, Improvise, Part, Recorded, Reply, script};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -98,7 +98,7 @@ pub fn chat_settings() -> [(&'static str, &'static str); 2] {
 
 /// With a provider that is like all others.
 pub async fn roomy() -> Rig {
-    Rig::with(diarist::provider::Options::default(), &chat_settings()).await
+    Rig::with(diarist_provider::Options::default(), &chat_settings()).await
 }
 
 /// From now on the model answers with `message`; without one, with what it likes.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-use diarist::provider::{Improvise, Part, Reply};
+use diarist_provider::{Improvise, Part, Reply};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
@@ -74,7 +74,7 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
             answer_of(ask, &asks[index + 1..]).map(Reply::recorded)
         };
         if let Some(reply) = reply {
-            let say = move |_: &diarist::provider::Ask<'_>| reply.clone();
+            let say = move |_: &diarist_provider::Ask<'_>| reply.clone();
             client.rig.provider.script(Part::Actor, say);
         }
         if ask.times > 1 {

@@ -28,7 +28,7 @@ fn a_forbidden_import_is_found_however_it_is_spelled() {
         "use crate /* by the way */ :: store;",
     ] {
         assert_eq!(
-            planted("src/wire/chat.rs", text),
+            planted("crates/core/src/wire/chat.rs", text),
             ["`wire` must not import `store`"],
             "{text}"
         );
@@ -38,7 +38,10 @@ fn a_forbidden_import_is_found_however_it_is_spelled() {
         ["`store` must not import `proxy`"]
     );
     assert_eq!(
-        planted("src/provider/judge.rs", "use crate::wire::parse;"),
+        planted(
+            "crates/provider/src/judge.rs",
+            "use diarist_core::wire::parse;"
+        ),
         ["`provider` must not import `wire`"]
     );
 }
@@ -71,17 +74,21 @@ fn what_is_allowed_passes() {
         "#[cfg(test)]\nmod tests { use crate::store::Store; fn f() { tokio::spawn(async {}); } }",
         "#[cfg(test)]\nmod tests;\nfn f() {}",
     ] {
-        assert_eq!(planted("src/wire/chat.rs", text), [""; 0], "{text}");
+        assert_eq!(
+            planted("crates/core/src/wire/chat.rs", text),
+            [""; 0],
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn what_follows_a_test_module_is_judged_again() {
     let text = "#[cfg(test)]\nmod tests { mod inner { fn f() {} } }\nuse crate::store::Store;";
-    let violations = judge(Path::new("src/wire.rs"), text);
+    let violations = judge(Path::new("crates/core/src/wire.rs"), text);
     assert_eq!(
         violations,
-        ["src/wire.rs:3: `wire` must not import `store`"]
+        ["crates/core/src/wire.rs:3: `wire` must not import `store`"]
     );
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use diarist::llm::{CallError, CallSettings, Endpoint, Llm, Models, Prompt, backoff};
 use diarist::memory::policy::is_another_model;
-use diarist::provider::{Options, Provider};
 use diarist::{app, config};
+use diarist_provider::{Options, Provider};
 
 use super::Check;
 use super::configuration::{file, plain};

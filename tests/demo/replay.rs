@@ -1,6 +1,6 @@
 //! `diarist replay` against the scripted provider, on conversations written here.
 
-use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider};
+use diarist_provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider};
 
 use super::{diarist, long, number, recording, run, short};
 

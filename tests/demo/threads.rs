@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config::Flags;
-use diarist::provider::{Options, Provider};
 use diarist::tasks::Tasks;
+use diarist_provider::{Options, Provider};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use tokio::sync::oneshot;

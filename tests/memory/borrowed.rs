@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, Options, Part, Recorded};
+use diarist_provider::{Behaviour, Options, Part, Recorded};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 

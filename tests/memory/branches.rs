@@ -1,7 +1,7 @@
 //! What a conversation was sent with, while it goes on along another branch or its window slides: the
 //! notes it has are kept, byte for byte, and those of another branch are not put in their place.
 
-use diarist::provider::{Behaviour, Failure, Options, Part};
+use diarist_provider::{Behaviour, Failure, Options, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

@@ -1,7 +1,7 @@
 //! What memory may cost: the Observer is shown at most 1.5 times what is new, and the audit says
 //! when it has to wait. Threads of their own for requests under another key.
 
-use diarist::provider::Part;
+use diarist_provider::Part;
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

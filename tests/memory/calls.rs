@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::provider::{
+use diarist_provider::{
     Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded, Reflector, Reply,
     Script as _,
 };
@@ -292,7 +292,7 @@ async fn every_try_of_a_reflection_is_told() {
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let script = {
         let asked = Arc::clone(&asked);
-        move |ask: &diarist::provider::Ask<'_>| {
+        move |ask: &diarist_provider::Ask<'_>| {
             let shown = ask.text_of("user").join("\n");
             let log = shown.split("<history-").nth(1).unwrap();
             let log: Vec<&str> = log.lines().filter(|line| line.starts_with("* ")).collect();

@@ -1,7 +1,7 @@
 //! A changed request never fails where the original would not: whatever status a server refuses it with, the
 //! original goes out once, and no more is learned of it than the refusal says.
 
-use diarist::provider::{Behaviour, Part};
+use diarist_provider::{Behaviour, Part};
 use serde_json::{Value, json};
 
 use crate::rig::{Answer, Rig};

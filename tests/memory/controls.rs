@@ -1,6 +1,6 @@
 //! What turns memory on and off, and what names a conversation.
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::rig::Rig;

@@ -1,7 +1,7 @@
 //! Models of memory whose answers are cut by a limit of their output, whoever set it: what is missing
 //! of an answer is never taken for observed.
 
-use diarist::provider::{Ask, Options, Part, Reflector, Reply, Script as _};
+use diarist_provider::{Ask, Options, Part, Reflector, Reply, Script as _};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

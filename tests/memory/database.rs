@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{Behaviour, Options, Part, Recorded};
+use diarist_provider::{Behaviour, Options, Part, Recorded};
 use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;
 

@@ -1,6 +1,6 @@
 //! A request that is refused for what it holds, and is told so inside the stream of an answer of status 200.
 
-use diarist::provider::{Behaviour, Cut, LineEnd, Part};
+use diarist_provider::{Behaviour, Cut, LineEnd, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

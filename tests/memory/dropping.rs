@@ -1,7 +1,7 @@
 //! What a client no longer sends is covered at once, but what is due anyway comes first: it may cover that
 //! as well, and one snapshot costs the cache of the tail once.
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::rig::Rig;

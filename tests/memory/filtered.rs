@@ -1,7 +1,7 @@
 //! A content filter refuses the words of a block and takes the client's own: from the second time in a row
 //! on that block is left out, so that the conversation does not cost every request twice.
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 
 use crate::resource::{SHARED, message, others};

@@ -2,7 +2,7 @@
 //! every placement keeps its prefix.
 
 use diarist::memory::render;
-use diarist::provider::{Conversation, Options, Part, Style};
+use diarist_provider::{Conversation, Options, Part, Style};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};

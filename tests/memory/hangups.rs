@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{Behaviour, Options, Part, Recorded, Stage};
+use diarist_provider::{Behaviour, Options, Part, Recorded, Stage};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -186,7 +186,7 @@ async fn after_the_last_event() {
 /// What was cut short is not believed, whoever cut it: the same request later is a first one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
-    use diarist::provider::Cut;
+    use diarist_provider::Cut;
     let rig = narrow().await;
     let talk = Talk::new("ada");
     for (at, cut) in [

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Ask, Behaviour, Options, Part, Reply};
+use diarist_provider::{Ask, Behaviour, Options, Part, Reply};
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;

@@ -1,6 +1,6 @@
 //! What clients call their conversations, their sub-agents and their side calls, over sockets.
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 
 use crate::rig::{PATIENCE, Rig};
 use crate::tools::{ACTIVE, Talk};

@@ -1,6 +1,6 @@
 //! A log in which everything is important: nothing of it may be lost, and there is no room for all.
 
-use diarist::provider::{Ask, Options, Part, Reply};
+use diarist_provider::{Ask, Options, Part, Reply};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

@@ -1,6 +1,6 @@
 //! What observations and reflections kept of what they were made of, as the audit and the timeline say it.
 
-use diarist::provider::{Conversation, Manner, Options, Part, Reflector, Style};
+use diarist_provider::{Conversation, Manner, Options, Part, Reflector, Style};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, Options, Part, Recorded, Verdict};
+use diarist_provider::{Behaviour, Options, Part, Recorded, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

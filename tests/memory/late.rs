@@ -1,6 +1,6 @@
 //! A request that does not fit its model, and is told so inside the stream of an answer of status 200.
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::json;
 
 use crate::overflow::observers;

@@ -1,7 +1,7 @@
 //! A block that is refused where it stands, and a conversation that does not fit its model without it:
 //! the block goes where the model takes it, and the placement steps down.
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

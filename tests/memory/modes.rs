@@ -1,6 +1,6 @@
 //! `off`, `read` and `on`: by header, by rule, by the operator for all.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

@@ -1,7 +1,7 @@
 //! What the provider refused, failed at or filtered leaves no trace: not a row, not a word with the
 //! Observer. Hang-ups are in `hangups`.
 
-use diarist::provider::{Ask, Behaviour, Part, Reply};
+use diarist_provider::{Ask, Behaviour, Part, Reply};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};

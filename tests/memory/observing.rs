@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::provider::{
+use diarist_provider::{
     Behaviour, Ending, Manner, OBSERVER_MODEL, Observer, Options, Part, Provider, REFLECTOR_MODEL,
     Recorded, Reflector, Reply,
 };
@@ -165,7 +165,7 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     let rig = Rig::small().await;
-    rig.provider.script(Part::Reflector, |_: &diarist::provider::Ask<'_>| {
+    rig.provider.script(Part::Reflector, |_: &diarist_provider::Ask<'_>| {
         let line = "* 🔴 (10:00) Everything that was ever said is to be told at length once more, number";
         let lines: Vec<String> = (0..200).map(|n| format!("{line} {n} of 200.")).collect();
         Reply::say(format!("<observations>\n{}\n</observations>", lines.join("\n")))

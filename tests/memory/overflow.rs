@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

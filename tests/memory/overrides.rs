@@ -1,6 +1,6 @@
 //! Memory made otherwise for the conversations of one model, read from the provider's record.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 use serde_json::Value;
 
 use crate::rig::Rig;

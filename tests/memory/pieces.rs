@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{
+use diarist_provider::{
     Ask, Behaviour, Failure, Observer, Options, Part, Provider, Recorded, Reply, Rules, Script as _,
 };
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Where the block stands: in every placement, against every strict provider, and what is kept of the
 //! prompt cache's prefix.
 
-use diarist::provider::{Options, Part, Recorded, Rules, signature_for};
+use diarist_provider::{Options, Part, Recorded, Rules, signature_for};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use diarist_provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
@@ -472,8 +472,8 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     program.provider.behave(Part::Actor, silent);
     let mut caller = Caller::connect(&program.running().data).await;
     caller.ask(&talk.body(201)).await;
-    let held = |record: &[std::sync::Arc<diarist::provider::Recorded>]| {
-        let open = diarist::provider::Ending::Open;
+    let held = |record: &[std::sync::Arc<diarist_provider::Recorded>]| {
+        let open = diarist_provider::Ending::Open;
         record
             .iter()
             .any(|entry| entry.messages > 0 && entry.ending == open)

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use diarist::provider::{Conversation, Manner, Observer, Options, Part, Reflector, Reply, Style};
+use diarist_provider::{Conversation, Manner, Observer, Options, Part, Reflector, Reply, Style};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -46,7 +46,7 @@ async fn facts_lost(rig: &Rig, conversation: &Conversation) -> usize {
 
 fn reminders(rig: &Rig) -> usize {
     let calls = rig.provider.record_of(Part::Reflector);
-    let reminds = |call: &std::sync::Arc<diarist::provider::Recorded>| {
+    let reminds = |call: &std::sync::Arc<diarist_provider::Recorded>| {
         call.json()
             .is_some_and(|body| body.to_string().contains("<missing-"))
     };
@@ -91,7 +91,7 @@ async fn a_reflector_that_can_not_be_reminded_is_mended() {
     let conversation = Conversation::generate(32, 34, Style::Travel);
     let rig = roomy().await;
     rig.provider
-        .script(Part::Reflector, |ask: &diarist::provider::Ask<'_>| {
+        .script(Part::Reflector, |ask: &diarist_provider::Ask<'_>| {
             // Everything but the last few lines is forgotten, whatever it is told.
             let shown = ask.text_of("user").join("\n");
             let lines: Vec<&str> = shown
@@ -124,7 +124,7 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
     for failing in [true, false] {
         let rig = Rig::small().await;
         if failing {
-            let broken = diarist::provider::Behaviour::failing(500);
+            let broken = diarist_provider::Behaviour::failing(500);
             rig.provider.behave(Part::Reflector, broken);
         } else {
             let manner = Manner::Empty;
@@ -180,8 +180,8 @@ pub fn threads(rig: &Rig, args: &[&str]) -> (String, bool) {
     (String::from_utf8(text).unwrap(), output.status.success())
 }
 
-async fn with_an_endpoint() -> (Rig, diarist::provider::Provider) {
-    let provider = diarist::provider::Provider::start(Options::default())
+async fn with_an_endpoint() -> (Rig, diarist_provider::Provider) {
+    let provider = diarist_provider::Provider::start(Options::default())
         .await
         .unwrap();
     let base_url = provider.base_url();

@@ -1,6 +1,6 @@
 //! What is done when the upstream refuses: the original once, what is observed once, else nothing.
 
-use diarist::provider::{Behaviour, Cut, Options, Part};
+use diarist_provider::{Behaviour, Cut, Options, Part};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;

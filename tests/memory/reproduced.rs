@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use diarist::provider::{Ask, Observer, Options, Part, Reflector, Reply, Script};
+use diarist_provider::{Ask, Observer, Options, Part, Reflector, Reply, Script};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};

@@ -2,8 +2,8 @@
 //! another conversation's, and nowhere else.
 
 use diarist::history::Scope;
-use diarist::provider::Options;
 use diarist::store::{SqliteStore, Store as _};
+use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::rig::{Answer, Rig};

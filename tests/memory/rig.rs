@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
-use diarist::provider::{Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use diarist_provider::{Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

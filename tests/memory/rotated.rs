@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk, eventually};

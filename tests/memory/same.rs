@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use diarist::provider::{Ask, Behaviour, Observer, Options, Part, Recorded, Reply, Script};
+use diarist_provider::{Ask, Behaviour, Observer, Options, Part, Recorded, Reply, Script};
 use sqlx::Row as _;
 use tokio::sync::Semaphore;
 

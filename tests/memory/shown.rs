@@ -1,6 +1,6 @@
 //! What the Observer is shown and asked for, as the operator decides, read from the provider's record.
 
-use diarist::provider::{
+use diarist_provider::{
     Ask, Behaviour, Observer, Options, Part, Provider, Reply, Rules, Script as _,
 };
 use serde_json::{Value, json};

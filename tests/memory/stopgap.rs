@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use diarist::provider::{Behaviour, Conversation, Part, Style};
+use diarist_provider::{Behaviour, Conversation, Part, Style};
 use tokio::sync::Semaphore;
 
 use crate::reflecting::threads;

@@ -1,7 +1,7 @@
 //! The main job: a long conversation is carried by an observation block and recent raw messages.
 
 use diarist::memory::render;
-use diarist::provider::{Conversation, Part, Style};
+use diarist_provider::{Conversation, Part, Style};
 
 use crate::rig::{Answer, Rig};
 

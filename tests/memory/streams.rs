@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Behaviour, LineEnd, Options, Part};
+use diarist_provider::{Behaviour, LineEnd, Options, Part};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -283,8 +283,8 @@ async fn a_stream_without_an_end_is_not_recorded() {
     // Without `[DONE]`, but every choice has its finish reason.
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
     rig.provider
-        .script(Part::Actor, |_: &diarist::provider::Ask<'_>| {
-            diarist::provider::Reply::filtered()
+        .script(Part::Actor, |_: &diarist_provider::Ask<'_>| {
+            diarist_provider::Reply::filtered()
         });
     rig.send(&Talk::new("bob").streamed(1)).await;
     rig.send(&Talk::new("bob").body(1)).await;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, Options, Part};
 use serde_json::{Value, json};
 use tracing_subscriber::layer::SubscriberExt as _;
 

@@ -1,7 +1,7 @@
 //! What a conversation was told of others stays what it was told: as long as it has nothing of its own, over
 //! activations that no threshold asked for, and after it was too much for a model.
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 use serde_json::{Value, json};
 
 use crate::resource::{ME, SHARED, as_user, message, others, shared};

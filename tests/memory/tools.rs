@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use diarist::provider::{Ask, Behaviour, Failure, Part, Recorded, Reply, script};
+use diarist_provider::{Ask, Behaviour, Failure, Part, Recorded, Reply, script};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};

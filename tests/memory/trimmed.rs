@@ -1,6 +1,6 @@
 //! What does not fit its model, beyond what is free: `overflow = "trim"`.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 use serde_json::json;
 
 use crate::overflow::{NOTE, messages, raw_tail};

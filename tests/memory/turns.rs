@@ -1,6 +1,6 @@
 //! When a conversation is first sent with observations, and how often it is observed, as two options say.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 
 use crate::rig::Rig;
 use crate::tools::Talk;

@@ -1,6 +1,6 @@
 //! What was never written down is shown to no model; and what had to be done once is no setting.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};

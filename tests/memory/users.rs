@@ -1,7 +1,7 @@
 //! Whose memory it is where the credential does not say it: users that somebody vouches for, and tokens
 //! whose subject is the tenant. What does not verify has no memory of anybody, and an answer all the same.
 
-use diarist::provider::Options;
+use diarist_provider::Options;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! What an operator asks of one conversation is done by what holds for it: its model's thresholds, its zone.
 
-use diarist::provider::{Options, Part};
+use diarist_provider::{Options, Part};
 use serde_json::Value;
 
 use crate::reflecting::threads;

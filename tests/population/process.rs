@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
-use diarist::provider::script::Reply;
-use diarist::provider::{
+use diarist_provider::script::Reply;
+use diarist_provider::{
     Ask, Improvise, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Script,
 };
 use futures_util::future::BoxFuture;

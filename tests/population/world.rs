@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, Cut, Part};
+use diarist_provider::{Behaviour, Cut, Part};
 use futures_util::future::join_all;
 use memchr::memmem;
 use reqwest::Response;

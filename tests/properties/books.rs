@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use diarist::memory::{Policy, render};
-use diarist::provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
+use diarist_provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
 
 use super::carried::{Carried, Chains};
 use super::exchange::{Exchange, Shown, Used};

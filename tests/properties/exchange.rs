@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use diarist::history::Role;
 use diarist::memory::{Snapshot, SnapshotId, render};
-use diarist::provider::Accepted;
 use diarist::tokens::TokenCounter;
 use diarist::wire::{Insert, Placement};
+use diarist_provider::Accepted;
 
 use super::talk::{Digest, Request, Run};
 

@@ -4,7 +4,7 @@
 //! forwarded body ([`Reading`]). Nothing here asks the code under test.
 
 use diarist::history::Role;
-use diarist::provider::{Rules, judge};
+use diarist_provider::{Rules, judge};
 
 use super::exchange::{Exchange, bridge, newest_user, reminder};
 use super::kept::common;

@@ -5,7 +5,7 @@ use crate::kept::size;
 use crate::laws::{Check, Law, breaks};
 use crate::reading::Reading;
 use crate::talk::PICTURE_TOKENS;
-use diarist::provider::cache;
+use diarist_provider::cache;
 
 /// INV-PREFIX, at an activation: everything up to the end of the old observations is as it was, and
 /// nothing but a reflection takes observations back.

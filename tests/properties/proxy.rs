@@ -10,9 +10,9 @@ use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{Path, WorkState, overflow};
 use diarist::memory::select::{Before, select};
 use diarist::memory::{Policy, record};
-use diarist::provider::{Rules, judge};
 use diarist::wire::chat::{self, Parsed};
 use diarist::wire::{Insert, Placement};
+use diarist_provider::{Rules, judge};
 
 use super::exchange::{Exchange, Shown, Used};
 use super::planted::Bug;

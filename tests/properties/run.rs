@@ -1,8 +1,8 @@
 //! One case: clients with their habits, a provider with its rules, and what happens.
 
 use diarist::memory::{Early, Idle, Policy, render};
-use diarist::provider::Rules;
 use diarist::wire::Placement;
+use diarist_provider::Rules;
 use proptest::prelude::*;
 
 use super::books::Laws;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use diarist::history::{Piece, Role, Spoken};
-use diarist::provider::judge::signature_for;
+use diarist_provider::judge::signature_for;
 
 /// The beginning of a picture of 1,024 x 1,024.
 const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAQA";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{
+use diarist_provider::{
     Ask, Conversation, Ending, Manner, Observer, Options, Part, Provider, Replay, Reply, Say,
     Style, Verdict,
 };

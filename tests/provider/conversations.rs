@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use diarist::provider::{
+use diarist_provider::{
     Conversation, Part, PromptCache, Replay, Reply, Rules, Script, Style, judge, rough_count,
 };
 use serde_json::Value;
@@ -135,5 +135,5 @@ async fn a_replay_says_what_was_said_even_behind_another_beginning() {
 #[test]
 fn a_closure_is_a_script() {
     fn takes(_: impl Script) {}
-    takes(|_: &diarist::provider::Ask<'_>| Reply::say("x"));
+    takes(|_: &diarist_provider::Ask<'_>| Reply::say("x"));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, Cut, Ending, Part, Provider, Say, Stage, Verdict};
+use diarist_provider::{Behaviour, Cut, Ending, Part, Provider, Say, Stage, Verdict};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;

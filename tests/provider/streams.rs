@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::provider::{Ask, Behaviour, Call, Ending, LineEnd, Part, Reply, Say, signature_for};
+use diarist_provider::{Ask, Behaviour, Call, Ending, LineEnd, Part, Reply, Say, signature_for};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use diarist::provider::{Conversation, Options, Part, Rules, Style, judge};
+use diarist_provider::{Conversation, Options, Part, Rules, Style, judge};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 

@@ -1,7 +1,7 @@
 //! Facts planted in conversations: each stands in one message, in one sentence that asks to be
 //! remembered, and nowhere else.
 
-use diarist::provider::Conversation;
+use diarist_provider::Conversation;
 use serde_json::Value;
 
 /// What a fact is.

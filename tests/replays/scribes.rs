@@ -1,7 +1,7 @@
 //! Observers and Reflectors that keep what they are asked to remember, and such as do not.
 
-use diarist::provider::script::text;
-use diarist::provider::{Ask, Observer, Reflector, Reply, Script};
+use diarist_provider::script::text;
+use diarist_provider::{Ask, Observer, Reflector, Reply, Script};
 
 use crate::planted::notes;
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use diarist::history::Link;
 use diarist::memory::{PartKind, SnapshotId, Span};
-use diarist::provider::{Accepted, Refusal, judge};
 use diarist::proxy::Rehearsal;
 use diarist::wire::Placement;
 use diarist::wire::usage::Reason;
+use diarist_provider::{Accepted, Refusal, judge};
 
 use super::exchange::{Exchange, Used};
 use super::model::Waited;

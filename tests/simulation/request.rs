@@ -2,10 +2,10 @@
 //! the laws, handed over.
 
 use bytes::Bytes;
-use diarist::provider::{Refusal, judge};
 use diarist::proxy::Rehearsal;
 use diarist::wire::usage::{Reason, reason};
 use diarist::wire::{Insert, chat};
+use diarist_provider::{Refusal, judge};
 use serde_json::Value;
 
 use super::exchange::{Exchange, Used, insert};

@@ -7,9 +7,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use diarist::jobs::Clock;
-use diarist::provider::Rules;
 use diarist::proxy::Rehearsal;
 use diarist::store::SqliteStore;
+use diarist_provider::Rules;
 use tokio::runtime::Runtime;
 
 use super::after;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use diarist::jobs::Settings;
-use diarist::provider::Rules;
 use diarist::proxy::Overflow;
 use diarist::wire::Placement;
 use diarist::{app, config};
+use diarist_provider::Rules;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

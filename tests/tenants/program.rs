@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use diarist::provider::Provider;
+use diarist_provider::Provider;
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;

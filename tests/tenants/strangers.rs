@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist::provider::{Behaviour, Options, Part, Provider};
+use diarist_provider::{Behaviour, Options, Part, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 

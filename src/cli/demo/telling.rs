@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::{Args, Outcome};
 use crate::cli::playing::{block, texts};
+use crate::cli::progress;
 use crate::cli::terminal;
-use crate::provider::Part;
 use crate::report::{Size, Story, chart, excerpt, grouped, notes, table};
+use diarist_provider::Part;
 
 /// Rows of the picture's bars.
 const HEIGHT: usize = 12;
@@ -20,7 +21,7 @@ const OBSERVATIONS: &str = "\n<observations>\n";
 pub(super) fn tell(args: &Args, outcome: &Outcome, story: &Story) -> String {
     let prices = args.prices.prices();
     let size = Size {
-        width: terminal::width(),
+        width: progress::width(),
         height: HEIGHT,
     };
     [

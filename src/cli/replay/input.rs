@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::provider::Conversation;
+use diarist_provider::Conversation;
 
 /// The first `limit` conversations of `file`.
 ///

@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::cli::playing::{Seen, block};
-use crate::provider::Part;
 use crate::report::Tokens;
 use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
+use diarist_provider::Part;
 
 /// What the client and Diarist present here in place of a key.
 pub(super) const KEY: &str = "replay";

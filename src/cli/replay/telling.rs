@@ -1,7 +1,8 @@
 //! The replay in words.
 
 use super::{Args, Played};
-use crate::cli::terminal::{self, harmless};
+use crate::cli::progress;
+use crate::cli::terminal::harmless;
 use crate::report::{Mark, Size, Story, chart, conversations, grouped, notes, table};
 
 /// Rows of the picture's bars.
@@ -38,7 +39,7 @@ pub(super) fn tell(args: &Args, played: &[Played]) -> String {
     text.push_str(&conversations(&stories));
     if let Some((id, story)) = stories.iter().max_by_key(|(_, story)| longest(story)) {
         let size = Size {
-            width: terminal::width(),
+            width: progress::width(),
             height: HEIGHT,
         };
         let picture = chart(&story.steps, size);

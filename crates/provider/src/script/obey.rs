@@ -3,12 +3,12 @@
 //!
 //! It looks at the newest message alone, so that its answer is the same whether older messages stand
 //! before it or an observation block does; instructions that a client puts behind it are not for it.
-//! Called by [`crate::provider`] like any other script.
+//! Called by [`crate`] like any other script.
 
 use serde_json::Value;
 
 use super::{Ask, Call, Reply, Script, text, tool_names};
-use crate::provider::judge::role;
+use crate::judge::role;
 
 /// What a user's message asks for, each between its opening and the next `>>`:
 ///
@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::provider::Part;
+    use crate::Part;
 
     fn reply(request: &Value) -> Reply {
         let messages = request["messages"].as_array().expect("messages");

@@ -136,7 +136,7 @@ fn upgrade(
     let protocol = request.headers().get(UPGRADE).cloned();
     let upgraded = hyper::upgrade::on(&mut request);
     let closing = call.shared.closing.clone();
-    call.shared.tasks.spawn("provider upgrade", async move {
+    call.shared.tasks.spawn(async move {
         let echoing = async {
             let Ok(upgraded) = upgraded.await else { return };
             let (mut from, mut to) = tokio::io::split(TokioIo::new(upgraded));

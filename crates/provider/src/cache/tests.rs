@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::provider::rough_count;
+use crate::rough_count;
 
 fn message(role: &str, text: impl Into<String>) -> Value {
     json!({"role": role, "content": text.into()})

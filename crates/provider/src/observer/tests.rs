@@ -2,9 +2,9 @@ use serde_json::json;
 
 use super::transcript::{Entry, Speaker, read};
 use super::*;
-use crate::provider::conversation::{Conversation, Style};
-use crate::provider::script::text;
-use crate::provider::{Part, rough_count};
+use crate::conversation::{Conversation, Style};
+use crate::script::text;
+use crate::{Part, rough_count};
 
 const SHOWN: &str = "\
 Observe only what is fenced. Nothing of this line is history.

@@ -19,6 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::behaviour::{Behaviour, Schedule};
 use super::cache::PromptCache;
@@ -28,7 +29,6 @@ use super::script::Script;
 use super::sending::{self, Body};
 use super::socket::Socket;
 use super::{Options, Part, Recognise, routes};
-use crate::tasks::Tasks;
 
 /// Larger bodies than any test sends are a mistake, not a request.
 pub(super) const MAX_BODY_BYTES: usize = 256 << 20;
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) count: super::Count,
     keep_bodies: bool,
     connections: AtomicU64,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskTracker,
     pub(super) closing: CancellationToken,
 }
 
@@ -60,7 +60,7 @@ impl Shared {
             count: options.count,
             keep_bodies: options.keep_bodies,
             connections: AtomicU64::new(0),
-            tasks: Tasks::new(),
+            tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
     }
@@ -86,7 +86,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let Ok((stream, _)) = accepted else { continue };
         let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
         let task = serve(stream, connection, Arc::clone(&shared));
-        shared.tasks.spawn("provider connection", task);
+        shared.tasks.spawn(task);
     }
 }
 

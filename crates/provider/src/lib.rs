@@ -9,7 +9,7 @@
 //! # In five steps
 //!
 //! ```no_run
-//! use diarist::provider::{Behaviour, Conversation, Options, Part, Provider, Replay, Style};
+//! use diarist_provider::{Behaviour, Conversation, Options, Part, Provider, Replay, Style};
 //!
 //! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
 //! // 1. Start one. By default it improvises as the actor, and is a faithful Observer for requests
@@ -204,7 +204,7 @@ impl Provider {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::new(options));
         let accepting = server::accept(listener, Arc::clone(&shared));
-        shared.tasks.spawn("provider accept", accepting);
+        shared.tasks.spawn(accepting);
         Ok(Self { address, shared })
     }
 
