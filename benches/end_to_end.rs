@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
-use diarist_provider::{OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Say};
+use diarist_provider::{
+    CallerKind, FixedReply, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
+};
 use divan::Bencher;
 use divan::counter::BytesCount;
 use serde_json::{Value, json};
@@ -49,7 +51,7 @@ fn stand() -> &'static Stand {
             ..Options::default()
         };
         let provider = runtime.block_on(Provider::start(options)).unwrap();
-        provider.script(Part::Actor, Say("Yes.".to_owned()));
+        provider.script(CallerKind::Actor, FixedReply("Yes.".to_owned()));
         let database = format!("sqlite://{}", folder.path().join("bench.db").display());
         let env: BTreeMap<String, String> = [
             ("SERVER__LISTEN", "127.0.0.1:0"),
@@ -159,7 +161,7 @@ fn through_diarist_remembered(bencher: Bencher, size: usize) {
     stand.send(&stand.through, "Bearer remembered", &body);
     let sent = stand
         .provider
-        .record_of(Part::Actor)
+        .record_for(CallerKind::Actor)
         .pop()
         .unwrap()
         .body_bytes;

@@ -9,8 +9,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use diarist::history::{History, Scope};
-use diarist::memory::select::{Before, select};
-use diarist::memory::{Cause, SnapshotId, SnapshotMeta};
+use diarist::memory::select::{PreviousSend, select};
+use diarist::memory::{SnapshotCause, SnapshotId, SnapshotMeta};
 use diarist::wire::chat;
 use diarist::wire::{Insert, Placement};
 use divan::Bencher;
@@ -81,7 +81,7 @@ fn body(shape: Shape) -> Bytes {
 }
 
 fn scope() -> Scope {
-    Scope::of(b"Bearer key", None)
+    Scope::new(b"Bearer key", None)
 }
 
 /// A snapshot that covers four fifths of `history`, among 32 others.
@@ -99,9 +99,9 @@ fn snapshots(history: &History) -> Vec<SnapshotMeta> {
                 pin: None,
                 parts: Vec::new(),
                 tokens: 1000,
-                cause: Cause::Threshold,
+                cause: SnapshotCause::Threshold,
                 placement: String::new(),
-                others: None,
+                peer_memory: None,
             }
         })
         .collect()
@@ -136,7 +136,7 @@ fn choose(bencher: Bencher<'_, '_>, size: usize) {
     .unwrap();
     let history = parsed.history(&scope());
     let snapshots = snapshots(&history);
-    bencher.bench_local(|| select(&history, &snapshots, Before::Unseen));
+    bencher.bench_local(|| select(&history, &snapshots, PreviousSend::NotSent));
 }
 
 #[divan::bench(args = SIZES)]
@@ -171,7 +171,7 @@ fn whole(bencher: Bencher<'_, '_>, shape: &Shape) {
         .bench_local(|| {
             let parsed = chat::parse(&body).unwrap();
             let history = parsed.history(&scope);
-            let selection = select(&history, &snapshots, Before::Unseen);
+            let selection = select(&history, &snapshots, PreviousSend::NotSent);
             let insert = Insert {
                 cut: selection.cut(),
                 pin: selection.pin(),

@@ -7,7 +7,7 @@ use divan::Bencher;
 use divan::counter::BytesCount;
 
 fn main() {
-    O200k::warm();
+    O200k::load_tables();
     divan::main();
 }
 

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use diarist::tasks::Tasks;
 use diarist_provider::{
-    Behaviour, Conversation, Cut, Ending, Failure, Improvise, Late, LineEnd, Obey, Options, Part,
-    Provider, Recorded, Replay, Rules, Stage, Style, Verdict,
+    Behaviour, CallerKind, Conversation, Cut, DefaultScript, DirectiveScript, Ending, Failure,
+    LineEnd, Options, Provider, RecordedRequest, Replay, Rules, Stage, Style, Verdict, WaitTimeout,
 };
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -103,7 +103,7 @@ enum Who {
     Other,
 }
 
-impl From<Who> for Part {
+impl From<Who> for CallerKind {
     fn from(who: Who) -> Self {
         match who {
             Who::Actor => Self::Actor,
@@ -233,8 +233,8 @@ impl Manner {
             byte_order_mark: self.byte_order_mark,
             comments: self.comments,
             multi_line: self.multi_line,
-            no_done: self.no_done,
-            unasked_usage: self.unasked_usage,
+            omit_done: self.no_done,
+            unrequested_usage: self.unasked_usage,
             refuse_in_stream: self.refuse_in_stream,
             gzip: self.gzip,
             headers: (self.headers.into_iter())
@@ -265,7 +265,7 @@ struct Controlled {
 }
 
 impl Controlled {
-    async fn obey(&self, command: Command) -> Result<Value, Late> {
+    async fn obey(&self, command: Command) -> Result<Value, WaitTimeout> {
         match command {
             Command::Rules { rules } => self.provider.rules(|now| rules.apply(now)),
             Command::Next {
@@ -274,26 +274,30 @@ impl Controlled {
                 behaviour,
             } => {
                 let behaviour = behaviour.behaviour(&self.gates);
-                self.provider.next(part.into(), times, &behaviour);
+                self.provider.inject_next(part.into(), times, &behaviour);
             }
             Command::Behave { part, behaviour } => {
                 let behaviour = behaviour.behaviour(&self.gates);
-                self.provider.behave(part.into(), behaviour);
+                self.provider.inject(part.into(), behaviour);
             }
             Command::Release { gate, events } => self.gates.named(&gate).add_permits(events),
-            Command::Improvise => self.provider.script(Part::Actor, Improvise::default()),
+            Command::Improvise => self
+                .provider
+                .script(CallerKind::Actor, DefaultScript::default()),
             Command::Converse { seed, turns, style } => {
                 let style = match style {
                     Tone::Travel => Style::Travel,
                     Tone::Coding => Style::Coding,
                 };
                 let conversation = Conversation::generate(seed, turns, style);
-                self.provider
-                    .script(Part::Actor, Replay::of([&conversation]));
+                self.provider.script(
+                    CallerKind::Actor,
+                    Replay::from_conversations([&conversation]),
+                );
                 let (messages, tools) = (conversation.messages, conversation.tools);
                 return Ok(json!({"messages": messages, "tools": tools}));
             }
-            Command::Obey => self.provider.script(Part::Actor, Obey),
+            Command::Obey => self.provider.script(CallerKind::Actor, DirectiveScript),
             Command::Count => return Ok(json!(self.settled().await?.len())),
             Command::Record { from, settled } => {
                 let record = if settled {
@@ -308,9 +312,9 @@ impl Controlled {
         Ok(json!({}))
     }
 
-    async fn settled(&self) -> Result<Vec<Arc<Recorded>>, Late> {
-        let ended = |entry: &Arc<Recorded>| entry.ending != Ending::Open;
-        let all = |record: &[Arc<Recorded>]| record.iter().all(ended);
+    async fn settled(&self) -> Result<Vec<Arc<RecordedRequest>>, WaitTimeout> {
+        let ended = |entry: &Arc<RecordedRequest>| entry.ending != Ending::Open;
+        let all = |record: &[Arc<RecordedRequest>]| record.iter().all(ended);
         self.provider.wait_until(all).await
     }
 
@@ -350,7 +354,7 @@ fn said(status: StatusCode, answer: &Value) -> Response<Full<Bytes>> {
 }
 
 /// One entry of the record in JSON: times in milliseconds, the body in hexadecimal.
-fn told(entry: &Recorded, since: Instant) -> Value {
+fn told(entry: &RecordedRequest, since: Instant) -> Value {
     let headers: Vec<_> = (entry.headers.iter())
         .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes())))
         .collect();
@@ -362,7 +366,7 @@ fn told(entry: &Recorded, since: Instant) -> Value {
     };
     json!({
         "number": entry.number,
-        "part": format!("{:?}", entry.part).to_lowercase(),
+        "part": format!("{:?}", entry.caller).to_lowercase(),
         "connection": entry.connection,
         "at_ms": entry.at.duration_since(since).as_secs_f64() * 1e3,
         "method": entry.method.as_str(),
@@ -374,12 +378,12 @@ fn told(entry: &Recorded, since: Instant) -> Value {
         "verdict": match &entry.verdict {
             Verdict::Pending => json!("pending"),
             Verdict::Accepted => json!("accepted"),
-            Verdict::Unjudged => json!("unjudged"),
+            Verdict::NotJudged => json!("unjudged"),
             Verdict::Failed(status) => json!({"failed": status}),
             Verdict::Refused(refusal) => json!({"refused": refusal.body()}),
         },
-        "prompt_tokens": entry.measured.map(|measured| measured.prompt_tokens),
-        "cached_tokens": entry.measured.map(|measured| measured.cached_tokens),
+        "prompt_tokens": entry.prompt_usage.map(|measured| measured.prompt_tokens),
+        "cached_tokens": entry.prompt_usage.map(|measured| measured.cached_tokens),
         "reply": entry.reply,
         "ending": ending,
         "after_ms": after.map(|after| after.as_secs_f64() * 1e3),

@@ -39,7 +39,7 @@ impl Admin {
 
     /// Keeps the metrics tidy, for ever.
     pub fn upkeep(&self) -> impl Future<Output = ()> + Send + use<> {
-        telemetry::keep_tidy(self.metrics.clone())
+        telemetry::run_upkeep(self.metrics.clone())
     }
 
     /// Answers one request of the admin port.

@@ -4,8 +4,8 @@
 //! another. Decides nothing about requests or memory. Called by `cli` and by tests that want the
 //! whole process inside their own.
 
-mod owners;
 mod reload;
+mod tenants;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-pub use self::reload::Reload;
+pub use self::reload::Reloader;
 
 use crate::admin::Condition;
 use crate::admin::{Admin, Readiness};
 use crate::audit::{Audit, AuditError};
 use crate::config::{self, Config, KeepMessages};
-use crate::jobs::{self, InForce, Jobs};
+use crate::jobs::{self, Jobs, Reloadable};
 use crate::llm::{self, Llm};
-use crate::memory::observe::{Hints, Options, Show};
-use crate::memory::place::EvidenceLevel;
-use crate::memory::redact::{Kind, Redactor};
-use crate::memory::{Early, Idle, Pattern, Policy, render};
-use crate::proxy::identify::{Owners, Sources};
-use crate::proxy::manners::Manners;
+use crate::memory::alignment::EvidenceLevel;
+use crate::memory::observe::{AttachmentFilter, ObserverOptions, RequestedHints};
+use crate::memory::redact::{RedactKind, Redactor};
+use crate::memory::{EarlyTriggers, IdleTrigger, Pattern, Policy, render};
+use crate::proxy::capabilities::UpstreamCapabilities;
+use crate::proxy::identify::{IdentityRules, Sources};
 use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
-use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, Treatment, Turns};
-use crate::server::{BindError, Drained, Server, Settings};
-use crate::store::recall::Recall;
-use crate::store::{Aliases, Reopening, Store};
+use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, RequestPolicy, Singleflight};
+use crate::server::{BindError, DrainReport, Server, Settings};
+use crate::store::cache::SnapshotCache;
+use crate::store::{Aliases, ReconnectingStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
@@ -45,9 +45,9 @@ pub struct App {
     server: Server,
     proxy: Arc<Proxy>,
     admin: Arc<Admin>,
-    store: Arc<Reopening>,
+    store: Arc<ReconnectingStore>,
     audit: Option<Audit>,
-    settings: InForce,
+    settings: Reloadable,
     config: Config,
     tasks: Tasks,
 }
@@ -84,15 +84,15 @@ impl App {
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
-        let store = Arc::new(Reopening::new(&config.database.to_string()));
+        let store = Arc::new(ReconnectingStore::new(&config.database.to_string()));
         if config.memory.enabled {
-            open(&store, config, admin.readiness(), &tasks).await;
+            open_store(&store, config, admin.readiness(), &tasks).await;
         } else {
             // No file is made for a memory nobody wants.
             store.close().await;
         }
-        let settings = InForce::new(memory_settings(config));
-        let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
+        let settings = Reloadable::new(memory_settings(config));
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>));
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
@@ -102,33 +102,34 @@ impl App {
             audit.clone(),
             &tasks,
         );
-        let owners = owners::of(config, config.server.listen, Aliases::default());
+        let owners = tenants::from_config(config, config.server.listen, Aliases::default());
         if config.memory.enabled {
-            let mut heard = owners::Heard::new(&store, &owners, &recall);
+            let mut alias_refresher = tenants::AliasRefresher::new(&store, &owners, &recall);
             // What a slow disk keeps until later is heard later.
-            let _late = tokio::time::timeout(OPENING, heard.listen()).await;
-            tasks.spawn("owners", heard.keep_up(tasks.token()));
+            let _timed_out =
+                tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
+            tasks.spawn("owners", alias_refresher.run(tasks.token()));
         }
         let memory = Memory {
             enabled: config.memory.enabled,
-            treats: InForce::new(treatment(config, owners)),
-            recall,
+            policy: Reloadable::new(request_policy(config, owners)),
+            cache: recall,
             jobs,
-            manners: Manners::new(
+            capabilities: UpstreamCapabilities::new(
                 placement(config),
                 config.upstream.base_url.host_str().unwrap_or_default(),
             ),
-            rescuing: Turns::default(),
+            overflow_singleflight: Singleflight::default(),
             audit: audit.clone(),
-            unfinished: Arc::default(),
+            pending_answers: Arc::default(),
         };
-        let proxy = Proxy::new(upstream, limits(config), tasks.clone()).remembering(memory);
+        let proxy = Proxy::new(upstream, limits(config), tasks.clone()).with_memory(memory);
         let proxy = Arc::new(proxy);
         if config.memory.enabled {
             let (store, readiness) = (Arc::clone(&store), admin.readiness().clone());
             tasks.spawn(
                 "watch",
-                watch(store, Arc::clone(&proxy), readiness, tasks.token()),
+                watch_store(store, Arc::clone(&proxy), readiness, tasks.token()),
             );
         }
         Ok(Self {
@@ -177,7 +178,7 @@ impl App {
             let proxy = Arc::clone(&proxy);
             Box::pin(async move {
                 match proxy.memory() {
-                    Some(memory) => memory.quiet(within).await,
+                    Some(memory) => memory.wait_idle(within).await,
                     None => true,
                 }
             })
@@ -186,10 +187,10 @@ impl App {
 
     /// The way to another configuration while this one runs.
     #[must_use]
-    pub fn reload(&self) -> Reload {
-        Reload {
-            started: self.config.clone(),
-            in_force: self.config.clone(),
+    pub fn reload(&self) -> Reloader {
+        Reloader {
+            start_config: self.config.clone(),
+            current_config: self.config.clone(),
             settings: self.settings.clone(),
             proxy: Arc::clone(&self.proxy),
             audit: self.audit.clone(),
@@ -197,7 +198,7 @@ impl App {
     }
 
     /// Serves until `shutdown` resolves, then drains.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainReport {
         let (store, audit) = (self.store, self.audit);
         let flush = async move {
             if let Some(audit) = audit {
@@ -246,24 +247,29 @@ fn limits(config: &Config) -> Limits {
 
 /// How long the start waits for the database. It opens in milliseconds; one that is locked or gone
 /// must not keep requests from passing.
-const OPENING: Duration = Duration::from_secs(1);
+const STORE_OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often the database is asked how it is.
-const WATCH: Duration = Duration::from_secs(5);
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness, tasks: &Tasks) {
-    let (tell, opened) = tokio::sync::oneshot::channel();
-    let attempt = Arc::clone(store);
+async fn open_store(
+    store: &Arc<ReconnectingStore>,
+    config: &Config,
+    readiness: &Readiness,
+    tasks: &Tasks,
+) {
+    let (result_sender, opened) = tokio::sync::oneshot::channel();
+    let opening_store = Arc::clone(store);
     // A task of its own: an attempt that is given up half-way would never be made again.
     tasks.spawn("store opening", async move {
         // Nobody listens any more where it took too long; the watch sees how it ended.
-        let _ = tell.send(attempt.ready().await);
+        let _ = result_sender.send(opening_store.open_now().await);
     });
-    let problem = match tokio::time::timeout(OPENING, opened).await {
+    let problem = match tokio::time::timeout(STORE_OPEN_TIMEOUT, opened).await {
         Ok(Ok(Ok(()))) => return,
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(_)) => "opening it failed".to_owned(),
-        Err(_) => format!("it did not open within {OPENING:?}"),
+        Err(_) => format!("it did not open within {STORE_OPEN_TIMEOUT:?}"),
     };
     tracing::error!(
         database = %config.database,
@@ -274,23 +280,23 @@ async fn open(store: &Arc<Reopening>, config: &Config, readiness: &Readiness, ta
 
 /// Looks after what the request path must not: says when the store goes and comes back, how much
 /// lies in its queue, and lets refused placements and blocks be tried again.
-async fn watch(
-    store: Arc<Reopening>,
+async fn watch_store(
+    store: Arc<ReconnectingStore>,
     proxy: Arc<Proxy>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
-    let mut well = true;
+    let mut was_up = true;
     while stop
-        .run_until_cancelled(tokio::time::sleep(WATCH))
+        .run_until_cancelled(tokio::time::sleep(STORE_CHECK_INTERVAL))
         .await
         .is_some()
     {
         if let Some(memory) = proxy.memory() {
-            memory.manners.forgive(Instant::now());
+            memory.capabilities.expire(Instant::now());
         }
-        let asked = store.open_jobs().await;
-        match &asked {
+        let open_jobs = store.open_jobs().await;
+        match &open_jobs {
             Ok(jobs) => {
                 metrics::gauge!(telemetry::OPEN_JOBS).set(*jobs as f64);
                 readiness.set("store", Condition::Up);
@@ -298,18 +304,18 @@ async fn watch(
             Err(error) => {
                 readiness.set("store", Condition::Degraded(error.to_string()));
                 if let Some(memory) = proxy.memory() {
-                    memory.recall.troubled(true);
+                    memory.cache.set_degraded(true);
                 }
             }
         }
-        match (&asked, well) {
+        match (&open_jobs, was_up) {
             (Err(error), true) => {
                 tracing::error!(error = %error, "the store is gone; requests pass with what this process knows");
             }
             (Ok(_), false) => tracing::info!("the store is back"),
             _ => {}
         }
-        well = asked.is_ok();
+        was_up = open_jobs.is_ok();
     }
 }
 
@@ -317,16 +323,16 @@ async fn watch(
 fn tokenizer(tasks: &Tasks) -> Arc<O200k> {
     tasks.spawn("tokenizer", async {
         // A failure to load shows when the first text is counted, and is guarded there.
-        let _ = tokio::task::spawn_blocking(O200k::warm).await;
+        let _ = tokio::task::spawn_blocking(O200k::load_tables).await;
     });
     Arc::new(O200k::new())
 }
 
 fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {
     Ok(match &config.audit {
-        config::Audit::Off => None,
-        config::Audit::Stdout => Some(Audit::stdout(tasks)),
-        config::Audit::File(path) => Some(Audit::file(path, tasks)?),
+        config::AuditTarget::Off => None,
+        config::AuditTarget::Stdout => Some(Audit::stdout(tasks)),
+        config::AuditTarget::File(path) => Some(Audit::file(path, tasks)?),
     })
 }
 
@@ -360,17 +366,17 @@ fn rules(config: &Config) -> Rules {
 }
 
 /// How requests are treated, of a valid configuration.
-fn treatment(config: &Config, owners: Owners) -> Treatment {
-    Treatment {
-        owners,
-        sources: Sources::of(&config.identity.headers, &config.identity.body_fields),
+fn request_policy(config: &Config, owners: IdentityRules) -> RequestPolicy {
+    RequestPolicy {
+        identity: owners,
+        sources: Sources::new(&config.identity.headers, &config.identity.body_fields),
         read_only: read_only(config),
         rules: rules(config),
         overflow: overflow(config),
         evidence: match config.memory.evidence {
-            config::Evidence::Strict => EvidenceLevel::Strict,
-            config::Evidence::Names => EvidenceLevel::Names,
-            config::Evidence::Content => EvidenceLevel::Content,
+            config::EvidenceLevel::Strict => EvidenceLevel::Strict,
+            config::EvidenceLevel::Names => EvidenceLevel::Names,
+            config::EvidenceLevel::Content => EvidenceLevel::Content,
         },
         ask_usage: ask_usage(config),
     }
@@ -395,19 +401,19 @@ fn overflow(config: &Config) -> Overflow {
 /// The overrides for this upstream, each with the models it is for, the narrowest first.
 fn overrides(config: &Config) -> impl Iterator<Item = (Pattern, &config::Override)> {
     let host = config.upstream.base_url.host_str().unwrap_or_default();
-    let here = move |pattern: &String| Pattern::new(pattern).matches(host);
-    let known = config.memory.overrides.iter();
-    known
-        .filter(move |known| known.upstream.as_ref().is_none_or(&here))
-        .map(|known| (Pattern::new(known.model.as_deref().unwrap_or("*")), known))
+    let is_for_upstream = move |pattern: &String| Pattern::new(pattern).matches(host);
+    let overrides = config.memory.overrides.iter();
+    overrides
+        .filter(move |entry| entry.upstream.as_ref().is_none_or(&is_for_upstream))
+        .map(|entry| (Pattern::new(entry.model.as_deref().unwrap_or("*")), entry))
 }
 
 fn read_only(config: &Config) -> ReadOnly {
     ReadOnly {
-        listed: overrides(config)
-            .map(|(model, known)| (model, known.read_only))
+        overrides: overrides(config)
+            .map(|(model, entry)| (model, entry.read_only))
             .collect(),
-        all: config.memory.read_only,
+        default: config.memory.read_only,
     }
 }
 
@@ -415,13 +421,13 @@ fn read_only(config: &Config) -> ReadOnly {
 #[must_use]
 pub fn memory_settings(config: &Config) -> jobs::Settings {
     let memory = &config.memory;
-    let overrides = overrides(config).map(|(model, known)| jobs::Override {
+    let overrides = overrides(config).map(|(model, entry)| jobs::Override {
         model,
         settings: Arc::new(settings(
             config,
-            &known.thresholds,
-            &known.observation,
-            &known.reflection,
+            &entry.thresholds,
+            &entry.observation,
+            &entry.reflection,
         )),
     });
     jobs::Settings {
@@ -439,8 +445,8 @@ pub fn memory_settings(config: &Config) -> jobs::Settings {
 fn settings(
     config: &Config,
     thresholds: &config::Thresholds,
-    observation: &config::Observation,
-    reflection: &config::Reflection,
+    observation: &config::ObservationSettings,
+    reflection: &config::ReflectionSettings,
 ) -> jobs::Settings {
     let memory = &config.memory;
     jobs::Settings {
@@ -455,10 +461,10 @@ fn settings(
         placement: placement(config),
         zone: memory.timezone.clone(),
         temporal_markers: memory.temporal_markers,
-        keep: match memory.keep_messages {
-            KeepMessages::UntilObserved => jobs::Keep::UntilObserved,
-            KeepMessages::Always => jobs::Keep::Always,
-            KeepMessages::For(time) => jobs::Keep::For(time),
+        keep_messages: match memory.keep_messages {
+            KeepMessages::UntilObserved => jobs::ArchivePolicy::UntilObserved,
+            KeepMessages::Always => jobs::ArchivePolicy::Always,
+            KeepMessages::For(time) => jobs::ArchivePolicy::For(time),
         },
         observation: jobs::Phase {
             instruction: observation.instruction.clone(),
@@ -469,10 +475,10 @@ fn settings(
             ..phase(&reflection.phase)
         },
         observer: Arc::new(observer_options(observation, &memory.redact)),
-        hints: hints(observation.continuation_hints).or(hints(reflection.continuation_hints)),
+        hints: hints(observation.continuation_hints).union(hints(reflection.continuation_hints)),
         max_loss: reflection.max_loss,
         daily_tokens: memory.daily_tokens,
-        others: memory.others,
+        peer_memory_tokens: memory.other_conversations,
         bundles: memory.bundles.clone(),
         concurrency: if memory.enabled && !read_only(config).for_all() {
             jobs::MODEL_CALLS
@@ -482,15 +488,18 @@ fn settings(
     }
 }
 
-fn observer_options(observation: &config::Observation, redact: &config::Redact) -> Options {
+fn observer_options(
+    observation: &config::ObservationSettings,
+    redact: &config::Redact,
+) -> ObserverOptions {
     let kinds = redact.kinds.iter().map(|kind| match kind {
-        config::Secret::ApiKey => Kind::ApiKey,
-        config::Secret::Token => Kind::Token,
-        config::Secret::Password => Kind::Password,
-        config::Secret::Secret => Kind::Secret,
-        config::Secret::PrivateKey => Kind::PrivateKey,
+        config::SecretKind::ApiKey => RedactKind::ApiKey,
+        config::SecretKind::Token => RedactKind::Token,
+        config::SecretKind::Password => RedactKind::Password,
+        config::SecretKind::Secret => RedactKind::Secret,
+        config::SecretKind::PrivateKey => RedactKind::PrivateKey,
     });
-    Options {
+    ObserverOptions {
         redactor: Redactor::new(kinds.collect(), redact.patterns.clone()),
         omit_blocks: observation.omit_blocks.clone(),
         max_input_tokens: observation.max_input_tokens,
@@ -499,15 +508,15 @@ fn observer_options(observation: &config::Observation, redact: &config::Redact) 
         title: observation.thread_title,
         application: observation.observe_system,
         attachments: match &observation.observe_attachments {
-            config::Attachments::Auto => Show::Auto,
-            config::Attachments::All => Show::All,
-            config::Attachments::Only(types) => Show::Only(types.clone()),
+            config::Attachments::Auto => AttachmentFilter::Auto,
+            config::Attachments::All => AttachmentFilter::All,
+            config::Attachments::Only(types) => AttachmentFilter::Only(types.clone()),
         },
     }
 }
 
-fn hints(hints: config::Hints) -> Hints {
-    Hints {
+fn hints(hints: config::ContinuationHints) -> RequestedHints {
+    RequestedHints {
         current_task: hints.current_task,
         suggested_response: hints.suggested_response,
     }
@@ -537,18 +546,18 @@ fn models(models: config::Models) -> llm::Models {
     }
 }
 
-fn early(early: config::Early) -> Early {
-    Early {
+fn early(early: config::EarlyActivation) -> EarlyTriggers {
+    EarlyTriggers {
         idle: match early.idle {
-            config::Idle::Never => Idle::Never,
-            config::Idle::After(time) => Idle::After(time),
-            config::Idle::Auto => Idle::Auto,
+            config::ActivateAfterIdle::Never => IdleTrigger::Never,
+            config::ActivateAfterIdle::After(time) => IdleTrigger::After(time),
+            config::ActivateAfterIdle::Auto => IdleTrigger::Auto,
         },
         model_change: early.model_change,
     }
 }
 
-fn phase(phase: &config::Phase) -> jobs::Phase {
+fn phase(phase: &config::PhaseSettings) -> jobs::Phase {
     jobs::Phase {
         endpoint: phase
             .endpoint

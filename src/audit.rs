@@ -10,6 +10,6 @@ mod part;
 mod record;
 mod sink;
 
-pub use part::{PartRecord, Wrote};
-pub use record::{AuditRecord, Ended, MemoryState};
+pub use part::{PartKind, PartRecord};
+pub use record::{AuditRecord, EndReason, MemoryState};
 pub use sink::{Audit, AuditError};

@@ -8,20 +8,20 @@ mod config;
 mod database;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "demo")]
+mod harness;
 mod health;
 mod output;
-#[cfg(feature = "demo")]
-mod playing;
 mod prices;
 #[cfg(feature = "demo")]
 mod progress;
 #[cfg(feature = "demo")]
 mod replay;
+#[cfg(feature = "demo")]
+mod replay_client;
 mod reproduce;
 mod serve;
 mod sources;
-#[cfg(feature = "demo")]
-mod stage;
 mod tenants;
 mod terminal;
 mod threads;
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use output::report;
+pub use output::report_error;
 
 /// `EX_USAGE` of sysexits.h: the command line or the configuration is wrong. Supervisors that tell
 /// exit codes apart know not to restart on it.

@@ -9,14 +9,15 @@
 //! comes in as a map, so that no test and no other room touches the process's own. It imports no
 //! other room; `app` maps the values into the rooms that want them.
 
-mod asking;
+mod common;
 mod identity;
-mod judged;
 mod layers;
 mod memory;
+mod model_settings;
 mod nearest;
 mod observer;
 mod overrides;
+mod parse;
 mod phases;
 mod platform;
 mod problem;
@@ -24,11 +25,10 @@ mod reference;
 mod reload;
 mod rules;
 mod settings;
-mod signature;
 mod thresholds;
+mod token_verification;
 mod valid;
 mod validate;
-mod written;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,10 +40,11 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use valid::{
-    AskUsage, Attachments, Audit, Config, Database, Early, Endpoint, Evidence, Hints, Identity,
-    Idle, KeepMessages, Key, Memory, MemoryMode, Models, Observation, Overflow, Override, Phase,
-    Placement, Redact, Reflection, Rule, Secret, Server, SetBy, Signature, Thresholds, Upstream,
-    Users,
+    ActivateAfterIdle, AskUsage, Attachments, AuditTarget, Config, ContinuationHints, Database,
+    EarlyActivation, Endpoint, EvidenceLevel, IdentitySettings, KeepMessages, MemoryMode,
+    MemorySettings, Models, ObservationSettings, Overflow, Override, PhaseSettings, Placement,
+    Redact, ReflectionSettings, ResourceIdentity, Rule, SecretKind, ServerSettings, SetBy,
+    Thresholds, TokenVerification, UpstreamSettings, VerificationKey,
 };
 
 /// What every environment variable of ours begins with.
@@ -68,7 +69,7 @@ pub fn load(
     let raw = RawConfig::read(&layers, &mut problems);
     match validate::validate(&raw, env, &mut problems) {
         Ok(config) if problems.is_empty() => Ok(Config {
-            values: reload::Values::of(&layers),
+            values: reload::ConfigValues::from_layers(&layers),
             ..config
         }),
         _ => Err(ConfigError::new(problems)),

@@ -10,31 +10,31 @@
 //! once. Nothing here is ever waited for by a request (INV-FREE): the intake is bounded, and what
 //! does not fit is dropped, since the client will send the same history again.
 
-mod ask;
-mod books;
+mod budget;
 pub mod bundle;
-mod by_hand;
 mod clock;
+mod count_tokens;
 mod events;
 mod evidence;
 mod failure;
 mod intake;
-mod minutes;
-mod names;
+mod manual;
+mod message_archive;
+mod model_call;
+mod model_switch;
 mod observer;
-mod others;
+mod overflow_observe;
 mod payload;
+mod peer_memory;
 mod prepare;
 mod recorder;
 mod reflector;
-mod rescue;
 mod routes;
 mod settings;
 mod shorten;
-mod standby;
+mod thread_keys;
 mod traces;
 mod track;
-mod weigh;
 mod worker;
 
 use std::sync::Arc;
@@ -43,22 +43,22 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-pub use ask::MODEL_CALLS;
-pub use by_hand::{ByHand, Told, Written};
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
-pub use minutes::kept_words;
-pub use payload::words;
-pub use prepare::{Prepared, TooLong};
-pub use reflector::Wish;
+pub use manual::{ManualAnswer, ManualJobs, ManualOutcome};
+pub use message_archive::archived_text;
+pub use model_call::MODEL_CALLS;
+pub use payload::message_text;
+pub use prepare::{OversizedRequest, Prepared};
+pub use reflector::ReflectionPayload;
 pub use routes::Routes;
-pub use settings::{InForce, Keep, Override, Phase, Settings};
+pub use settings::{ArchivePolicy, Override, Phase, Reloadable, Settings};
 
 use crate::audit::Audit;
-use crate::llm::{Breaker, Model};
+use crate::llm::{Breaker, ModelClient};
 use crate::memory::{Policy, render};
 use crate::store::Store;
-use crate::store::recall::Recall;
+use crate::store::cache::SnapshotCache;
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;
 
@@ -66,42 +66,42 @@ use crate::tokens::TokenCounter;
 #[derive(Clone)]
 pub(crate) struct Shop {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) recall: Arc<Recall>,
+    pub(crate) recall: Arc<SnapshotCache>,
     pub(crate) counter: Arc<dyn TokenCounter>,
     pub(crate) routes: Arc<Routes>,
-    pub(crate) llm: Arc<dyn Model>,
+    pub(crate) llm: Arc<dyn ModelClient>,
     pub(crate) clock: Clock,
     pub(crate) breaker: Arc<Breaker>,
     /// A permit for each model call that may be under way. In the order of asking: neither jobs nor
     /// whoever asks while a client waits can starve the other.
-    pub(crate) calls: Arc<Semaphore>,
-    pub(crate) windows: Arc<observer::Windows>,
+    pub(crate) call_permits: Arc<Semaphore>,
+    pub(crate) piece_limits: Arc<observer::LearnedLimits>,
     /// The same of history and what is shown beside it together.
-    pub(crate) rooms: Arc<observer::Windows>,
-    pub(crate) drafts: Arc<observer::Drafts>,
-    pub(crate) rescues: Arc<rescue::Rescues>,
+    pub(crate) combined_limits: Arc<observer::LearnedLimits>,
+    pub(crate) drafts: Arc<observer::ChunkDrafts>,
+    pub(crate) pending_overflows: Arc<overflow_observe::PendingOverflows>,
     /// What is in force now. Whoever does one thing takes it once: a reload in between must not
     /// mix two configurations in one job.
-    pub(crate) settings: InForce,
+    pub(crate) settings: Reloadable,
     /// Outcomes of jobs that the recorder has not yet looked at.
-    pub(crate) untold: Arc<AtomicUsize>,
-    pub(crate) spent: Arc<books::Spent>,
-    pub(crate) owed: Arc<books::Owed>,
-    pub(crate) attempts: Arc<bundle::Attempts>,
+    pub(crate) pending_work: Arc<AtomicUsize>,
+    pub(crate) budget_cache: Arc<budget::BudgetCache>,
+    pub(crate) unbilled_costs: Arc<budget::UnbilledCosts>,
+    pub(crate) last_calls: Arc<bundle::LastCalls>,
     pub(crate) events: events::Events,
     /// Where a line is left of each part that is stored, if anywhere.
     pub(crate) audit: Option<Audit>,
     /// What is sent to whom another model is asked.
-    pub(crate) standby: Arc<standby::Standby>,
+    pub(crate) model_switch_snapshots: Arc<model_switch::ModelSwitchSnapshots>,
 }
 
 impl Shop {
     fn new(
         store: Arc<dyn Store>,
-        recall: Arc<Recall>,
+        recall: Arc<SnapshotCache>,
         counter: Arc<dyn TokenCounter>,
-        llm: Arc<dyn Model>,
-        settings: InForce,
+        llm: Arc<dyn ModelClient>,
+        settings: Reloadable,
         clock: Clock,
     ) -> Self {
         Self {
@@ -111,26 +111,29 @@ impl Shop {
             routes: Arc::new(Routes::new(clock.clone())),
             llm,
             clock,
-            breaker: Arc::new(Breaker::new(ask::FAILURES, ask::PAUSE)),
-            calls: Arc::new(Semaphore::new(MODEL_CALLS)),
-            windows: Arc::default(),
-            rooms: Arc::default(),
+            breaker: Arc::new(Breaker::new(
+                model_call::BREAKER_THRESHOLD,
+                model_call::BREAKER_PAUSE,
+            )),
+            call_permits: Arc::new(Semaphore::new(MODEL_CALLS)),
+            piece_limits: Arc::default(),
+            combined_limits: Arc::default(),
             drafts: Arc::default(),
-            rescues: Arc::default(),
+            pending_overflows: Arc::default(),
             settings,
-            untold: Arc::default(),
-            spent: Arc::default(),
-            owed: Arc::default(),
-            attempts: Arc::default(),
+            pending_work: Arc::default(),
+            budget_cache: Arc::default(),
+            unbilled_costs: Arc::default(),
+            last_calls: Arc::default(),
             events: events::Events::default(),
             audit: None,
-            standby: Arc::default(),
+            model_switch_snapshots: Arc::default(),
         }
     }
 }
 
 /// What a request waits for the one write that activates what is observed for another model.
-const MODEL_CHANGE: Duration = Duration::from_millis(20);
+const MODEL_SWITCH_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The running room.
 #[derive(Clone)]
@@ -152,10 +155,10 @@ impl Jobs {
     /// Starts recorder and workers; they end when `tasks` is told to.
     pub fn start(
         store: Arc<dyn Store>,
-        recall: Arc<Recall>,
+        recall: Arc<SnapshotCache>,
         counter: Arc<dyn TokenCounter>,
-        llm: Arc<dyn Model>,
-        settings: InForce,
+        llm: Arc<dyn ModelClient>,
+        settings: Reloadable,
         audit: Option<Audit>,
         tasks: &Tasks,
     ) -> Self {
@@ -163,7 +166,7 @@ impl Jobs {
         let mut shop = Shop::new(store, recall, counter, llm, settings, clock);
         shop.audit = audit;
         shop.events = events::Events::start(Arc::clone(&shop.store), tasks);
-        let (intake, exchanges) = intake::queue();
+        let (intake, exchanges) = intake::channel();
         let wake = Arc::new(tokio::sync::Notify::new());
         let (events, outcomes) = tokio::sync::mpsc::unbounded_channel();
         tasks.spawn(
@@ -177,8 +180,11 @@ impl Jobs {
             ),
         );
         // Where nothing is written nothing is deleted.
-        if shop.settings.now().concurrency > 0 {
-            tasks.spawn("expiry", minutes::expire(shop.clone(), tasks.token()));
+        if shop.settings.current().concurrency > 0 {
+            tasks.spawn(
+                "expiry",
+                message_archive::expire(shop.clone(), tasks.token()),
+            );
         }
         tasks.spawn(
             "workers",
@@ -193,20 +199,20 @@ impl Jobs {
 
     /// Recorder and worker without their tasks, by another clock: nothing happens but what the caller
     /// does.
-    pub fn by_hand(
+    pub fn manual(
         store: Arc<dyn Store>,
-        recall: Arc<Recall>,
+        recall: Arc<SnapshotCache>,
         counter: Arc<dyn TokenCounter>,
-        llm: Arc<dyn Model>,
-        settings: InForce,
+        llm: Arc<dyn ModelClient>,
+        settings: Reloadable,
         clock: Clock,
-    ) -> ByHand {
-        ByHand::new(Shop::new(store, recall, counter, llm, settings, clock))
+    ) -> ManualJobs {
+        ManualJobs::new(Shop::new(store, recall, counter, llm, settings, clock))
     }
 
     /// Whether the conversations of one user are told of each other, where it is known who the user is.
-    pub fn tells_others(&self) -> bool {
-        self.shop.settings.now().others.is_some()
+    pub fn shares_peer_memory(&self) -> bool {
+        self.shop.settings.current().peer_memory_tokens.is_some()
     }
 
     /// Where finished exchanges go.
@@ -217,19 +223,19 @@ impl Jobs {
     /// Waits until nothing is left to be done: everything handed over is recorded, no job waits or
     /// runs, and what follows from them is prepared. For replay and tests, which want to know what
     /// memory does when it is given the time. `false` where `within` was not enough.
-    pub async fn quiet(&self, within: Duration) -> bool {
-        let quiet = async {
-            while !self.is_quiet().await {
+    pub async fn wait_until_idle(&self, within: Duration) -> bool {
+        let until_idle = async {
+            while !self.is_idle().await {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(within, quiet).await.is_ok()
+        tokio::time::timeout(within, until_idle).await.is_ok()
     }
 
-    async fn is_quiet(&self) -> bool {
+    async fn is_idle(&self) -> bool {
         let idle = || {
             self.intake.is_idle()
-                && self.shop.untold.load(Ordering::SeqCst) == 0
+                && self.shop.pending_work.load(Ordering::SeqCst) == 0
                 && self.shop.events.is_idle()
         };
         // Asked before and after: a job may have ended, and made work, while the store was asked.
@@ -245,17 +251,17 @@ impl Jobs {
 
     /// The thresholds in force.
     pub fn policy(&self) -> Policy {
-        self.shop.settings.now().policy
+        self.shop.settings.current().policy
     }
 
     /// The settings in force.
-    pub fn settings(&self) -> &InForce {
+    pub fn settings(&self) -> &Reloadable {
         &self.shop.settings
     }
 
     /// Whether a phase borrows the conversation's way, so that the proxy must offer it.
-    pub fn borrows(&self) -> bool {
-        let settings = self.shop.settings.now();
+    pub fn borrows_credentials(&self) -> bool {
+        let settings = self.shop.settings.current();
         settings.observation.endpoint.is_none() || settings.reflection.endpoint.is_none()
     }
 
@@ -273,35 +279,41 @@ impl Jobs {
     /// before, whose prompt cache holds nothing of it, where so many messages of its chain `may_go`.
     /// Told by what this process remembers, committed by one write, and not waited for longer than
     /// 20 ms: the request goes on without it then.
-    pub async fn on_model_change(
+    pub async fn activate_on_model_change(
         &self,
         scope: &crate::history::Scope,
         history: &crate::history::History,
         model: &str,
-        may_go: impl Fn(usize, Option<usize>) -> bool,
+        can_omit: impl Fn(usize, Option<usize>) -> bool,
     ) -> Option<Prepared> {
-        let ready = self.shop.standby.find(scope, history, model)?;
-        let new = &ready.draft.snapshot;
-        if !may_go(new.to_count, new.pin) {
+        let candidate = self
+            .shop
+            .model_switch_snapshots
+            .find(scope, history, model)?;
+        let new = &candidate.draft.snapshot;
+        if !can_omit(new.to_count, new.pin) {
             return None;
         }
         let (shop, scope, model) = (self.shop.clone(), scope.clone(), model.to_owned());
-        let (tell, told) = tokio::sync::oneshot::channel();
-        shop.untold.fetch_add(1, Ordering::SeqCst);
+        let (result_tx, result_rx) = tokio::sync::oneshot::channel();
+        shop.pending_work.fetch_add(1, Ordering::SeqCst);
         // A task of its own: what is committed too late for this request serves the next.
         self.tasks.spawn("model change", async move {
-            let committed = prepare::commit(&shop, &scope, &ready.draft).await;
+            let committed = prepare::commit(&shop, &scope, &candidate.draft).await;
             if let Ok(prepared) = &committed
-                && ready.is_news()
+                && candidate.mark_reported()
             {
-                let (tip, snapshot) = (ready.draft.snapshot.tip, &prepared.snapshot.meta);
-                events::activated(&shop, &ready.stood, &model, tip, snapshot);
+                let (tip, snapshot) = (candidate.draft.snapshot.tip, &prepared.snapshot.meta);
+                events::emit_activated(&shop, &candidate.conversation, &model, tip, snapshot);
             }
-            shop.untold.fetch_sub(1, Ordering::SeqCst);
+            shop.pending_work.fetch_sub(1, Ordering::SeqCst);
             // Nobody waits any more where it took too long.
-            let _ = tell.send(committed);
+            let _ = result_tx.send(committed);
         });
-        let committed = tokio::time::timeout(MODEL_CHANGE, told).await.ok()?.ok()?;
+        let committed = tokio::time::timeout(MODEL_SWITCH_TIMEOUT, result_rx)
+            .await
+            .ok()?
+            .ok()?;
         match committed {
             Ok(prepared) => Some(prepared),
             Err(error) => {
@@ -316,19 +328,19 @@ impl Jobs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn overflow(
+    pub async fn activate_all_observed(
         &self,
-        refused: TooLong,
+        request: OversizedRequest,
     ) -> Result<Option<Prepared>, crate::store::StoreError> {
         let shop = self.shop.clone();
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (result_tx, result_rx) = tokio::sync::oneshot::channel();
         // A task of its own: where the caller cannot wait so long, it is done for the next request.
         self.tasks.spawn("overflow", async move {
-            let applied = prepare::overflow(&shop, &refused).await;
+            let applied = prepare::activate_all_observed(&shop, &request).await;
             // Nobody listens any more where it took too long.
-            let _ = tell.send(applied);
+            let _ = result_tx.send(applied);
         });
-        told.await.unwrap_or(Ok(None))
+        result_rx.await.unwrap_or(Ok(None))
     }
 }
 
@@ -340,33 +352,38 @@ impl Jobs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn rescue(
+    pub async fn observe_overflow(
         &self,
         exchange: &Exchange,
-        sent: Option<crate::memory::SnapshotId>,
+        sent_snapshot: Option<crate::memory::SnapshotId>,
         to_count: usize,
-        until: tokio::time::Instant,
+        deadline: tokio::time::Instant,
     ) -> Result<Option<Arc<crate::memory::Snapshot>>, crate::store::StoreError> {
-        rescue::rescue(&self.shop, exchange, sent, to_count, until).await
+        overflow_observe::observe(&self.shop, exchange, sent_snapshot, to_count, deadline).await
     }
 }
 
 /// Tokens of `text`, counted off the runtime.
-pub(crate) async fn count(shop: &Shop, text: &str) -> u32 {
-    count_by(shop, text, |text, counter| counter.count(text)).await
+pub(crate) async fn count_tokens(shop: &Shop, text: &str) -> u32 {
+    count_off_runtime(shop, text, |text, counter| counter.count(text)).await
 }
 
 /// Tokens of a part of this `text`, counted off the runtime.
-async fn weight(shop: &Shop, text: &str) -> u32 {
-    let weigh = |text: &str, counter: &dyn TokenCounter| render::weight(text, |t| counter.count(t));
-    count_by(shop, text, weigh).await
+async fn count_part_tokens(shop: &Shop, text: &str) -> u32 {
+    let count =
+        |text: &str, counter: &dyn TokenCounter| render::max_tokens(text, |t| counter.count(t));
+    count_off_runtime(shop, text, count).await
 }
 
-async fn count_by(shop: &Shop, text: &str, by: fn(&str, &dyn TokenCounter) -> u32) -> u32 {
+async fn count_off_runtime(
+    shop: &Shop,
+    text: &str,
+    count: fn(&str, &dyn TokenCounter) -> u32,
+) -> u32 {
     let counter = Arc::clone(&shop.counter);
     let text = text.to_owned();
     let bytes = text.len();
-    tokio::task::spawn_blocking(move || by(&text, &*counter))
+    tokio::task::spawn_blocking(move || count(&text, &*counter))
         .await
         // The counter guards itself; should its thread die all the same, four bytes make a token.
         .unwrap_or_else(|_| u32::try_from(bytes / 4).unwrap_or(u32::MAX))

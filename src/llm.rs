@@ -6,13 +6,13 @@
 //! decides whether to call or to try again: `jobs` does, by [`backoff()`] and [`Breaker`]. Never logs
 //! a prompt, an answer or a credential.
 
-mod answer;
 mod backoff;
 mod breaker;
+mod capabilities;
 mod endpoint;
 mod error;
-pub mod known;
-mod shape;
+pub mod model_catalog;
+mod reply;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -26,10 +26,10 @@ pub use crate::memory::prompt::Prompt;
 use crate::wire::usage::Usage;
 pub use backoff::{backoff, retry_after};
 pub use breaker::Breaker;
-pub use endpoint::{BorrowedRoute, Endpoint};
+use capabilities::CallCapabilities;
+pub use endpoint::{Endpoint, UpstreamRoute};
 pub use error::CallError;
 use error::Redaction;
-use shape::Shape;
 
 /// An upstream that cannot be reached is not worth more of a deadline than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ pub enum Finish {
 
 /// Whoever answers for a model. [`Llm`] does, by asking it; a test may answer itself.
 #[async_trait]
-pub trait Model: std::fmt::Debug + Send + Sync {
+pub trait ModelClient: std::fmt::Debug + Send + Sync {
     /// One question and its whole answer; see [`Llm::call`].
     ///
     /// # Errors
@@ -127,7 +127,7 @@ pub trait Model: std::fmt::Debug + Send + Sync {
 }
 
 #[async_trait]
-impl Model for Llm {
+impl ModelClient for Llm {
     async fn call(
         &self,
         endpoint: &Endpoint,
@@ -143,7 +143,7 @@ impl Model for Llm {
 pub struct Llm {
     client: reqwest::Client,
     /// By (origin, model), what it takes.
-    shapes: Mutex<HashMap<(String, String), Shape>>,
+    capabilities: Mutex<HashMap<(String, String), CallCapabilities>>,
 }
 
 impl Llm {
@@ -162,7 +162,7 @@ impl Llm {
             .build()?;
         Ok(Self {
             client,
-            shapes: Mutex::default(),
+            capabilities: Mutex::default(),
         })
     }
 
@@ -178,31 +178,33 @@ impl Llm {
         settings: &CallSettings,
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
-        let called = self.call_in_shape(endpoint, settings, prompt);
-        match tokio::time::timeout(settings.deadline, called).await {
+        let call = self.call_with_retries(endpoint, settings, prompt);
+        match tokio::time::timeout(settings.deadline, call).await {
             Ok(result) => result,
-            Err(_) => Err(CallError::Late {
+            Err(_) => Err(CallError::Timeout {
                 message: format!("no answer within {} s", settings.deadline.as_secs_f32()),
             }),
         }
     }
 
-    async fn call_in_shape(
+    async fn call_with_retries(
         &self,
         endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
-        let known = self.shape(endpoint, &settings.model);
-        let mut shape = known.clone();
+        let remembered = self.capabilities(endpoint, &settings.model);
+        let mut capabilities = remembered.clone();
         let mut refused = Vec::new();
         loop {
-            let answer = self.send(endpoint, shape.body(settings, prompt)).await?;
+            let answer = self
+                .send(endpoint, capabilities.body(settings, prompt))
+                .await?;
             if answer.status.is_success() {
-                let reply = answer::read(&answer, settings, &Redaction::new(endpoint, prompt))?;
+                let reply = reply::parse(&answer, settings, &Redaction::new(endpoint, prompt))?;
                 // Only what has helped is remembered: the guess may have been wrong.
-                let learned = shape.learned(&known, &refused);
-                if learned != known {
+                let learned = capabilities.confirmed_by(&remembered, &refused);
+                if learned != remembered {
                     tracing::info!(
                         origin = %endpoint.origin(),
                         model = %settings.model,
@@ -213,17 +215,18 @@ impl Llm {
                 return Ok(reply);
             }
             // Each step leaves something out, so there is a last one.
-            let Some(next) = shape.without_refused(settings, prompt, answer.status, &answer.body)
+            let Some(next) =
+                capabilities.without_refused(settings, prompt, answer.status, &answer.body)
             else {
                 let redaction = Redaction::new(endpoint, prompt);
                 return Err(CallError::from_answer(&answer, &redaction));
             };
-            shape = next;
+            capabilities = next;
             refused = answer.body;
         }
     }
 
-    async fn send(&self, endpoint: &Endpoint, body: Value) -> Result<Answer, CallError> {
+    async fn send(&self, endpoint: &Endpoint, body: Value) -> Result<RawResponse, CallError> {
         let url = endpoint.url()?;
         let request = self.client.post(url).headers(endpoint.headers()?);
         let mut response = request.json(&body).send().await?;
@@ -238,31 +241,37 @@ impl Llm {
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Answer {
+        Ok(RawResponse {
             status,
             retry_after,
             body,
         })
     }
 
-    fn shape(&self, endpoint: &Endpoint, model: &str) -> Shape {
-        let shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = shapes.get(&(endpoint.origin(), model.to_owned()));
-        known.cloned().unwrap_or_default()
+    fn capabilities(&self, endpoint: &Endpoint, model: &str) -> CallCapabilities {
+        let by_model = self
+            .capabilities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let remembered = by_model.get(&(endpoint.origin(), model.to_owned()));
+        remembered.cloned().unwrap_or_default()
     }
 
-    fn remember(&self, endpoint: &Endpoint, model: &str, shape: Shape) {
-        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        if shapes.len() >= MAX_REMEMBERED {
+    fn remember(&self, endpoint: &Endpoint, model: &str, capabilities: CallCapabilities) {
+        let mut by_model = self
+            .capabilities
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if by_model.len() >= MAX_REMEMBERED {
             // Forgetting costs one refused call per model that is still in use.
-            shapes.clear();
+            by_model.clear();
         }
-        shapes.insert((endpoint.origin(), model.to_owned()), shape);
+        by_model.insert((endpoint.origin(), model.to_owned()), capabilities);
     }
 }
 
 /// A whole HTTP answer.
-struct Answer {
+struct RawResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
     body: Vec<u8>,

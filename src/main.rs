@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
 
     match Cli::parse_from_args(std::env::args_os()) {
-        Ok(cli) => cli.run().unwrap_or_else(|error| cli::report(&error)),
+        Ok(cli) => cli.run().unwrap_or_else(|error| cli::report_error(&error)),
         Err(code) => code,
     }
 }

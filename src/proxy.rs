@@ -5,37 +5,37 @@
 //! the caller gets a response: [`respond`] is the one place where an error becomes one.
 
 pub mod abort;
+mod answer_position;
+mod audit_entry;
 pub mod body;
-mod choice;
-mod choose;
-mod declined;
+pub mod capabilities;
+mod chat_completions;
+mod declined_request;
 pub mod decode;
+mod decoded_stream;
+mod dry_run;
 mod error;
 mod flow;
 pub mod forward;
 pub mod headers;
-mod hearing;
 pub mod identify;
-mod ladder;
-mod late;
-mod lend;
-mod line;
-pub mod manners;
 mod memory;
 pub mod mode;
-mod opening;
-mod others;
+mod outgoing_request;
 mod overflow;
-mod plain;
-mod rehearse;
-mod remember;
+mod peer_memory;
+mod request_metrics;
 pub mod respond;
+mod retry;
+mod select_memory;
+mod singleflight;
 pub mod sse;
+mod stream_head;
+mod stream_retry;
 pub mod tee;
-mod turns;
 mod upgrade;
+mod upstream_route;
 pub mod usage_filter;
-mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,11 +45,11 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
+pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
-pub use self::memory::{AskUsage, Memory, Overflow, Treatment};
-pub use self::rehearse::{Rehearsal, Shorter};
-pub use self::turns::Turns;
-use self::watch::Watch;
+pub use self::memory::{AskUsage, Memory, Overflow, RequestPolicy};
+use self::request_metrics::RequestMetrics;
+pub use self::singleflight::Singleflight;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
 
@@ -85,7 +85,7 @@ impl Default for Limits {
 pub struct Proxy {
     upstream: Upstream,
     limits: Limits,
-    places: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
     tasks: Tasks,
     memory: Option<Arc<Memory>>,
 }
@@ -98,7 +98,7 @@ impl Proxy {
             memory: None,
             upstream,
             limits,
-            places: Arc::new(Semaphore::new(
+            request_permits: Arc::new(Semaphore::new(
                 limits.max_requests.min(Semaphore::MAX_PERMITS),
             )),
             tasks,
@@ -107,7 +107,7 @@ impl Proxy {
 
     /// With memory for chat completions.
     #[must_use]
-    pub fn remembering(self, memory: Memory) -> Self {
+    pub fn with_memory(self, memory: Memory) -> Self {
         Self {
             memory: Some(Arc::new(memory)),
             ..self
@@ -122,15 +122,15 @@ impl Proxy {
     /// Answers one request. Dropping the future is a client's hang-up: it takes back whatever was
     /// asked of the upstream.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ProxyBody> {
-        let watch = Watch::begin(&request);
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let request_metrics = RequestMetrics::start(&request);
+        let Ok(permit) = Arc::clone(&self.request_permits).try_acquire_owned() else {
             let error = ProxyError::TooManyRequests(self.limits.max_requests);
-            return watch.until_end(respond::error(&error));
+            return request_metrics.track_body(respond::error(&error));
         };
         let response = match flow::handle(&self, request).await {
             Ok(response) => response,
             Err(error) => respond::error(&error),
         };
-        watch.until_end(response.map(|body| body::hold(body, place)))
+        request_metrics.track_body(response.map(|body| body::with_guard(body, permit)))
     }
 }

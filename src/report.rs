@@ -4,14 +4,14 @@
 //! stays absent, is never taken for 0, and the text says so. Used by `diarist demo` and
 //! `diarist replay`; where the numbers come from is theirs to say.
 
-mod align;
 mod chart;
+mod columns;
 mod excerpt;
 mod price;
 mod table;
 
-pub use align::{Side, align};
 pub use chart::{Size, chart};
+pub use columns::{ColumnAlign, align_columns};
 pub use excerpt::excerpt;
 pub use price::{BadPrice, Price, Prices};
 pub use table::{conversations, notes, table};
@@ -36,7 +36,7 @@ impl Tokens {
 
 /// What changed in the block of observations, seen in what the provider received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mark {
+pub enum MemoryChange {
     /// Observations were added, and took the place of messages.
     Activation,
     /// The observations were rewritten, shorter.
@@ -45,20 +45,20 @@ pub enum Mark {
 
 /// One request of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct ReportStep {
     /// The request as the client sent it, where it was also played without Diarist.
     pub direct: Option<Tokens>,
     /// The same request as Diarist forwarded it.
-    pub carried: Tokens,
+    pub forwarded: Tokens,
     /// What was new about its block.
-    pub mark: Option<Mark>,
+    pub mark: Option<MemoryChange>,
 }
 
 /// One conversation, or several in a row.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// The client's requests in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ReportStep>,
     /// The Observer's own calls.
     pub observer: Vec<Tokens>,
     /// The Reflector's own calls.
@@ -74,7 +74,7 @@ impl Story {
     }
 
     /// How often this happened.
-    pub fn count(&self, mark: Mark) -> usize {
+    pub fn count(&self, mark: MemoryChange) -> usize {
         let marks = self.steps.iter().filter_map(|step| step.mark);
         marks.filter(|found| *found == mark).count()
     }
@@ -87,8 +87,8 @@ impl Story {
     /// The most tokens any request had: as the client sent it, and as it reached the provider.
     pub fn peaks(&self) -> (Option<u64>, Option<u64>) {
         let direct = self.steps.iter().filter_map(|step| step.direct?.prompt);
-        let carried = self.steps.iter().filter_map(|step| step.carried.prompt);
-        (direct.max(), carried.max())
+        let forwarded = self.steps.iter().filter_map(|step| step.forwarded.prompt);
+        (direct.max(), forwarded.max())
     }
 }
 
@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
-        let said = [0, 7, 999, 1_000, 12_345, 1_234_567].map(grouped);
-        assert_eq!(said, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+        let texts = [0, 7, 999, 1_000, 12_345, 1_234_567].map(grouped);
+        assert_eq!(texts, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! and `admin` (admin port). Called by `app`.
 
 mod activity;
+mod bad_request;
 mod connection;
 mod drain;
-mod hangup;
+mod sighup;
 mod socket;
-mod unread;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use self::connection::Rules;
-pub use self::drain::{Drained, shutdown_signal};
-pub use self::hangup::Hangups;
+use self::connection::ConnectionServer;
+pub use self::drain::{DrainReport, shutdown_signal};
+pub use self::sighup::Sighup;
 pub use self::socket::BindError;
 use crate::admin::Admin;
 use crate::proxy::{Proxy, ProxyError, body, respond};
@@ -108,16 +108,17 @@ impl Server {
         tasks: Tasks,
         shutdown: impl Future<Output = ()>,
         flush: impl Future<Output = ()>,
-    ) -> Drained {
-        let rules = Rules::new(&self.settings, &tasks);
+    ) -> DrainReport {
+        let connections = ConnectionServer::new(&self.settings, &tasks);
         let accepting = accept_data(
             self.data,
-            rules.clone(),
+            connections.clone(),
             self.settings.max_connections,
             proxy,
             tasks.clone(),
         );
-        let administering = accept_admin(self.admin, rules, Arc::clone(&admin), tasks.clone());
+        let administering =
+            accept_admin(self.admin, connections, Arc::clone(&admin), tasks.clone());
         tasks.spawn("accept data", accepting);
         tasks.spawn("accept admin", administering);
         let (upkeep, stopped) = (admin.upkeep(), tasks.token());
@@ -138,52 +139,65 @@ impl Server {
 /// Accepts on the data port until the drain begins.
 async fn accept_data(
     listener: TcpListener,
-    rules: Arc<Rules>,
+    connections: Arc<ConnectionServer>,
     max_connections: usize,
     proxy: Arc<Proxy>,
     tasks: Tasks,
 ) {
-    let places = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+    let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
     // Refusing costs a connection too; beyond these a socket is closed without a word.
-    let refusals = Arc::new(Semaphore::new(64));
+    let refusal_permits = Arc::new(Semaphore::new(64));
     let draining = tasks.draining();
     while let Some(stream) = draining.run_until_cancelled(accept(&listener)).await {
         let hold = tasks.hold();
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            let (rules, proxy, leave) = (Arc::clone(&rules), Arc::clone(&proxy), draining.clone());
+        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+            let (connections, proxy, drain) = (
+                Arc::clone(&connections),
+                Arc::clone(&proxy),
+                draining.clone(),
+            );
             tasks.spawn("connection", async move {
-                let _kept = (hold, place);
+                let _guards = (hold, permit);
                 metrics::gauge!(telemetry::CONNECTIONS).increment(1.0);
-                rules
-                    .serve(stream, &leave, |request| Arc::clone(&proxy).handle(request))
+                connections
+                    .serve(stream, &drain, |request| Arc::clone(&proxy).handle(request))
                     .await;
                 metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
             });
             continue;
         }
         metrics::counter!(telemetry::CONNECTIONS_REFUSED).increment(1);
-        if let Ok(refusal) = Arc::clone(&refusals).try_acquire_owned() {
-            let rules = Arc::clone(&rules);
+        if let Ok(permit) = Arc::clone(&refusal_permits).try_acquire_owned() {
+            let connections = Arc::clone(&connections);
             tasks.spawn("refusal", async move {
-                let _kept = (hold, refusal);
+                let _guards = (hold, permit);
                 let error = ProxyError::TooManyConnections(max_connections);
-                rules.refuse(stream, || respond::error(&error)).await;
+                connections.refuse(stream, || respond::error(&error)).await;
             });
         }
     }
 }
 
 /// Accepts on the admin port until the drain is over: a drain can be watched.
-async fn accept_admin(listener: TcpListener, rules: Arc<Rules>, admin: Arc<Admin>, tasks: Tasks) {
+async fn accept_admin(
+    listener: TcpListener,
+    connections: Arc<ConnectionServer>,
+    admin: Arc<Admin>,
+    tasks: Tasks,
+) {
     let stopped = tasks.token();
     while let Some(stream) = stopped.run_until_cancelled(accept(&listener)).await {
-        let (rules, admin, leave) = (Arc::clone(&rules), Arc::clone(&admin), stopped.clone());
+        let (connections, admin, drain) = (
+            Arc::clone(&connections),
+            Arc::clone(&admin),
+            stopped.clone(),
+        );
         tasks.spawn("admin connection", async move {
             let answer = |request| {
                 let admin = Arc::clone(&admin);
                 async move { admin.handle(&request).map(body::full) }
             };
-            rules.serve(stream, &leave, answer).await;
+            connections.serve(stream, &drain, answer).await;
         });
     }
 }
@@ -193,7 +207,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(error) if socket::concerns_one_connection(&error) => {}
+            Err(error) if socket::is_connection_error(&error) => {}
             Err(error) => {
                 tracing::error!("cannot accept connections, trying again in a second: {error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;

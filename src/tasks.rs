@@ -20,7 +20,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
-    in_hand: TaskTracker,
+    holds: TaskTracker,
     draining: CancellationToken,
     stopped: CancellationToken,
 }
@@ -67,14 +67,14 @@ impl Tasks {
     /// Marks a piece of work the drain has to wait for.
     pub fn hold(&self) -> Hold {
         Hold {
-            _token: self.in_hand.token(),
+            _token: self.holds.token(),
         }
     }
 
     /// Pieces of work in hand.
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.in_hand.len()
+    pub fn held_count(&self) -> usize {
+        self.holds.len()
     }
 
     /// Tasks that have not ended yet.
@@ -91,8 +91,8 @@ impl Tasks {
     /// Waits until nothing is in hand. Ends only after [`Tasks::begin_drain`] and the last [`Hold`].
     pub async fn drained(&self) {
         self.draining.cancelled().await;
-        self.in_hand.close();
-        self.in_hand.wait().await;
+        self.holds.close();
+        self.holds.wait().await;
     }
 
     /// Gives both signals and waits for every task, at most `grace`. Returns how many did not end.
@@ -152,7 +152,7 @@ mod tests {
         assert!(futures_util::poll!(drained.as_mut()).is_pending());
         drop(second);
         drained.await;
-        assert_eq!(tasks.held(), 0);
+        assert_eq!(tasks.held_count(), 0);
     }
 
     #[tokio::test]

@@ -67,13 +67,13 @@ pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Seconds. Two decades below a second for the proxy itself, up to ten minutes for slow models.
-const SECONDS: &[f64] = &[
+const DURATION_BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0, 600.0,
 ];
 
 /// For histograms of shares, 0 to 1: fine where most is kept, which is what matters.
-const SHARES: &[f64] = &[0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0];
+const RATIO_BUCKETS: &[f64] = &[0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0];
 
 static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
@@ -94,8 +94,8 @@ pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
         return Ok(handle.clone());
     }
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
-        .set_buckets_for_metric(Matcher::Suffix("_ratio".to_owned()), SHARES)?
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), DURATION_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Suffix("_ratio".to_owned()), RATIO_BUCKETS)?
         .install_recorder()?;
     describe();
     Ok(recorder.insert(handle).clone())
@@ -103,7 +103,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
 
 /// Merges samples from time to time, for ever: whoever installs the recorder has to run this, since
 /// nothing else does, and samples pile up between two scrapes.
-pub async fn keep_tidy(recorder: PrometheusHandle) {
+pub async fn run_upkeep(recorder: PrometheusHandle) {
     let mut tick = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
         tick.tick().await;

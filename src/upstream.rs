@@ -43,7 +43,7 @@ pub struct Timeouts {
     pub head: Duration,
     /// How long a client that asked for `100 Continue` waits for the upstream's word before its body
     /// is sent anyway.
-    pub consent: Duration,
+    pub expect_continue: Duration,
     /// How long an unused connection is kept. Below the upstream's own limit (5 s in Node), since a
     /// request sent on a connection that is just being closed cannot always be repeated.
     pub pool_idle: Duration,
@@ -55,7 +55,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(10),
             head: Duration::from_mins(10),
             // As long as curl waits.
-            consent: Duration::from_secs(1),
+            expect_continue: Duration::from_secs(1),
             pool_idle: Duration::from_secs(4),
         }
     }
@@ -80,9 +80,9 @@ impl Upstream {
         let target = Target::new(base_url)?;
         // Plain upstreams work in a container without root certificates.
         let tls = if target.is_https() {
-            connect::trusting_platform()?
+            connect::with_platform_roots()?
         } else {
-            connect::trusting(RootCertStore::empty())?
+            connect::with_roots(RootCertStore::empty())?
         };
         Ok(Self::build(target, timeouts, &tls, tasks))
     }
@@ -91,13 +91,13 @@ impl Upstream {
     ///
     /// # Errors
     /// If the address cannot be an upstream's.
-    pub fn trusting(
+    pub fn with_roots(
         roots: RootCertStore,
         base_url: &Url,
         timeouts: Timeouts,
         tasks: &Tasks,
     ) -> Result<Self, SetupError> {
-        let tls = connect::trusting(roots)?;
+        let tls = connect::with_roots(roots)?;
         Ok(Self::build(Target::new(base_url)?, timeouts, &tls, tasks))
     }
 
@@ -138,7 +138,7 @@ impl Upstream {
         &self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, SendError> {
-        self.carry(&self.pooled, request).await
+        self.send_with(&self.pooled, request).await
     }
 
     /// Like [`Upstream::send`], on a connection that can be upgraded.
@@ -149,10 +149,10 @@ impl Upstream {
         &self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, SendError> {
-        self.carry(&self.http1, request).await
+        self.send_with(&self.http1, request).await
     }
 
-    async fn carry(
+    async fn send_with(
         &self,
         client: &Client<Connector, RequestBody>,
         request: Request<RequestBody>,

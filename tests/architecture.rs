@@ -147,7 +147,7 @@ fn the_code_keeps_to_its_plan() {
     for (path, text) in &sources {
         violations.extend(too_long(path, text));
         if !tests_only.iter().any(|root| path.starts_with(root)) {
-            violations.extend(judge(path, text));
+            violations.extend(import_violations(path, text));
         }
     }
     for (path, text) in self::sources("tests") {
@@ -180,8 +180,8 @@ fn the_table_names_every_room_once_and_has_no_circle() {
 }
 
 /// What is wrong with one file of `src`, tests inside it left out.
-fn judge(path: &Path, text: &str) -> Vec<String> {
-    let module = module_of(path);
+fn import_violations(path: &Path, text: &str) -> Vec<String> {
+    let module = module_path(path);
     let Some(room) = module.first().map(String::as_str) else {
         return Vec::new();
     };
@@ -189,7 +189,7 @@ fn judge(path: &Path, text: &str) -> Vec<String> {
     let mut violations = BTreeSet::new();
     for used in paths(&tokens) {
         let resolved = resolve(&module, &used.segments);
-        let said = used.segments.join("::");
+        let path_text = used.segments.join("::");
         let mut violation = |what: &str| {
             violations.insert((
                 used.line,
@@ -202,10 +202,10 @@ fn judge(path: &Path, text: &str) -> Vec<String> {
         {
             violation(&format!("`{room}` must not import `{target}`"));
         }
-        if PURE.contains(&room) && IMPURE_PATHS.iter().any(|path| within(&said, path)) {
-            violation(&format!("`{said}` in the pure room `{room}`"));
+        if PURE.contains(&room) && IMPURE_PATHS.iter().any(|path| within(&path_text, path)) {
+            violation(&format!("`{path_text}` in the pure room `{room}`"));
         }
-        if room != "store" && within(&said, "sqlx") {
+        if room != "store" && within(&path_text, "sqlx") {
             violation("`sqlx` outside `store`");
         }
         let spawns = [
@@ -213,9 +213,9 @@ fn judge(path: &Path, text: &str) -> Vec<String> {
             "tokio::task::spawn",
             "tokio::task::spawn_local",
         ];
-        if room != "tasks" && spawns.contains(&said.as_str()) {
+        if room != "tasks" && spawns.contains(&path_text.as_str()) {
             violation(&format!(
-                "`{said}` outside `tasks`: nobody would wait for the task"
+                "`{path_text}` outside `tasks`: nobody would wait for the task"
             ));
         }
     }
@@ -259,7 +259,7 @@ fn within(path: &str, prefix: &str) -> bool {
 /// `src/proxy/flow.rs` is the module `proxy::flow`, `crates/core/src/wire/chat.rs` is `wire::chat`,
 /// and the whole of `crates/provider` is the room `provider`. The roots of the other two packages are
 /// no module: they only declare.
-fn module_of(path: &Path) -> Vec<String> {
+fn module_path(path: &Path) -> Vec<String> {
     let (prefix, inner) = if let Ok(inner) = path.strip_prefix("crates/provider/src") {
         (Some("provider".to_owned()), inner)
     } else if let Ok(inner) = path.strip_prefix("crates/core/src") {

@@ -20,19 +20,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use diarist::config::{
-    self, AskUsage, Audit, Config, ConfigError, Database, Flags, Idle, Models, Placement,
+    self, ActivateAfterIdle, AskUsage, AuditTarget, Config, ConfigError, Database, Flags, Models,
+    Placement,
 };
 use secrecy::ExposeSecret as _;
 
 /// One situation: what each source says.
 #[derive(Default)]
-struct Given {
+struct ConfigInput {
     flags: Flags,
     env: BTreeMap<String, String>,
     file: Option<tempfile::NamedTempFile>,
 }
 
-impl Given {
+impl ConfigInput {
     fn file(text: &str) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -70,7 +71,7 @@ impl Given {
 }
 
 #[track_caller]
-fn assert_problems(given: &Given, beginnings: &[&str]) {
+fn assert_problems(given: &ConfigInput, beginnings: &[&str]) {
     let problems = given.problems();
     assert_eq!(problems.len(), beginnings.len(), "{problems:#?}");
     for (problem, beginning) in problems.iter().zip(beginnings) {
@@ -83,7 +84,7 @@ fn assert_problems(given: &Given, beginnings: &[&str]) {
 
 #[test]
 fn nothing_written_is_a_valid_configuration() {
-    let config = Given::default().valid();
+    let config = ConfigInput::default().valid();
 
     assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
     assert_eq!(config.server.admin, "127.0.0.1:8485".parse().unwrap());
@@ -94,14 +95,14 @@ fn nothing_written_is_a_valid_configuration() {
         "https://api.openai.com/v1"
     );
     assert_eq!(config.upstream.placement, Placement::Auto);
-    assert_eq!(config.audit, Audit::Stdout);
+    assert_eq!(config.audit, AuditTarget::Stdout);
     assert_eq!(config.ask_usage, AskUsage::Auto);
     assert!(config.memory.enabled);
 
     let thresholds = config.memory.thresholds;
     assert!(!thresholds.share_token_budget && !thresholds.buffer_on_idle);
-    assert_eq!(thresholds.early_activation.idle, Idle::Never);
-    assert_eq!(thresholds.early_reflection.idle, Idle::Never);
+    assert_eq!(thresholds.early_activation.idle, ActivateAfterIdle::Never);
+    assert_eq!(thresholds.early_reflection.idle, ActivateAfterIdle::Never);
     assert_eq!(thresholds.message_tokens, 30_000);
     assert_eq!(thresholds.buffer_tokens, 6_000);
     assert_eq!(thresholds.retention_floor, 6_000);
@@ -122,11 +123,11 @@ fn nothing_written_is_a_valid_configuration() {
 
 #[test]
 fn each_source_wins_over_the_one_before() {
-    let listen = |given: &Given| given.valid().server.listen.port();
+    let listen = |given: &ConfigInput| given.valid().server.listen.port();
 
-    let mut given = Given::default();
+    let mut given = ConfigInput::default();
     assert_eq!(listen(&given), 8484);
-    given = Given::file("[server]\nlisten = \"127.0.0.1:1\"");
+    given = ConfigInput::file("[server]\nlisten = \"127.0.0.1:1\"");
     assert_eq!(listen(&given), 1);
     given = given.env("DIARIST__SERVER__LISTEN", "127.0.0.1:2");
     assert_eq!(listen(&given), 2);
@@ -136,8 +137,9 @@ fn each_source_wins_over_the_one_before() {
 
 #[test]
 fn a_source_that_says_one_key_leaves_the_others_alone() {
-    let given = Given::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
-        .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
+    let given =
+        ConfigInput::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
+            .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
     let thresholds = given.valid().memory.thresholds;
     assert_eq!(thresholds.message_tokens, 20_000);
     assert_eq!(thresholds.buffer_tokens, 5_000);
@@ -146,7 +148,7 @@ fn a_source_that_says_one_key_leaves_the_others_alone() {
 
 #[test]
 fn every_flag_reaches_its_key() {
-    let given = Given {
+    let given = ConfigInput {
         flags: Flags {
             listen: Some("127.0.0.1:11".to_owned()),
             admin: Some("127.0.0.1:12".to_owned()),
@@ -154,7 +156,7 @@ fn every_flag_reaches_its_key() {
             database: Some("sqlite::memory:".to_owned()),
             audit: Some("audit.jsonl".to_owned()),
         },
-        ..Given::default()
+        ..ConfigInput::default()
     };
     let config = given.valid();
     assert_eq!(config.server.listen.port(), 11);
@@ -164,7 +166,10 @@ fn every_flag_reaches_its_key() {
         "http://10.0.0.1/openai/v1"
     );
     assert_eq!(config.database, Database::SqliteInMemory);
-    assert_eq!(config.audit, Audit::File(PathBuf::from("audit.jsonl")));
+    assert_eq!(
+        config.audit,
+        AuditTarget::File(PathBuf::from("audit.jsonl"))
+    );
 }
 
 #[test]
@@ -174,16 +179,16 @@ fn usage_is_asked_for_as_the_operator_says() {
         ("never", AskUsage::Never),
         ("always", AskUsage::Always),
     ] {
-        let given = Given::file(&format!("[audit]\nask_usage = \"{written}\"\n"));
+        let given = ConfigInput::file(&format!("[audit]\nask_usage = \"{written}\"\n"));
         assert_eq!(given.valid().ask_usage, asks);
-        let given = Given::default().env("DIARIST__AUDIT__ASK_USAGE", written);
+        let given = ConfigInput::default().env("DIARIST__AUDIT__ASK_USAGE", written);
         assert_eq!(given.valid().ask_usage, asks);
     }
 }
 
 #[test]
 fn text_in_the_environment_is_never_taken_for_a_number() {
-    let config = Given::default()
+    let config = ConfigInput::default()
         .env("DIARIST__MEMORY__MODEL", "4.10")
         .env("DIARIST__MEMORY__BASE_URL", "http://models.internal/v1")
         .env("DIARIST__MEMORY__API_KEY", "007")
@@ -202,7 +207,7 @@ fn text_in_the_environment_is_never_taken_for_a_number() {
 
 #[test]
 fn empty_variables_and_those_of_others_are_not_ours() {
-    let config = Given::default()
+    let config = ConfigInput::default()
         .env("DIARIST__MEMORY__MODEL", "")
         .env("DIARIST_PORT", "tcp://10.96.0.1:80")
         .valid();
@@ -212,11 +217,11 @@ fn empty_variables_and_those_of_others_are_not_ours() {
 #[test]
 fn the_database_lies_in_the_data_folder_unless_told_otherwise() {
     if cfg!(all(unix, not(target_os = "macos"))) {
-        let database = Given::default().valid().database;
+        let database = ConfigInput::default().valid().database;
         let expected = PathBuf::from("/home/ada/.local/share/diarist/diarist.db");
         assert_eq!(database, Database::Sqlite(expected));
     }
-    let database = Given::file("[store]\nurl = \"sqlite:///data/d.db\"")
+    let database = ConfigInput::file("[store]\nurl = \"sqlite:///data/d.db\"")
         .valid()
         .database;
     assert_eq!(database, Database::Sqlite(PathBuf::from("/data/d.db")));
@@ -225,7 +230,7 @@ fn the_database_lies_in_the_data_folder_unless_told_otherwise() {
 
 #[test]
 fn every_problem_is_listed_at_once() {
-    let given = Given::file(
+    let given = ConfigInput::file(
         r#"
         [server]
         listen = "8484"
@@ -278,7 +283,7 @@ fn every_problem_is_listed_at_once() {
 
 #[test]
 fn problems_name_their_source_and_no_secret() {
-    let mut given = Given::file(
+    let mut given = ConfigInput::file(
         "[store]\nurl = \"mysql://ada:hunter2@db\"\n[memory]\napi_key = 12345\nbase_url = 'http://u:hunter2@h'",
     )
     .env("DIARIST__SERVER__ADMIN", "nowhere")
@@ -297,7 +302,7 @@ fn problems_name_their_source_and_no_secret() {
 
 #[test]
 fn a_broken_file_is_a_problem_and_not_the_last_word() {
-    let given = Given::file("[memory]\napi_key = \"sk-hunter2\nmodel = \"x\"")
+    let given = ConfigInput::file("[memory]\napi_key = \"sk-hunter2\nmodel = \"x\"")
         .env("DIARIST__SERVER__LISTEN", "nowhere");
     let problems = given.problems();
     assert_eq!(problems.len(), 2, "{problems:#?}");
@@ -334,28 +339,28 @@ fn no_home_is_a_problem_only_for_the_default_database() {
 #[test]
 fn rules_between_keys() {
     assert_problems(
-        &Given::file("[server]\nadmin = \"127.0.0.1:8484\""),
+        &ConfigInput::file("[server]\nadmin = \"127.0.0.1:8484\""),
         &["server.admin: the admin port cannot be the data port"],
     );
     assert!(
-        Given::file("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"")
+        ConfigInput::file("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"")
             .load()
             .is_ok()
     );
     assert_problems(
-        &Given::file("[upstream]\nbase_url = \"http://localhost:8484/v1\""),
+        &ConfigInput::file("[upstream]\nbase_url = \"http://localhost:8484/v1\""),
         &["upstream.base_url: this is the data port itself"],
     );
     assert_problems(
-        &Given::file("[memory]\nbase_url = \"http://host/v1\""),
+        &ConfigInput::file("[memory]\nbase_url = \"http://host/v1\""),
         &["memory.base_url: it is set without memory.api_key"],
     );
     assert_problems(
-        &Given::file("[memory.observation]\nmessage_tokens = 5000\nbuffer_tokens = 6000"),
+        &ConfigInput::file("[memory.observation]\nmessage_tokens = 5000\nbuffer_tokens = 6000"),
         &["memory.observation.buffer_tokens: 6000 makes 6000 tokens, of 5000"],
     );
     assert_problems(
-        &Given::file("[memory.reflection]\nblock_after = 39999"),
+        &ConfigInput::file("[memory.reflection]\nblock_after = 39999"),
         &["memory.reflection.block_after: 39999 tokens lie below observation_tokens, 40000"],
     );
 }
@@ -363,7 +368,7 @@ fn rules_between_keys() {
 #[test]
 fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
     let models = |text: &str| {
-        let memory = Given::file(text).valid().memory;
+        let memory = ConfigInput::file(text).valid().memory;
         (
             memory.observation.phase.model,
             memory.reflection.phase.model,
@@ -383,20 +388,20 @@ fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
 
 #[test]
 fn the_place_of_a_phase_wins_over_the_common_one() {
-    let memory = Given::file(
+    let memory = ConfigInput::file(
         "[memory]\nbase_url = \"http://common/v1\"\napi_key = \"k1\"\n\
          [memory.reflection]\nbase_url = \"http://own/v1/\"\napi_key = \"k2\"",
     )
     .valid()
     .memory;
-    let url = |phase: &config::Phase| phase.endpoint.as_ref().unwrap().base_url.to_string();
+    let url = |phase: &config::PhaseSettings| phase.endpoint.as_ref().unwrap().base_url.to_string();
     assert_eq!(url(&memory.observation.phase), "http://common/v1");
     assert_eq!(url(&memory.reflection.phase), "http://own/v1");
 }
 
 #[test]
 fn secrets_are_not_in_debug_output() {
-    let given = Given::file(
+    let given = ConfigInput::file(
         "[memory]\nbase_url = \"http://h/v1\"\napi_key = \"sk-hunter2\"\n\
          [identity.token]\nsecret = \"hunter2 and some more bytes\"",
     );
@@ -411,7 +416,7 @@ fn secrets_are_not_in_debug_output() {
 
 #[test]
 fn hints_speak_of_what_costs_and_what_is_open() {
-    let hints = |text: &str| Given::file(text).valid().hints().join("\n");
+    let hints = |text: &str| ConfigInput::file(text).valid().hints().join("\n");
     assert!(hints("").contains("60,000 tokens"));
     assert_eq!(hints("memory.model = \"small\""), "");
     assert!(hints("memory.enabled = false").contains("plain proxy"));

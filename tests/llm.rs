@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use diarist::llm::{BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Llm, Models, Prompt};
-use diarist::memory::prompt::Attached;
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Llm, Models, Prompt, UpstreamRoute};
+use diarist::memory::prompt::PromptAttachment;
 use diarist::tasks::Tasks;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -24,7 +24,7 @@ use url::Url;
 
 /// One request as the model endpoint saw it.
 #[derive(Clone, Debug)]
-struct Seen {
+struct ReceivedRequest {
     target: String,
     headers: HeaderMap,
     body: Value,
@@ -33,7 +33,7 @@ struct Seen {
 /// A model endpoint that answers by a function of the request's body, and keeps what it saw.
 struct Model {
     base: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Model {
@@ -56,7 +56,7 @@ impl Model {
                         let body = body.collect().await.unwrap().to_bytes();
                         let body: Value = serde_json::from_slice(&body).unwrap();
                         let answer = answer(&body);
-                        record.lock().unwrap().push(Seen {
+                        record.lock().unwrap().push(ReceivedRequest {
                             target: head.uri.to_string(),
                             headers: head.headers,
                             body,
@@ -75,7 +75,10 @@ impl Model {
                 });
             }
         });
-        Self { base, seen }
+        Self {
+            base,
+            received: seen,
+        }
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -85,8 +88,8 @@ impl Model {
         }
     }
 
-    fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    fn received(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 }
 
@@ -97,7 +100,7 @@ fn answer(status: u16, body: &Value) -> Response<String> {
         .unwrap()
 }
 
-fn said(text: &str) -> Value {
+fn reply_body(text: &str) -> Value {
     json!({
         "model": "small-2026",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
@@ -124,8 +127,8 @@ fn prompt() -> Prompt {
     }
 }
 
-fn image(name: &str, url: Option<&str>) -> Attached {
-    Attached {
+fn image(name: &str, url: Option<&str>) -> PromptAttachment {
+    PromptAttachment {
         name: name.to_owned(),
         part: url.map(|url| json!({"type": "image_url", "image_url": {"url": url}})),
     }
@@ -145,12 +148,12 @@ fn illustrated() -> Prompt {
 
 #[tokio::test]
 async fn attachments_are_parts_under_their_names() {
-    let model = Model::start(|_| answer(200, &said("* noted"))).await;
+    let model = Model::start(|_| answer(200, &reply_body("* noted"))).await;
     let llm = Llm::new().unwrap();
     llm.call(&model.endpoint(), &settings(), &illustrated())
         .await
         .unwrap();
-    let content = &model.seen()[0].body["messages"][1]["content"];
+    let content = &model.received()[0].body["messages"][1]["content"];
     let text = format!("{}\n\nNot shown to you: [File #1].", prompt().user);
     let want = json!([
         {"type": "text", "text": text},
@@ -165,7 +168,7 @@ async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() 
     let blind = |message: &'static str, status| {
         move |body: &Value| match body["messages"][1]["content"] {
             Value::Array(_) => answer(status, &json!({"error": {"message": message}})),
-            _ => answer(200, &said("* noted")),
+            _ => answer(200, &reply_body("* noted")),
         }
     };
     let text = format!(
@@ -191,7 +194,7 @@ async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() 
                 .await;
             assert_eq!(reply.unwrap().text, "* noted");
         }
-        let seen = model.seen();
+        let seen = model.received();
         assert_eq!(seen.len(), calls, "{message}");
         assert_eq!(seen[1].body["messages"][1]["content"], text.as_str());
         // Nothing else was left out on the way.
@@ -201,7 +204,7 @@ async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() 
 
 #[tokio::test]
 async fn a_plain_call() {
-    let model = Model::start(|_| answer(200, &said("* noted"))).await;
+    let model = Model::start(|_| answer(200, &reply_body("* noted"))).await;
     let llm = Llm::new().unwrap();
     let reply = llm
         .call(&model.endpoint(), &settings(), &prompt())
@@ -215,7 +218,7 @@ async fn a_plain_call() {
     assert_eq!(reply.usage.cache_write, None);
     assert_eq!(reply.usage.completion, Some(12));
 
-    let seen = model.seen();
+    let seen = model.received();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].target, "/v1/chat/completions");
     assert_eq!(seen[0].headers["authorization"], "Bearer sk-operator-key");
@@ -238,7 +241,7 @@ async fn a_plain_call() {
 
 #[tokio::test]
 async fn a_borrowed_route_is_taken_whole() {
-    let model = Model::start(|_| answer(200, &said("x"))).await;
+    let model = Model::start(|_| answer(200, &reply_body("x"))).await;
     let url = Url::parse(&format!(
         "{}/openai/d/chat/completions?api-version=7",
         model.base
@@ -254,7 +257,7 @@ async fn a_borrowed_route_is_taken_whole() {
     ];
     let headers =
         headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-    let route = BorrowedRoute::new(&url, &headers.into_iter().collect());
+    let route = UpstreamRoute::new(&url, &headers.into_iter().collect());
     let endpoint = Endpoint::Borrowed(Arc::new(route));
     Llm::new()
         .unwrap()
@@ -262,7 +265,7 @@ async fn a_borrowed_route_is_taken_whole() {
         .await
         .unwrap();
 
-    let seen = model.seen();
+    let seen = model.received();
     assert_eq!(seen[0].target, "/openai/d/chat/completions?api-version=7");
     assert_eq!(seen[0].headers["api-key"], "azure-key");
     assert_eq!(seen[0].headers["openai-organization"], "org");
@@ -315,13 +318,13 @@ async fn answers_that_are_failures() {
             format!("{error:?}").starts_with(class),
             "{status}: {error:?}"
         );
-        assert_eq!(model.seen().len(), 1, "{status}: never repeated here");
+        assert_eq!(model.received().len(), 1, "{status}: never repeated here");
     }
 }
 
 #[tokio::test]
 async fn a_redirect_takes_no_credential_to_another_host() {
-    let other = Model::start(|_| answer(200, &said("x"))).await;
+    let other = Model::start(|_| answer(200, &reply_body("x"))).await;
     let location = HeaderValue::from_str(&format!("{}/v1/chat/completions", other.base)).unwrap();
     let model = Model::start(move |_| {
         let mut moved = answer(307, &json!({}));
@@ -335,7 +338,7 @@ async fn a_redirect_takes_no_credential_to_another_host() {
         .await
         .unwrap_err();
     assert!(matches!(error, CallError::Fatal { .. }), "{error}");
-    assert_eq!(other.seen().len(), 0);
+    assert_eq!(other.received().len(), 0);
 }
 
 #[tokio::test]
@@ -406,7 +409,7 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
         "http://{address}/v1/chat/completions?key=sk-in-the-query"
     ))
     .unwrap();
-    let absent = Endpoint::Borrowed(Arc::new(BorrowedRoute::new(&url, &HeaderMap::new())));
+    let absent = Endpoint::Borrowed(Arc::new(UpstreamRoute::new(&url, &HeaderMap::new())));
     let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(!error.to_string().contains("sk-in-the-query"), "{error}");
@@ -414,7 +417,7 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
 
 #[tokio::test]
 async fn settings_and_options_of_the_operator_stand_in_the_body() {
-    let model = Model::start(|_| answer(200, &said("x"))).await;
+    let model = Model::start(|_| answer(200, &reply_body("x"))).await;
     let object = |value: Value| value.as_object().unwrap().clone();
     let asked = CallSettings {
         parameters: object(json!({"top_p": 0.9, "seed": 7})),
@@ -430,7 +433,7 @@ async fn settings_and_options_of_the_operator_stand_in_the_body() {
     llm.call(&model.endpoint(), &asked, &prompt())
         .await
         .unwrap();
-    let mut body = object(model.seen()[0].body.clone());
+    let mut body = object(model.received()[0].body.clone());
     for ours in ["model", "messages", "stream"] {
         body.remove(ours);
     }

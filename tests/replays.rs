@@ -24,7 +24,7 @@ mod scribes;
 use std::io::Write as _;
 use std::path::Path;
 
-use diarist_provider::{Conversation, Options, Part, Provider, Rules, Style, signature_for};
+use diarist_provider::{CallerKind, Conversation, Options, Provider, Rules, Style, signature_for};
 use rig::Rig;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -220,8 +220,8 @@ async fn play(play: &Play<'_>, rig: &Rig, direct: &Provider) -> Totals {
             String::from_utf8_lossy(&answer.body)
         );
         let raw = direct.record().pop().unwrap();
-        let forwarded = rig.provider.record_of(Part::Actor).pop().unwrap();
-        if let (Some(raw), Some(measured)) = (raw.measured, forwarded.measured) {
+        let forwarded = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
+        if let (Some(raw), Some(measured)) = (raw.prompt_usage, forwarded.prompt_usage) {
             let turn = check(&at, body.to_string().as_bytes(), &forwarded.body);
             let activated = before
                 .as_ref()
@@ -257,18 +257,18 @@ async fn play(play: &Play<'_>, rig: &Rig, direct: &Provider) -> Totals {
         direct.forget_bodies();
     }
     let accepted = |part| {
-        let record = rig.provider.record_of(part);
+        let record = rig.provider.record_for(part);
         record
             .into_iter()
-            .filter(|entry| entry.accepted())
+            .filter(|entry| entry.is_accepted())
             .collect::<Vec<_>>()
     };
-    totals.reflections = accepted(Part::Reflector).len();
-    for entry in [Part::Observer, Part::Reflector]
+    totals.reflections = accepted(CallerKind::Reflector).len();
+    for entry in [CallerKind::Observer, CallerKind::Reflector]
         .into_iter()
         .flat_map(accepted)
     {
-        totals.memory_tokens[0] += entry.measured.map_or(0, |m| u64::from(m.prompt_tokens));
+        totals.memory_tokens[0] += entry.prompt_usage.map_or(0, |m| u64::from(m.prompt_tokens));
         totals.memory_tokens[1] += u64::from(entry.completion_tokens.unwrap_or_default());
     }
     // What the last request brought is newest and stays raw, whatever its size.
@@ -391,7 +391,7 @@ async fn replay(budget: Budget, modes: &[Mode], conversations: &[Conversation]) 
             )
             .await;
             rig.stop().await;
-            tell(&format!("{mode} {}", conversation.id), &totals);
+            print_totals(&format!("{mode} {}", conversation.id), &totals);
             if budget.messages == SMALL.messages && totals.raw_tokens > 6_000 {
                 assert!(
                     totals.activations > 0,
@@ -405,13 +405,13 @@ async fn replay(budget: Budget, modes: &[Mode], conversations: &[Conversation]) 
                 most.1.max(totals.reflections),
             );
         }
-        tell(&format!("{mode} in all"), &sum);
+        print_totals(&format!("{mode} in all"), &sum);
     }
     most
 }
 
 #[expect(clippy::print_stdout, reason = "the numbers are the point of a replay")]
-fn tell(what: &str, totals: &Totals) {
+fn print_totals(what: &str, totals: &Totals) {
     println!(
         "{what}: {} turns, {} activations, {} reflections; prompt {} -> {}, uncached {} -> {}; memory's own {} in, {} out",
         totals.turns,

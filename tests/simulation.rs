@@ -110,13 +110,13 @@ const BROKEN_ONCE: [u64; 13] = [
     clippy::disallowed_methods,
     reason = "a test has no other way to be asked for more"
 )]
-fn asked(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 #[test]
 fn every_invariant_holds_after_every_step() {
-    let seeds: Vec<u64> = match (asked("DIARIST_SEED"), asked("DIARIST_SEEDS")) {
+    let seeds: Vec<u64> = match (env_number("DIARIST_SEED"), env_number("DIARIST_SEEDS")) {
         (None, None) => (0..SEEDS).chain(BROKEN_ONCE).collect(),
         (seed, count) => {
             let (first, count) = (seed.unwrap_or(0), count.unwrap_or(1));
@@ -183,7 +183,7 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::WordsUnshown, Rule::Words),
     (Bug::NewestUnread, Rule::OnceActive),
     (Bug::LimitIgnored, Rule::Limit),
-    (Bug::RelationsUncounted, Rule::Weighed),
+    (Bug::RelationsUncounted, Rule::Counted),
     (Bug::EmptyCommitted, Rule::Empty),
     (Bug::CutTakenForWhole, Rule::Whole),
     (Bug::ConfirmedAtOnce, Rule::Sent(Law::Confirmed)),
@@ -194,8 +194,8 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::ViewOneTooMany, Rule::Sent(Law::Cover)),
     (Bug::FrontForgotten, Rule::Sent(Law::Cover)),
     (Bug::ViewPartsRound, Rule::Sent(Law::Pair)),
-    (Bug::WayOfNobody, Rule::Way),
-    (Bug::WayForEver, Rule::Way),
+    (Bug::WayOfNobody, Rule::Route),
+    (Bug::WayForEver, Rule::Route),
     (Bug::TimerOfNobody, Rule::Rings),
     (Bug::TimerKept, Rule::Rings),
     (Bug::TimerNotMoved, Rule::Idle),
@@ -225,12 +225,12 @@ fn called(rule: Rule) -> &'static str {
         Rule::Hints => "Hints",
         Rule::OnceActive => "OnceActive",
         Rule::Limit => "Limit",
-        Rule::Weighed => "Weighed",
+        Rule::Counted => "Weighed",
         Rule::Stuck => "Stuck",
         Rule::Empty => "Empty",
         Rule::Whole => "Whole",
         Rule::Idle => "Idle",
-        Rule::Way => "Way",
+        Rule::Route => "Way",
         Rule::Rings => "Rings",
     }
 }
@@ -238,17 +238,17 @@ fn called(rule: Rule) -> &'static str {
 /// ARCHITECTURE.md lists the planted bugs, each with whom it is noticed by, and no others.
 #[test]
 fn the_table_of_planted_bugs_is_whole() {
-    let mut wanted: Vec<(String, String)> = Vec::new();
+    let mut expected: Vec<(String, String)> = Vec::new();
     for (bug, rule) in NOTICED {
         let (bug, rule) = (format!("{bug:?}"), called(*rule));
-        match wanted.iter_mut().find(|(known, _)| *known == bug) {
+        match expected.iter_mut().find(|(known, _)| *known == bug) {
             Some((_, rules)) => rules.push_str(&format!(", {rule}")),
-            None => wanted.push((bug, rule.to_owned())),
+            None => expected.push((bug, rule.to_owned())),
         }
     }
     assert_eq!(
         planted_table::rows("NOTICED in tests/simulation.rs"),
-        wanted
+        expected
     );
 }
 
@@ -279,28 +279,28 @@ const USERS: u64 = 14;
 
 #[test]
 fn what_users_are_told_of_their_conversations_holds_after_every_request() {
-    let mut all = users::Done::default();
+    let mut all = users::RunCounts::default();
     for seed in 0..USERS {
         let (breaches, done) = users::run(seed, None);
         assert!(breaches.is_empty(), "seed {seed}: {:?}", breaches[0]);
-        all.told += done.told;
+        all.shared += done.shared;
         all.bound += done.bound;
         all.dropped += done.dropped;
         all.forks += done.forks;
     }
     println!("{all:?}");
-    let seen = [all.told, all.bound, all.dropped, all.forks];
+    let seen = [all.shared, all.bound, all.dropped, all.forks];
     assert!(seen.iter().all(|count| *count > 3), "{all:?}");
 }
 
 /// ARCHITECTURE.md lists these as well.
 #[test]
 fn what_is_told_to_the_wrong_conversation_is_noticed() {
-    use users::{Planted, Telling};
+    use users::{PeerMemoryRule, Planted};
     for (bug, rule) in [
-        (Planted::TextOfAnotherUser, Telling::Owner),
-        (Planted::OpenerComesBack, Telling::Steady),
-        (Planted::BoundToNobody, Telling::Bound),
+        (Planted::TextOfAnotherUser, PeerMemoryRule::Owner),
+        (Planted::OpenerComesBack, PeerMemoryRule::Steady),
+        (Planted::BoundToNobody, PeerMemoryRule::Bound),
     ] {
         let noticed = (0..USERS).find(|seed| {
             let (breaches, _) = users::run(*seed, Some(bug));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use diarist::proxy::decode::Encoding;
-use diarist::proxy::tee::{Ended, Observed, OnAnswer, Said, TeeSpec, tee};
+use diarist::proxy::tee::{AnswerMessage, EndReason, ObservedAnswer, OnAnswer, TeeSpec, tee};
 use diarist::tasks::Tasks;
 use diarist::wire::usage::Usage;
 use futures_util::{FutureExt as _, stream};
@@ -49,7 +49,7 @@ fn spec(streaming: bool, encoding: Encoding) -> TeeSpec {
 }
 
 /// Nobody wants to know what was said.
-fn deaf() -> OnAnswer {
+fn ignore_answer() -> OnAnswer {
     Box::new(|_| {})
 }
 
@@ -60,11 +60,11 @@ async fn what_was_said_is_heard_before_its_last_byte_goes_out() {
     let (whole, stream) = (ANSWER.as_bytes(), STREAM.as_bytes());
     let done = STREAM.find("data: [DONE]").unwrap();
     let events_apart = body(vec![&stream[..done], &stream[done..]]);
-    heard_with(events_apart, events(), "Grüße", 1).await;
+    assert_text_at_poll(events_apart, events(), "Grüße", 1).await;
     let promised = Full::new(Bytes::from_static(whole));
-    heard_with(promised, spec(false, Encoding::Identity), "x", 1).await;
+    assert_text_at_poll(promised, spec(false, Encoding::Identity), "x", 1).await;
     let chunked = body(vec![&whole[..20], &whole[20..]]);
-    heard_with(chunked, spec(false, Encoding::Identity), "x", 2).await;
+    assert_text_at_poll(chunked, spec(false, Encoding::Identity), "x", 2).await;
 }
 
 /// What only looks like the end is none; and a stream need not say that it is one.
@@ -75,7 +75,7 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
     let ends = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for spec in [events(), spec(false, Encoding::Identity)] {
         let (say, heard) = std::sync::mpsc::sync_channel(8);
-        let hear: OnAnswer = Box::new(move |said: &[Said]| {
+        let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
             say.send(said[0].text().to_owned()).unwrap();
         });
         let pieces = [says, more, ends].map(str::as_bytes).to_vec();
@@ -89,12 +89,12 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
 }
 
 /// `text` is heard with the poll of this number, the end being one, and not before.
-async fn heard_with<B>(upstream: B, spec: TeeSpec, text: &str, number: usize)
+async fn assert_text_at_poll<B>(upstream: B, spec: TeeSpec, text: &str, number: usize)
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     let (say, heard) = std::sync::mpsc::channel();
-    let hear: OnAnswer = Box::new(move |said: &[Said]| {
+    let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
         let said: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
         say.send(said).unwrap();
     });
@@ -120,16 +120,16 @@ fn body(pieces: Vec<&[u8]>) -> impl Body<Data = Bytes, Error = Infallible> + Unp
 }
 
 /// What the client got, and what was observed.
-async fn run<B>(body: B, spec: TeeSpec) -> (Bytes, Observed)
+async fn run<B>(body: B, spec: TeeSpec) -> (Bytes, ObservedAnswer)
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
-    let (teed, observed) = tee(body, spec, deaf(), &Tasks::new());
+    let (teed, observed) = tee(body, spec, ignore_answer(), &Tasks::new());
     let got = teed.collect().await.unwrap().to_bytes();
     (got, wait(observed).await)
 }
 
-async fn wait(observed: oneshot::Receiver<Observed>) -> Observed {
+async fn wait(observed: oneshot::Receiver<ObservedAnswer>) -> ObservedAnswer {
     tokio::time::timeout(Duration::from_secs(20), observed)
         .await
         .expect("one value always comes")
@@ -151,7 +151,7 @@ async fn a_stream_in_pieces_of_any_size() {
     for size in [1, 2, 3, 5, 17, 100, STREAM.len()] {
         let (got, observed) = run(body(STREAM.as_bytes().chunks(size).collect()), events()).await;
         assert_eq!(got, STREAM, "pieces of {size}");
-        assert_eq!(observed.ended, Ended::Complete);
+        assert_eq!(observed.ended, EndReason::Complete);
         assert!(
             observed.saw_done && observed.capture_complete,
             "pieces of {size}"
@@ -194,7 +194,7 @@ async fn frames_and_trailers_keep_their_borders() {
     let (mut teed, observed) = tee(
         StreamBody::new(stream::iter(frames)),
         events(),
-        deaf(),
+        ignore_answer(),
         &Tasks::new(),
     );
     for expected in ["data: {}", "", "\n\n"] {
@@ -205,7 +205,7 @@ async fn frames_and_trailers_keep_their_borders() {
     assert_eq!(last.into_trailers().unwrap(), trailers);
     // A server may well drop the body now, without asking for its end.
     drop(teed);
-    assert_eq!(wait(observed).await.ended, Ended::Complete);
+    assert_eq!(wait(observed).await.ended, EndReason::Complete);
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn a_client_that_hangs_up() {
         (STREAM.len() - 1, true),
     ] {
         let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
-        let (mut teed, observed) = tee(upstream, events(), deaf(), &Tasks::new());
+        let (mut teed, observed) = tee(upstream, events(), ignore_answer(), &Tasks::new());
         if taken > 0 {
             sender
                 .send_data(Bytes::copy_from_slice(&STREAM.as_bytes()[..taken]))
@@ -228,7 +228,7 @@ async fn a_client_that_hangs_up() {
         }
         drop(teed);
         let observed = wait(observed).await;
-        assert_eq!(observed.ended, Ended::HungUp, "after {taken}");
+        assert_eq!(observed.ended, EndReason::HungUp, "after {taken}");
         assert_eq!(observed.saw_done, saw_done, "after {taken}");
         assert_eq!(observed.bytes, taken as u64);
         assert_eq!(observed.first_byte.is_some(), taken > 0);
@@ -244,12 +244,12 @@ async fn an_upstream_that_breaks_off() {
     let (teed, observed) = tee(
         StreamBody::new(stream::iter(frames)),
         events(),
-        deaf(),
+        ignore_answer(),
         &Tasks::new(),
     );
     assert_eq!(teed.collect().await.unwrap_err(), "reset");
     let observed = wait(observed).await;
-    assert_eq!(observed.ended, Ended::UpstreamError);
+    assert_eq!(observed.ended, EndReason::UpstreamError);
     assert_eq!(observed.usage, Some(usage()));
 }
 
@@ -259,7 +259,12 @@ async fn a_reader_that_never_runs_costs_the_client_nothing() {
     for (count, size) in [(5_000, 100), (200, 64 * 1024)] {
         let mut piece = vec![b'x'; size];
         piece[size - 2..].fill(b'\n');
-        let (mut teed, observed) = tee(body(vec![&piece; count]), events(), deaf(), &Tasks::new());
+        let (mut teed, observed) = tee(
+            body(vec![&piece; count]),
+            events(),
+            ignore_answer(),
+            &Tasks::new(),
+        );
         for _ in 0..count {
             let frame = teed
                 .frame()
@@ -271,7 +276,7 @@ async fn a_reader_that_never_runs_costs_the_client_nothing() {
         }
         assert!(teed.frame().now_or_never().unwrap().is_none());
         let observed = wait(observed).await;
-        assert_eq!(observed.ended, Ended::Complete);
+        assert_eq!(observed.ended, EndReason::Complete);
         assert_eq!(observed.bytes, (count * size) as u64);
         assert!(!observed.capture_complete);
     }
@@ -295,7 +300,7 @@ async fn whole_answers_small_and_large() {
         let (teed, observed) = tee(
             upstream,
             spec(false, Encoding::Identity),
-            deaf(),
+            ignore_answer(),
             &Tasks::new(),
         );
         let send = async {
@@ -420,7 +425,7 @@ async fn an_answer_whose_receiver_is_gone_still_passes() {
     let (teed, observed) = tee(
         body(vec![STREAM.as_bytes()]),
         events(),
-        deaf(),
+        ignore_answer(),
         &Tasks::new(),
     );
     drop(observed);
@@ -428,13 +433,13 @@ async fn an_answer_whose_receiver_is_gone_still_passes() {
 }
 
 /// Serves one request with a teed body over a socket. Returns the client's end.
-async fn serve<B>(upstream: B, spec: TeeSpec) -> (TcpStream, oneshot::Receiver<Observed>)
+async fn serve<B>(upstream: B, spec: TeeSpec) -> (TcpStream, oneshot::Receiver<ObservedAnswer>)
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (teed, observed) = tee(upstream, spec, deaf(), &Tasks::new());
+    let (teed, observed) = tee(upstream, spec, ignore_answer(), &Tasks::new());
     let teed = std::sync::Mutex::new(Some(teed));
     Tasks::new().spawn("server", async move {
         let (socket, _) = listener.accept().await.unwrap();
@@ -467,7 +472,7 @@ async fn a_socket_that_closes_is_a_hang_up() {
     }
     drop(client);
     let observed = wait(observed).await;
-    assert_eq!(observed.ended, Ended::HungUp);
+    assert_eq!(observed.ended, EndReason::HungUp);
     assert!(!observed.saw_done);
     // The upstream's body is gone with it.
     assert!(sender.send_data(Bytes::from_static(b"more")).await.is_err());
@@ -484,6 +489,6 @@ async fn a_body_of_known_length_is_complete_although_nobody_asks_for_its_end() {
     client.read_to_end(&mut seen).await.unwrap();
     assert!(seen.ends_with(ANSWER.as_bytes()));
     let observed = wait(observed).await;
-    assert_eq!(observed.ended, Ended::Complete);
+    assert_eq!(observed.ended, EndReason::Complete);
     assert_eq!(observed.usage, Some(usage()));
 }

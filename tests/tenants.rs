@@ -24,7 +24,7 @@ mod strangers;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use diarist_provider::{Options, Part, Provider};
+use diarist_provider::{CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
@@ -190,10 +190,10 @@ async fn nobodys_words_stand_where_they_should_not() {
             entry.number
         );
         with_block += usize::from(
-            entry.part == Part::Actor && search::contains(&entry.body, b"<diarist-log "),
+            entry.caller == CallerKind::Actor && search::contains(&entry.body, b"<diarist-log "),
         );
     }
-    let observed = provider.record_of(Part::Observer).len();
+    let observed = provider.record_for(CallerKind::Observer).len();
     println!(
         "{} requests, {with_block} with a block, {observed} of the Observer",
         record.len()

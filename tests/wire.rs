@@ -14,8 +14,8 @@ mod said;
 mod spelling;
 
 use bytes::Bytes;
-use diarist::history::{Piece, Role, Scope};
-use diarist::wire::chat::{self, Parsed};
+use diarist::history::{MessagePiece, Role, Scope};
+use diarist::wire::chat::{self, ChatRequest};
 use diarist::wire::{Insert, Placement};
 use proptest::prelude::*;
 use said::{Said, conversation, message};
@@ -45,14 +45,14 @@ fn body(messages: &[Said], spelling: &mut Spelling) -> Bytes {
     Bytes::from(spelling.object(&members))
 }
 
-fn parsed(messages: &[Said], spelling: &mut Spelling) -> Parsed {
+fn parsed(messages: &[Said], spelling: &mut Spelling) -> ChatRequest {
     let body = body(messages, spelling);
     chat::parse(&body)
         .unwrap_or_else(|reason| panic!("{reason}: {}", String::from_utf8_lossy(&body)))
 }
 
 fn scope() -> Scope {
-    Scope::of(b"key", None)
+    Scope::new(b"key", None)
 }
 
 proptest! {
@@ -112,7 +112,7 @@ proptest! {
             let raw = &body[message.span.clone()];
             let ends = (raw.first(), raw.last());
             prop_assert_eq!(ends, (Some(&0x7b), Some(&0x7d)), "message {}", index);
-            prop_assert!(parsed.spoken(index).is_some());
+            prop_assert!(parsed.plain_text(index).is_some());
         }
     }
 
@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!(sent.len(), splice.len());
 
         // The client's messages that are sent, in order, byte for byte.
-        let leading = parsed.head().messages();
+        let leading = parsed.leading_messages().messages();
         let kept_leading = match placement {
             Placement::AppendToSystem => &leading[..leading.len().saturating_sub(1)],
             _ => leading,
@@ -176,7 +176,7 @@ proptest! {
             leading.len() + usize::from(!appended) + usize::from(pin.is_some()) + usize::from(reminded) + count - cut
         );
         let block = &messages[leading.len() - usize::from(appended)];
-        prop_assert!(text_of(&block["content"]).ends_with(&segments.concat()));
+        prop_assert!(content_text(&block["content"]).ends_with(&segments.concat()));
         let role = match leading.len().checked_sub(1) {
             Some(last) => &before["messages"][last]["role"],
             None => &serde_json::Value::from("system"),
@@ -206,13 +206,18 @@ proptest! {
 }
 
 /// What a message says, without calls: their ids and arguments stay as they were written.
-fn words(parsed: &Parsed, index: usize) -> Vec<Piece> {
-    let pieces = parsed.spoken(index).unwrap().pieces;
-    let said = |piece: &Piece| !matches!(piece, Piece::Call { .. } | Piece::Result { .. });
+fn words(parsed: &ChatRequest, index: usize) -> Vec<MessagePiece> {
+    let pieces = parsed.plain_text(index).unwrap().pieces;
+    let said = |piece: &MessagePiece| {
+        !matches!(
+            piece,
+            MessagePiece::Call { .. } | MessagePiece::Result { .. }
+        )
+    };
     pieces.into_iter().filter(said).collect()
 }
 
-fn text_of(content: &serde_json::Value) -> String {
+fn content_text(content: &serde_json::Value) -> String {
     match content {
         serde_json::Value::String(text) => text.clone(),
         parts => parts

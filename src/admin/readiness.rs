@@ -17,10 +17,10 @@ pub enum Condition {
 
 /// A shared board on which parts write their condition. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<Board>>);
+pub struct Readiness(Arc<Mutex<ReadinessState>>);
 
 #[derive(Debug, Default)]
-struct Board {
+struct ReadinessState {
     draining: bool,
     parts: BTreeMap<&'static str, Condition>,
 }
@@ -33,17 +33,17 @@ impl Readiness {
 
     /// Writes down how a part is. The reason is for operators: no credentials, no message text.
     pub fn set(&self, part: &'static str, condition: Condition) {
-        self.board(|board| board.parts.insert(part, condition));
+        self.with_state(|board| board.parts.insert(part, condition));
     }
 
     /// From now on the process is not ready, however its parts are.
     pub fn drain(&self) {
-        self.board(|board| board.draining = true);
+        self.with_state(|board| board.draining = true);
     }
 
     /// Whether requests should be sent here, and the whole board as JSON.
     pub fn report(&self) -> (bool, String) {
-        self.board(|board| {
+        self.with_state(|board| {
             let mut parts = serde_json::Map::new();
             for (&part, condition) in &board.parts {
                 parts.insert(part.to_owned(), describe(condition));
@@ -54,12 +54,12 @@ impl Readiness {
         })
     }
 
-    fn board<T>(&self, read: impl FnOnce(&mut Board) -> T) -> T {
+    fn with_state<T>(&self, read: impl FnOnce(&mut ReadinessState) -> T) -> T {
         read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Board {
+impl ReadinessState {
     fn status(&self) -> &'static str {
         let any = |test: fn(&Condition) -> bool| self.parts.values().any(test);
         if self.draining {

@@ -7,47 +7,47 @@
 
 use std::sync::Arc;
 
-use super::{memory_settings, owners, placement, treatment};
+use super::{memory_settings, placement, request_policy, tenants};
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::jobs::InForce;
+use crate::jobs::Reloadable;
 use crate::proxy::Proxy;
 
 /// The way to another configuration.
 #[derive(Debug)]
-pub struct Reload {
-    pub(super) started: Config,
-    pub(super) in_force: Config,
-    pub(super) settings: InForce,
+pub struct Reloader {
+    pub(super) start_config: Config,
+    pub(super) current_config: Config,
+    pub(super) settings: Reloadable,
     pub(super) proxy: Arc<Proxy>,
     pub(super) audit: Option<Audit>,
 }
 
-impl Reload {
+impl Reloader {
     /// Puts into force what of `config` can be, and opens the audit's file anew.
     pub async fn apply(&mut self, config: Config) {
-        let (waiting, anew) = (
-            config.changes(&self.started).1,
-            config.changes(&self.in_force).0,
+        let (needs_restart, applied) = (
+            config.changes(&self.start_config).1,
+            config.changes(&self.current_config).0,
         );
         self.settings.replace(memory_settings(&config));
         if let Some(memory) = self.proxy.memory() {
-            memory.manners.prefer(placement(&config));
+            memory.capabilities.set_placement(placement(&config));
             // Where it listens is as at the start; who is served as whom is the store's to say.
-            let aliases = memory.treats.now().owners.aliases.clone();
-            let owners = owners::of(&config, self.started.server.listen, aliases);
-            memory.treats.replace(treatment(&config, owners));
+            let aliases = memory.policy.current().identity.aliases.clone();
+            let owners = tenants::from_config(&config, self.start_config.server.listen, aliases);
+            memory.policy.replace(request_policy(&config, owners));
         }
         if let Some(audit) = &self.audit {
             audit.reopen().await;
         }
-        for key in waiting {
+        for key in needs_restart {
             tracing::warn!(key, "changed, but only read at the start: restart for it");
         }
         tracing::info!(
-            changed = anew.join(" "),
+            changed = applied.join(" "),
             "the configuration was read anew; what was prepared before stays as it is"
         );
-        self.in_force = config;
+        self.current_config = config;
     }
 }

@@ -14,7 +14,7 @@ pub struct PartRecord {
     #[serde(serialize_with = "milliseconds")]
     pub time: Timestamp,
     /// What was written.
-    pub wrote: Wrote,
+    pub wrote: PartKind,
     /// Its number, as `diarist threads show` has it.
     pub part: String,
     /// A short hash; never the credential.
@@ -43,7 +43,7 @@ pub struct PartRecord {
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Wrote {
+pub enum PartKind {
     /// A chunk.
     Observation,
     /// A condensed log.

@@ -71,7 +71,7 @@ pub struct AuditRecord {
     pub ttfb_ms: Option<u64>,
     /// From the request's head to the answer's end.
     pub total_ms: u64,
-    pub ended: Ended,
+    pub ended: EndReason,
     /// What the request says of itself that could not be used, and was not, with a space between:
     /// `bad_timezone`, or a place where a conversation's name stood and why it is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub struct AuditRecord {
     pub thread_by: Option<Cow<'static, str>>,
     /// Of how many other conversations of its user the block tells.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub others: Option<u32>,
+    pub peers: Option<u32>,
     /// Tokens of what it tells of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_tokens: Option<u32>,
@@ -129,13 +129,13 @@ impl AuditRecord {
             completion_tokens: None,
             ttfb_ms: None,
             total_ms: 0,
-            ended: Ended::Complete,
+            ended: EndReason::Complete,
             ignored: None,
             mode: None,
             mode_by: None,
             trimmed: None,
             thread_by: None,
-            others: None,
+            peers: None,
             others_tokens: None,
             error: None,
         }
@@ -168,7 +168,7 @@ pub enum MemoryState {
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum EndReason {
     Complete,
     /// The client went away before the end.
     HungUp,

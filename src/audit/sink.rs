@@ -66,15 +66,15 @@ impl Audit {
 
     /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
     pub fn record(&self, record: AuditRecord) {
-        self.take(Message::Record(Box::new(record)));
+        self.enqueue(Message::Record(Box::new(record)));
     }
 
     /// The same for a record of an observation or a reflection.
     pub fn part(&self, record: PartRecord) {
-        self.take(Message::Part(Box::new(record)));
+        self.enqueue(Message::Part(Box::new(record)));
     }
 
-    fn take(&self, message: Message) {
+    fn enqueue(&self, message: Message) {
         if self.queue.try_send(message).is_err() {
             count(&self.dropped, "full");
         }
@@ -134,7 +134,7 @@ async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: Can
     let mut writer = Some(writer);
     loop {
         let mut batch = Vec::with_capacity(BATCH);
-        let taken = tokio::select! {
+        let received = tokio::select! {
             taken = messages.recv_many(&mut batch, BATCH) => taken,
             () = stopped.cancelled(), if !messages.is_closed() => {
                 messages.close();
@@ -142,16 +142,16 @@ async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: Can
             }
         };
         // No messages means that no more can come; no writer, that it has panicked.
-        let Some(mut at_work) = writer.take().filter(|_| taken > 0) else {
+        let Some(mut active) = writer.take().filter(|_| received > 0) else {
             return;
         };
-        let turn = tokio::task::spawn_blocking(move || {
+        let write_batch = tokio::task::spawn_blocking(move || {
             for message in batch {
-                at_work.take(message);
+                active.handle(message);
             }
-            at_work
+            active
         });
-        writer = turn.await.ok();
+        writer = write_batch.await.ok();
     }
 }
 
@@ -174,10 +174,10 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    fn take(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         match message {
-            Message::Record(record) => self.put(&*record),
-            Message::Part(record) => self.put(&*record),
+            Message::Record(record) => self.write_or_count(&*record),
+            Message::Part(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // Whoever asked may have stopped waiting.
@@ -186,7 +186,7 @@ impl Writer {
         }
     }
 
-    fn put(&mut self, record: &impl Serialize) {
+    fn write_or_count(&mut self, record: &impl Serialize) {
         match self.write(record) {
             Ok(()) => self.failing = false,
             Err(error) => {

@@ -3,19 +3,21 @@
 use std::process::ExitCode;
 
 use super::output::print;
-use super::sources::Sources;
-use crate::config::{Config, Models, Observation, Override, Reflection, Thresholds};
-use crate::llm::known;
+use super::sources::ConfigSources;
+use crate::config::{
+    Config, Models, ObservationSettings, Override, ReflectionSettings, Thresholds,
+};
+use crate::llm::model_catalog;
 use crate::report::grouped;
 
 /// What one prompt of the Observer holds beside the messages and the log before them: instructions,
 /// and room for the answer.
-const BESIDE_MESSAGES: u32 = 8_000;
+const PROMPT_OVERHEAD: u32 = 8_000;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -40,38 +42,40 @@ fn warnings(config: &Config) -> Vec<String> {
         return Vec::new();
     }
     let (observation, reflection) = (&memory.observation, &memory.reflection);
-    let mut warnings = of_phases(&memory.thresholds, observation, reflection);
-    for known in &memory.overrides {
-        let (observation, reflection) = (&known.observation, &known.reflection);
-        let own = of_phases(&known.thresholds, observation, reflection);
-        let name = whom(known);
-        let own = own
+    let mut warnings = phase_warnings(&memory.thresholds, observation, reflection);
+    for entry in &memory.overrides {
+        let (observation, reflection) = (&entry.observation, &entry.reflection);
+        let override_warnings = phase_warnings(&entry.thresholds, observation, reflection);
+        let name = override_label(entry);
+        let override_warnings = override_warnings
             .into_iter()
             .filter(|warning| !warnings.contains(warning));
-        let own: Vec<String> = own.map(|warning| format!("{name}: {warning}")).collect();
-        warnings.extend(own);
+        let override_warnings: Vec<String> = override_warnings
+            .map(|warning| format!("{name}: {warning}"))
+            .collect();
+        warnings.extend(override_warnings);
     }
     warnings
 }
 
 /// The override, by whom it is for.
-fn whom(known: &Override) -> String {
-    let named = |key: &str, value: &Option<String>| {
+fn override_label(entry: &Override) -> String {
+    let condition = |key: &str, value: &Option<String>| {
         let value = value.as_deref()?;
         Some(format!("{key} = \"{value}\""))
     };
-    let whom = [
-        named("model", &known.model),
-        named("upstream", &known.upstream),
+    let conditions = [
+        condition("model", &entry.model),
+        condition("upstream", &entry.upstream),
     ];
-    let whom: Vec<String> = whom.into_iter().flatten().collect();
-    format!("memory.overrides for {}", whom.join(", "))
+    let conditions: Vec<String> = conditions.into_iter().flatten().collect();
+    format!("memory.overrides for {}", conditions.join(", "))
 }
 
-fn of_phases(
+fn phase_warnings(
     thresholds: &Thresholds,
-    observation: &Observation,
-    reflection: &Reflection,
+    observation: &ObservationSettings,
+    reflection: &ReflectionSettings,
 ) -> Vec<String> {
     let reflector = thresholds.observation_tokens.saturating_mul(6) / 5;
     let observer = thresholds
@@ -79,7 +83,7 @@ fn of_phases(
         .saturating_mul(3)
         .saturating_div(2)
         .saturating_add(observation.previous_observer_tokens.unwrap_or(0))
-        .saturating_add(BESIDE_MESSAGES);
+        .saturating_add(PROMPT_OVERHEAD);
     let mut warnings = Vec::new();
     for (name, models, needs, what) in [
         (
@@ -95,11 +99,11 @@ fn of_phases(
             "for 1.2 times observation_tokens",
         ),
     ] {
-        for (model, needs) in asked(models.as_ref(), needs) {
-            if let Some(reason) = known::unsuited(model) {
+        for (model, needs) in model_loads(models.as_ref(), needs) {
+            if let Some(reason) = model_catalog::unsuited(model) {
                 warnings.push(format!("{model} does not work as {name}: {reason}."));
             }
-            if let Some(window) = known::window(model).filter(|window| *window < needs) {
+            if let Some(window) = model_catalog::window(model).filter(|window| *window < needs) {
                 warnings.push(format!(
                     "{model} reads {} tokens, too few as {name}: it needs {} {what}.",
                     grouped(window.into()),
@@ -112,7 +116,7 @@ fn of_phases(
 }
 
 /// Each model and the longest prompt it is asked: its bound, and the last one whatever comes.
-fn asked(models: Option<&Models>, longest: u32) -> Vec<(&str, u32)> {
+fn model_loads(models: Option<&Models>, longest: u32) -> Vec<(&str, u32)> {
     match models {
         None => Vec::new(),
         Some(Models::One(name)) => vec![(name, longest)],

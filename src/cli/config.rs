@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::output::print;
-use super::sources::Sources;
+use super::sources::ConfigSources;
 use crate::config::reference;
 
 #[derive(Debug, clap::Args)]
@@ -12,7 +12,7 @@ pub(super) struct Args {
     #[arg(long)]
     effective: bool,
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {

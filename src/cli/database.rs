@@ -2,30 +2,30 @@
 
 use anyhow::{Context as _, bail};
 
-use super::sources::Sources;
+use super::sources::ConfigSources;
 use crate::config::{Config, Database};
 use crate::store::{SqliteStore, Store as _};
 
 /// Opens it to read, asks, and closes it.
 pub(super) fn read(
-    sources: &Sources,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+    sources: &ConfigSources,
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
-    opened(sources, false, ask)
+    with_store(sources, false, query)
 }
 
 /// The same, to write into it.
 pub(super) fn write(
-    sources: &Sources,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+    sources: &ConfigSources,
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
-    opened(sources, true, ask)
+    with_store(sources, true, query)
 }
 
-fn opened(
-    sources: &Sources,
-    to_write: bool,
-    ask: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+fn with_store(
+    sources: &ConfigSources,
+    writable: bool,
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
     let config = sources.load()?;
     if config.database == Database::SqliteInMemory {
@@ -39,11 +39,11 @@ fn opened(
             let url = config.database.to_string();
             // Also to write: it is neither made nor migrated from here.
             let mut store = SqliteStore::open_to_read(&url).await?;
-            if to_write {
+            if writable {
                 store.close().await;
                 store = SqliteStore::open(&url).await?;
             }
-            let answer = ask(&store, &config).await;
+            let answer = query(&store, &config).await;
             store.close().await;
             answer
         })

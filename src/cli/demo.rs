@@ -4,7 +4,7 @@
 //! through a Diarist, over real HTTP. Then the providers' records are put side by side. The exit
 //! code says whether the story happened: two activations and a reflection at least.
 
-mod telling;
+mod report;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
 
+use super::harness::Harness;
 use super::output::print;
-use super::playing::{Client, Seen, block, story};
 use super::prices;
 use super::progress;
-use super::stage::Stage;
-use crate::report::{Mark, Tokens};
+use super::replay_client::{Client, ModelCall, observation_block, story};
+use crate::report::{MemoryChange, Tokens};
 use crate::tokens::{O200k, TokenCounter as _};
 use diarist_provider::{
-    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Recorded, Replay, Style,
+    CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL, RecordedRequest,
+    Replay, Style,
 };
 
 /// The model the made-up client asks for. The providers are scripted; no such model exists.
@@ -31,7 +32,7 @@ const MODEL: &str = "scripted-large";
 const MESSAGE_TOKENS: u32 = 8_000;
 const OBSERVATION_TOKENS: u32 = 8_000;
 /// How long memory may take after a turn. It takes milliseconds; this is for a machine that hangs.
-const PATIENCE: Duration = Duration::from_mins(1);
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -52,10 +53,10 @@ pub(super) struct Args {
 }
 
 /// Everything there is to tell.
-struct Outcome {
+struct DemoRun {
     conversation: Conversation,
-    direct: Vec<Arc<Recorded>>,
-    with_diarist: Vec<Arc<Recorded>>,
+    direct: Vec<Arc<RecordedRequest>>,
+    with_diarist: Vec<Arc<RecordedRequest>>,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -67,9 +68,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("the runtime cannot start")?
         .block_on(play(args, conversation))?;
 
-    let story = story(&seen(&outcome.direct), &seen(&outcome.with_diarist));
-    let (activations, reflections) = (story.count(Mark::Activation), story.count(Mark::Reflection));
-    print(&telling::tell(args, &outcome, &story))?;
+    let story = story(
+        &model_calls(&outcome.direct),
+        &model_calls(&outcome.with_diarist),
+    );
+    let (activations, reflections) = (
+        story.count(MemoryChange::Activation),
+        story.count(MemoryChange::Reflection),
+    );
+    print(&report::render(args, &outcome, &story))?;
     if activations >= 2 && reflections >= 1 {
         return Ok(ExitCode::SUCCESS);
     }
@@ -81,12 +88,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Plays the conversation through Diarist, then directly.
-async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<Outcome> {
+async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<DemoRun> {
     let requests: Vec<usize> = conversation.requests().collect();
     let bar = progress::bar("playing", requests.len() * 2);
-    let behind = provider(&conversation, true).await?;
-    let stage = Stage::start(
-        &behind.base_url(),
+    let proxied_provider = provider(&conversation, true).await?;
+    let harness = Harness::start(
+        &proxied_provider.base_url(),
         &[
             ("memory.observation.model", OBSERVER_MODEL.to_owned()),
             ("memory.reflection.model", REFLECTOR_MODEL.to_owned()),
@@ -104,19 +111,26 @@ async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<Outcome
     send_all(
         &conversation,
         &requests,
-        stage.base_url(),
-        Some(&stage),
+        harness.base_url(),
+        Some(&harness),
         &bar,
     )
     .await?;
-    stage.stop().await?;
+    harness.stop().await?;
 
-    let alone = provider(&conversation, false).await?;
-    send_all(&conversation, &requests, &alone.base_url(), None, &bar).await?;
+    let direct_provider = provider(&conversation, false).await?;
+    send_all(
+        &conversation,
+        &requests,
+        &direct_provider.base_url(),
+        None,
+        &bar,
+    )
+    .await?;
     bar.finish_and_clear();
-    Ok(Outcome {
-        direct: alone.record(),
-        with_diarist: behind.record(),
+    Ok(DemoRun {
+        direct: direct_provider.record(),
+        with_diarist: proxied_provider.record(),
         conversation,
     })
 }
@@ -125,13 +139,16 @@ async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<Outcome
 async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Result<Provider> {
     let counter = O200k::new();
     let provider = Provider::start(Options {
-        count: Arc::new(move |text| counter.count(text)),
+        count_tokens: Arc::new(move |text| counter.count(text)),
         keep_bodies,
         ..Options::default()
     })
     .await
     .context("no port for the scripted provider")?;
-    provider.script(Part::Actor, Replay::of([conversation]));
+    provider.script(
+        CallerKind::Actor,
+        Replay::from_conversations([conversation]),
+    );
     Ok(provider)
 }
 
@@ -141,17 +158,17 @@ async fn send_all(
     conversation: &Conversation,
     requests: &[usize],
     base_url: &str,
-    stage: Option<&Stage>,
+    harness: Option<&Harness>,
     bar: &ProgressBar,
 ) -> anyhow::Result<()> {
     let client = Client::new("sk-made-up")?;
     for &sent in requests {
         let body = conversation.request(sent, MODEL, false);
-        client.ask(base_url, None, &body).await??;
-        if let Some(stage) = stage {
+        client.send(base_url, None, &body).await??;
+        if let Some(harness) = harness {
             ensure!(
-                stage.quiet(PATIENCE).await,
-                "memory did not come to rest within {PATIENCE:?}"
+                harness.quiet(IDLE_TIMEOUT).await,
+                "memory did not come to rest within {IDLE_TIMEOUT:?}"
             );
         }
         bar.inc(1);
@@ -160,17 +177,21 @@ async fn send_all(
 }
 
 /// A provider's record as the story needs it.
-fn seen(record: &[Arc<Recorded>]) -> Vec<Seen> {
-    let accepted = record.iter().filter(|entry| entry.accepted());
+fn model_calls(record: &[Arc<RecordedRequest>]) -> Vec<ModelCall> {
+    let accepted = record.iter().filter(|entry| entry.is_accepted());
     accepted
-        .map(|entry| Seen {
-            part: entry.part,
+        .map(|entry| ModelCall {
+            part: entry.caller,
             tokens: Tokens {
-                prompt: entry.measured.map(|measured| measured.prompt_tokens.into()),
-                cached: entry.measured.map(|measured| measured.cached_tokens.into()),
+                prompt: entry
+                    .prompt_usage
+                    .map(|measured| measured.prompt_tokens.into()),
+                cached: entry
+                    .prompt_usage
+                    .map(|measured| measured.cached_tokens.into()),
                 completion: entry.completion_tokens.map(Into::into),
             },
-            block: entry.json().as_ref().and_then(block),
+            block: entry.json().as_ref().and_then(observation_block),
         })
         .collect()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::output::print;
-use super::sources::Sources;
+use super::sources::ConfigSources;
 
 /// Docker's own default would be 30 s; an answer that takes this long is not a healthy one.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start")?
-        .block_on(ask(admin))
+        .block_on(fetch_status(admin))
         .with_context(|| format!("no healthy answer from the admin port, {admin}"))?;
     anyhow::ensure!(
         status.is_success(),
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn ask(admin: SocketAddr) -> reqwest::Result<reqwest::StatusCode> {
+async fn fetch_status(admin: SocketAddr) -> reqwest::Result<reqwest::StatusCode> {
     // A proxy in the environment is for the outside world, not for ourselves.
     let client = reqwest::Client::builder()
         .no_proxy()

@@ -23,7 +23,7 @@ pub(super) fn print(text: &str) -> io::Result<()> {
 
 /// Says on standard error why a command ended early, and with which code the process should end.
 #[must_use]
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report_error(error: &anyhow::Error) -> ExitCode {
     // If standard error is gone, the exit code still speaks.
     drop(writeln!(io::stderr().lock(), "diarist: {}", chain(error)));
     if error.is::<ConfigError>() {
@@ -36,16 +36,16 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 /// An error and its causes in one line. Some errors repeat their cause in their own words already;
 /// those causes are left out, so that each is said once.
 fn chain(error: &anyhow::Error) -> String {
-    let mut said = String::new();
+    let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        if said.is_empty() {
-            said = cause;
-        } else if !said.contains(&cause) {
-            said.push_str(": ");
-            said.push_str(&cause);
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
         }
     }
-    said
+    text
 }
 
 #[cfg(test)]

@@ -3,15 +3,15 @@
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// What is assumed where there is no terminal, and the bounds within which text reads well.
-const USUAL: usize = 80;
-const NARROWEST: usize = 40;
-const WIDEST: usize = 120;
+const DEFAULT_WIDTH: usize = 80;
+const MIN_WIDTH: usize = 40;
+const MAX_WIDTH: usize = 120;
 
 /// Columns to write in.
 pub(super) fn width() -> usize {
     terminal_size::terminal_size()
-        .map_or(USUAL, |(width, _)| usize::from(width.0))
-        .clamp(NARROWEST, WIDEST)
+        .map_or(DEFAULT_WIDTH, |(width, _)| usize::from(width.0))
+        .clamp(MIN_WIDTH, MAX_WIDTH)
 }
 
 /// A bar on standard error; nothing where that is no terminal.

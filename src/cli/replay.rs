@@ -5,10 +5,10 @@
 //! begins its prompts with a [`salt`] of its own, so that none is served from what another round, or
 //! an earlier replay, left in the upstream's cache.
 
+mod cache_buster;
 mod input;
-mod salt;
-mod tap;
-mod telling;
+mod recorder_proxy;
+mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,25 +18,25 @@ use anyhow::{Context as _, bail};
 use secrecy::SecretString;
 use url::Url;
 
+use super::harness::Harness;
 use super::output::print;
-use super::playing::{Client, Refused, story};
+use super::replay_client::{Client, Rejection, story};
 use super::sources::environment;
-use super::stage::Stage;
 use super::{prices, progress};
 use crate::report::Story;
 use crate::telemetry::{LogFormat, init_logging};
 use crate::tokens::{O200k, TokenCounter as _};
+use cache_buster::CacheBuster;
 use diarist_provider::{
-    Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Replay,
+    CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL, Replay,
 };
-use salt::Salt;
-use tap::{Tap, Way};
+use recorder_proxy::{CallKind, RecorderProxy};
 
 /// The word that stands for the scripted provider.
 const SCRIPTED: &str = "scripted";
 /// How long Observer and Reflector may take after a request; then the next one goes out anyway, as
 /// it would from a client that does not wait.
-const PATIENCE: Duration = Duration::from_mins(5);
+const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -73,13 +73,13 @@ pub(super) struct Args {
 }
 
 /// One conversation, played.
-struct Played {
+struct ReplayedConversation {
     id: String,
     story: Story,
     /// What ended it early, with Diarist or without.
-    trouble: Vec<String>,
+    errors: Vec<String>,
     /// Whether it was cut short with Diarist.
-    cut_short: bool,
+    incomplete: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -98,8 +98,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("the runtime cannot start")?
         .block_on(play(args, &conversations, key))?;
-    print(&telling::tell(args, &played))?;
-    let complete = played.iter().all(|played| !played.cut_short);
+    print(&report::render(args, &played))?;
+    let complete = played.iter().all(|played| !played.incomplete);
     Ok(if complete {
         ExitCode::SUCCESS
     } else {
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Where requests go, what they name, and what keeps it alive.
-struct Upstream {
+struct ReplayTarget {
     base_url: Url,
     model: String,
     observer_model: Option<String>,
@@ -116,18 +116,21 @@ struct Upstream {
     _scripted: Option<Provider>,
 }
 
-async fn upstream(args: &Args, conversations: &[Conversation]) -> anyhow::Result<Upstream> {
+async fn replay_target(
+    args: &Args,
+    conversations: &[Conversation],
+) -> anyhow::Result<ReplayTarget> {
     if args.upstream == SCRIPTED {
         let counter = O200k::new();
         let provider = Provider::start(Options {
-            count: std::sync::Arc::new(move |text| counter.count(text)),
+            count_tokens: std::sync::Arc::new(move |text| counter.count(text)),
             keep_bodies: false,
             ..Options::default()
         })
         .await
         .context("no port for the scripted provider")?;
-        provider.script(Part::Actor, Replay::of(conversations));
-        return Ok(Upstream {
+        provider.script(CallerKind::Actor, Replay::from_conversations(conversations));
+        return Ok(ReplayTarget {
             base_url: Url::parse(&provider.base_url()).context("no address")?,
             model: args
                 .model
@@ -147,7 +150,7 @@ async fn upstream(args: &Args, conversations: &[Conversation]) -> anyhow::Result
     let Some(model) = args.model.clone() else {
         bail!("name the model to ask with --model");
     };
-    Ok(Upstream {
+    Ok(ReplayTarget {
         base_url,
         model,
         observer_model: args.memory_model.clone(),
@@ -160,41 +163,41 @@ async fn play(
     args: &Args,
     conversations: &[Conversation],
     key: Option<SecretString>,
-) -> anyhow::Result<Vec<Played>> {
-    let upstream = upstream(args, conversations).await?;
-    let tap = Tap::start(&upstream.base_url, key).await?;
-    let stage = Stage::start(
-        &tap.base_url(Way::Carried),
-        &settings(args, &upstream, &tap),
+) -> anyhow::Result<Vec<ReplayedConversation>> {
+    let target = replay_target(args, conversations).await?;
+    let recorder = RecorderProxy::start(&target.base_url, key).await?;
+    let harness = Harness::start(
+        &recorder.base_url(CallKind::Proxied),
+        &settings(args, &target, &recorder),
     )
     .await?;
     let requests: usize = conversations.iter().map(|one| one.requests().count()).sum();
     let rounds = if args.no_baseline { 1 } else { 2 };
     let bar = progress::bar("replaying", requests * rounds);
-    let theatre = Theatre {
+    let run = ReplayRun {
         client: Client::new("replay")?,
-        model: &upstream.model,
-        tap: &tap,
-        carried: Salt::new(),
-        direct: Salt::new(),
+        model: &target.model,
+        recorder: &recorder,
+        proxied: CacheBuster::new(),
+        direct: CacheBuster::new(),
         bar,
     };
     let mut played = Vec::with_capacity(conversations.len());
     for conversation in conversations {
-        played.push(
-            theatre
-                .play(conversation, &stage, !args.no_baseline)
-                .await?,
-        );
+        played.push(run.play(conversation, &harness, !args.no_baseline).await?);
     }
-    theatre.bar.finish_and_clear();
-    stage.stop().await?;
+    run.bar.finish_and_clear();
+    harness.stop().await?;
     Ok(played)
 }
 
 /// Observer and Reflector ask at places of their own, so that the tap can tell who asks.
-fn settings(args: &Args, upstream: &Upstream, tap: &Tap) -> Vec<(&'static str, String)> {
-    let key = || tap::KEY.to_owned();
+fn settings(
+    args: &Args,
+    target: &ReplayTarget,
+    recorder: &RecorderProxy,
+) -> Vec<(&'static str, String)> {
+    let key = || recorder_proxy::KEY.to_owned();
     let mut settings = vec![
         (
             "memory.observation.message_tokens",
@@ -204,14 +207,20 @@ fn settings(args: &Args, upstream: &Upstream, tap: &Tap) -> Vec<(&'static str, S
             "memory.reflection.observation_tokens",
             args.observation_tokens.to_string(),
         ),
-        ("memory.observation.base_url", tap.base_url(Way::Observer)),
+        (
+            "memory.observation.base_url",
+            recorder.base_url(CallKind::Observer),
+        ),
         ("memory.observation.api_key", key()),
-        ("memory.reflection.base_url", tap.base_url(Way::Reflector)),
+        (
+            "memory.reflection.base_url",
+            recorder.base_url(CallKind::Reflector),
+        ),
         ("memory.reflection.api_key", key()),
     ];
     let models = [
-        ("memory.observation.model", &upstream.observer_model),
-        ("memory.reflection.model", &upstream.reflector_model),
+        ("memory.observation.model", &target.observer_model),
+        ("memory.reflection.model", &target.reflector_model),
     ];
     settings.extend(
         models
@@ -223,53 +232,53 @@ fn settings(args: &Args, upstream: &Upstream, tap: &Tap) -> Vec<(&'static str, S
 }
 
 /// What all conversations are played with.
-struct Theatre<'a> {
+struct ReplayRun<'a> {
     client: Client,
     model: &'a str,
-    tap: &'a Tap,
-    carried: Salt,
-    direct: Salt,
+    recorder: &'a RecorderProxy,
+    proxied: CacheBuster,
+    direct: CacheBuster,
     bar: indicatif::ProgressBar,
 }
 
-impl Theatre<'_> {
+impl ReplayRun<'_> {
     async fn play(
         &self,
         conversation: &Conversation,
-        stage: &Stage,
+        harness: &Harness,
         baseline: bool,
-    ) -> anyhow::Result<Played> {
-        let mut trouble = Vec::new();
-        self.tap.take();
-        let carried = self
-            .round(conversation, stage.base_url(), Some(stage), usize::MAX)
+    ) -> anyhow::Result<ReplayedConversation> {
+        let mut errors = Vec::new();
+        self.recorder.take_calls();
+        let proxied = self
+            .round(conversation, harness.base_url(), Some(harness), usize::MAX)
             .await?;
-        let seen = self.tap.take();
-        if let Some(refused) = &carried.refused {
-            trouble.push(format!(
-                "request {} with Diarist was {refused}",
-                carried.answered + 1
+        let calls = self.recorder.take_calls();
+        if let Some(rejection) = &proxied.rejection {
+            errors.push(format!(
+                "request {} with Diarist was {rejection}",
+                proxied.completed + 1
             ));
         }
         let mut direct = Vec::new();
         if baseline {
-            let base_url = self.tap.base_url(Way::Direct);
+            let base_url = self.recorder.base_url(CallKind::Direct);
             let round = self
-                .round(conversation, &base_url, None, carried.answered)
+                .round(conversation, &base_url, None, proxied.completed)
                 .await?;
-            direct = self.tap.take();
-            if let Some(refused) = &round.refused {
-                trouble.push(format!(
-                    "request {} without Diarist was {refused}; the totals without Diarist end there",
-                    round.answered + 1
+            direct = self.recorder.take_calls();
+            if let Some(rejection) = &round.rejection {
+                errors.push(format!(
+                    "request {} without Diarist was {rejection}; the totals without Diarist end there",
+                    round.completed + 1
                 ));
             }
         }
-        Ok(Played {
+        Ok(ReplayedConversation {
             id: conversation.id.clone(),
-            story: story(&direct, &seen),
-            cut_short: carried.refused.is_some(),
-            trouble,
+            story: story(&direct, &calls),
+            incomplete: proxied.rejection.is_some(),
+            errors,
         })
     }
 
@@ -278,34 +287,36 @@ impl Theatre<'_> {
         &self,
         conversation: &Conversation,
         base_url: &str,
-        stage: Option<&Stage>,
-        most: usize,
-    ) -> anyhow::Result<Round> {
-        let salt = if stage.is_some() {
-            &self.carried
+        harness: Option<&Harness>,
+        limit: usize,
+    ) -> anyhow::Result<RoundResult> {
+        let cache_buster = if harness.is_some() {
+            &self.proxied
         } else {
             &self.direct
         };
-        let mut round = Round::default();
-        for sent in conversation.requests().take(most) {
+        let mut round = RoundResult::default();
+        for sent in conversation.requests().take(limit) {
             let mut body = conversation.request(sent, self.model, false);
-            salt.put_into(&mut body);
-            let thread = stage.map(|_| conversation.id.as_str());
-            let answer = self.client.ask(base_url, thread, &body).await?;
+            cache_buster.prepend_to(&mut body);
+            let thread = harness.map(|_| conversation.id.as_str());
+            let answer = self.client.send(base_url, thread, &body).await?;
             self.bar.inc(1);
-            if let Err(refused) = answer {
+            if let Err(rejection) = answer {
                 // Another conversation would be answered the same.
-                if matches!(refused.status, 401 | 403 | 404 | 502) && round.answered == 0 {
-                    bail!("the first request of {} was {refused}", conversation.id);
+                if matches!(rejection.status, 401 | 403 | 404 | 502) && round.completed == 0 {
+                    bail!("the first request of {} was {rejection}", conversation.id);
                 }
-                round.refused = Some(refused);
+                round.rejection = Some(rejection);
                 break;
             }
-            round.answered += 1;
-            if let Some(stage) = stage
-                && !stage.quiet(PATIENCE).await
+            round.completed += 1;
+            if let Some(harness) = harness
+                && !harness.quiet(IDLE_TIMEOUT).await
             {
-                tracing::warn!("Observer or Reflector are not done after {PATIENCE:?}; going on");
+                tracing::warn!(
+                    "Observer or Reflector are not done after {IDLE_TIMEOUT:?}; going on"
+                );
             }
         }
         Ok(round)
@@ -314,7 +325,7 @@ impl Theatre<'_> {
 
 /// How far one round came.
 #[derive(Default)]
-struct Round {
-    answered: usize,
-    refused: Option<Refused>,
+struct RoundResult {
+    completed: usize,
+    rejection: Option<Rejection>,
 }

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 
 use super::output::print;
-use super::sources::{Sources, environment};
+use super::sources::{ConfigSources, environment};
 use super::terminal::harmless;
-use crate::config::{Config, Phase};
-use crate::jobs::bundle::{self, Answer, Bundle};
+use crate::config::{Config, PhaseSettings};
+use crate::jobs::bundle::{self, Bundle, BundledAnswer};
 use crate::llm::{CallError, Endpoint, Llm, Reply};
-use crate::memory::observe::{Outcome, read};
+use crate::memory::observe::{ParsedAnswer, read_answer};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -39,8 +39,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&head(&bundle))?;
     if args.recorded {
         let text = match &bundle.answer {
-            Answer::Said { text, .. } => reading(&bundle, text),
-            Answer::Failed { .. } => "No answer was recorded that could be read.\n".to_owned(),
+            BundledAnswer::Said { text, .. } => parsed_answer(&bundle, text),
+            BundledAnswer::Failed { .. } => {
+                "No answer was recorded that could be read.\n".to_owned()
+            }
         };
         print(&text)?;
         return Ok(ExitCode::SUCCESS);
@@ -56,7 +58,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("the runtime cannot start")?
         .block_on(llm.call(&endpoint, &settings, &bundle.prompt()));
-    print(&told(&bundle, &endpoint, &answer))?;
+    print(&outcome_text(&bundle, &endpoint, &answer))?;
     Ok(match answer {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -64,26 +66,27 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn head(bundle: &Bundle) -> String {
-    let who = match bundle.kind.as_str() {
+    let phase_name = match bundle.kind.as_str() {
         "reflection" => "Reflector",
         _ => "Observer",
     };
     format!(
-        "{who} call of {} by Diarist {}, try {}: {} at {}\nThen: {}\n",
+        "{phase_name} call of {} by Diarist {}, try {}: {} at {}\nThen: {}\n",
         bundle.at,
         harmless(&bundle.diarist),
         bundle.attempts,
         harmless(&bundle.asked.model),
         harmless(&bundle.origin),
         harmless(&match &bundle.answer {
-            Answer::Failed { class, message } => format!("{class}: {message}"),
-            Answer::Said { finish, .. } => format!("{} (it ended by {finish})", bundle.verdict),
+            BundledAnswer::Failed { class, message } => format!("{class}: {message}"),
+            BundledAnswer::Said { finish, .. } =>
+                format!("{} (it ended by {finish})", bundle.verdict),
         }),
-    ) + &unkept(&bundle.prompt.attachments)
+    ) + &missing_attachments(&bundle.prompt.attachments)
 }
 
 /// What the call was asked with and cannot be asked with again.
-fn unkept(attachments: &[String]) -> String {
+fn missing_attachments(attachments: &[String]) -> String {
     if attachments.is_empty() {
         return String::new();
     }
@@ -94,7 +97,7 @@ fn unkept(attachments: &[String]) -> String {
     )
 }
 
-fn told(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, CallError>) -> String {
+fn outcome_text(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, CallError>) -> String {
     let at = endpoint.origin();
     match answer {
         Err(error) => format!("Now, at {at}: {}\n", harmless(&error.to_string())),
@@ -105,22 +108,22 @@ fn told(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, CallError>)
                 harmless(&reply.model),
                 count(reply.usage.prompt),
                 count(reply.usage.completion),
-                reading(bundle, &reply.text)
+                parsed_answer(bundle, &reply.text)
             )
         }
     }
 }
 
 /// How this version reads an answer; one reader serves both phases.
-fn reading(bundle: &Bundle, answer: &str) -> String {
-    match read(answer, &bundle.prompt.user) {
-        Outcome::Observed { text, .. } => format!(
+fn parsed_answer(bundle: &Bundle, answer: &str) -> String {
+    match read_answer(answer, &bundle.prompt.user) {
+        ParsedAnswer::Observed { text, .. } => format!(
             "It is read as {} lines of observations:\n\n{}\n",
             text.lines().count(),
             harmless(&text)
         ),
-        Outcome::Empty => format!("Nothing in it can be used:\n\n{}\n", harmless(answer)),
-        Outcome::Degenerate => format!(
+        ParsedAnswer::Empty => format!("Nothing in it can be used:\n\n{}\n", harmless(answer)),
+        ParsedAnswer::Repetitive => format!(
             "It repeats itself without an end:\n\n{}\n",
             harmless(answer)
         ),
@@ -138,19 +141,19 @@ fn endpoint(args: &Args, bundle: &Bundle) -> anyhow::Result<Endpoint> {
         });
     }
     let config = args.sources.load()?;
-    let Some(own) = &phase(&config, bundle).endpoint else {
+    let Some(configured) = &phase(&config, bundle).endpoint else {
         bail!(
             "this phase borrows each conversation's own credential, which is in no bundle: give \
              --base-url and --api-key-env, or --recorded to read the recorded answer"
         );
     };
     Ok(Endpoint::Configured {
-        base_url: own.base_url.clone(),
-        api_key: own.api_key.clone(),
+        base_url: configured.base_url.clone(),
+        api_key: configured.api_key.clone(),
     })
 }
 
-fn phase<'a>(config: &'a Config, bundle: &Bundle) -> &'a Phase {
+fn phase<'a>(config: &'a Config, bundle: &Bundle) -> &'a PhaseSettings {
     match bundle.kind.as_str() {
         "reflection" => &config.memory.reflection.phase,
         _ => &config.memory.observation.phase,

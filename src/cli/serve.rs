@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::sources::{Sources, environment};
-use crate::app::{App, Reload};
+use super::sources::{ConfigSources, environment};
+use crate::app::{App, Reloader};
 use crate::config::{Config, ConfigError};
-use crate::server::{Hangups, shutdown_signal};
+use crate::server::{Sighup, shutdown_signal};
 use crate::telemetry::{LogFormat, init_logging};
 
 /// Threads that block (a file, a name being resolved) may hold the process no longer than this.
-const LAST_THREADS: Duration = Duration::from_secs(1);
+const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("the runtime cannot start")?;
     let served = runtime.block_on(serve(&config, &args.sources));
-    runtime.shutdown_timeout(LAST_THREADS);
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     served.map(|()| ExitCode::SUCCESS)
 }
 
@@ -41,12 +41,12 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
         .map(String::as_str)
 }
 
-async fn serve(config: &Config, sources: &Sources) -> anyhow::Result<()> {
+async fn serve(config: &Config, sources: &ConfigSources) -> anyhow::Result<()> {
     let app = App::build(config).await?;
-    let hangups = Hangups::listen().context("signals cannot be listened for")?;
+    let hangups = Sighup::listen().context("signals cannot be listened for")?;
     let (reload, stop) = (app.reload(), app.tasks().token());
     // On the heap: it holds a whole configuration across its waits.
-    let reloading = Box::pin(reloading(hangups, reload, sources.clone()));
+    let reloading = Box::pin(reload_on_hangup(hangups, reload, sources.clone()));
     app.tasks().spawn("reload", async move {
         stop.run_until_cancelled(reloading).await;
     });
@@ -62,25 +62,29 @@ async fn serve(config: &Config, sources: &Sources) -> anyhow::Result<()> {
         tracing::warn!("{hint}");
     }
     let drained = app.run(shutdown).await;
-    tracing::info!(cut = drained.cut, left = drained.left, "stopped");
+    tracing::info!(
+        cut = drained.aborted_requests,
+        left = drained.unfinished_tasks,
+        "stopped"
+    );
     Ok(())
 }
 
 /// Reads the configuration anew at every SIGHUP, from the same places. One that is invalid is refused
 /// as a whole, and what was in force stays in force.
-async fn reloading(mut hangups: Hangups, mut reload: Reload, sources: Sources) {
+async fn reload_on_hangup(mut hangups: Sighup, mut reload: Reloader, sources: ConfigSources) {
     loop {
         hangups.next().await;
         let again = sources.clone();
         match tokio::task::spawn_blocking(move || again.load()).await {
             Ok(Ok(config)) => reload.apply(config).await,
-            Ok(Err(error)) => refused(&error),
+            Ok(Err(error)) => log_rejected(&error),
             Err(error) => tracing::error!("the configuration could not be read: {error}"),
         }
     }
 }
 
-fn refused(error: &ConfigError) {
+fn log_rejected(error: &ConfigError) {
     for problem in error.problems() {
         tracing::error!(key = problem.key, "{problem}");
     }

@@ -11,7 +11,7 @@ use crate::config::{self, Config, ConfigError, Flags};
 
 /// The file, and the flags that win over it and over the environment.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Sources {
+pub(super) struct ConfigSources {
     /// Configuration file (TOML); `diarist config` prints one to start from
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub(super) struct Sources {
     audit: Option<String>,
 }
 
-impl Sources {
+impl ConfigSources {
     /// The valid configuration.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! A running server follows within seconds. No key is taken from the command line or shown: see
 //! [`named`]. Decides nothing about aliases; the store does.
 
-mod named;
+mod tenant_arg;
 
 use std::process::ExitCode;
 
@@ -12,20 +12,20 @@ use anyhow::bail;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use self::named::{Known, Named};
+use self::tenant_arg::{TenantArg, TenantDirectory};
 use super::database::{read, write};
 use super::output::print;
-use super::sources::{Sources, environment};
+use super::sources::{ConfigSources, environment};
 use crate::history::Scope;
-use crate::report::{Side, align, grouped};
+use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::aliases::resolve;
-use crate::store::{Aliased, SqliteStore, Store as _, TenantRow};
+use crate::store::{AddAliasOutcome, SqliteStore, Store as _, TenantRow};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -43,7 +43,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ struct AliasArgs {
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ struct UnaliasArgs {
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -81,12 +81,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             // Before anything is opened: what looks like a key is refused whatever else is wrong.
             let environment = environment();
-            let old = Named::parse(&args.old, &args.header, &environment)?;
-            let new = Named::parse(&args.new, &args.header, &environment)?;
+            let old = TenantArg::parse(&args.old, &args.header, &environment)?;
+            let new = TenantArg::parse(&args.new, &args.header, &environment)?;
             write(&args.sources, async |store, _| alias(store, old, new).await)
         }
         Some(Command::Unalias(args)) => {
-            let name = Named::parse(&args.name, &args.header, &environment())?;
+            let name = TenantArg::parse(&args.name, &args.header, &environment())?;
             write(&args.sources, async |store, _| unalias(store, name).await)
         }
     }?;
@@ -95,31 +95,42 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(store: &SqliteStore) -> anyhow::Result<String> {
-    let known = Known::of(store).await?;
-    if known.is_empty() {
+    let directory = TenantDirectory::load(store).await?;
+    if directory.is_empty() {
         return Ok("Nobody has memory yet.\n".to_owned());
     }
     let head = ["tenant", "conversations", "requests", "last", "served as"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(known.all().into_iter().map(|tenant| cells(&known, tenant)));
-    let sides = [Side::Left, Side::Right, Side::Right, Side::Left, Side::Left];
-    Ok(align(&rows, &sides))
+    rows.extend(
+        directory
+            .all_tenants()
+            .into_iter()
+            .map(|tenant| cells(&directory, tenant)),
+    );
+    let sides = [
+        ColumnAlign::Left,
+        ColumnAlign::Right,
+        ColumnAlign::Right,
+        ColumnAlign::Left,
+        ColumnAlign::Left,
+    ];
+    Ok(align_columns(&rows, &sides))
 }
 
-fn cells(known: &Known, tenant: [u8; 32]) -> Vec<String> {
-    let row = known.row(&tenant);
-    let number = |of: fn(&TenantRow) -> u64| grouped(row.map_or(0, of));
-    let served = resolve(&known.aliases, tenant);
+fn cells(directory: &TenantDirectory, tenant: [u8; 32]) -> Vec<String> {
+    let row = directory.row(&tenant);
+    let number = |field: fn(&TenantRow) -> u64| grouped(row.map_or(0, field));
+    let served = resolve(&directory.aliases, tenant);
     let mut served = if served == tenant {
         String::new()
     } else {
-        Scope::label_of(&served)
+        Scope::format_tenant_label(&served)
     };
-    if tenant == Scope::tenant_of(b"") {
+    if tenant == Scope::hash_tenant(b"") {
         served.push_str("(requests without a credential)");
     }
     vec![
-        Scope::label_of(&tenant),
+        Scope::format_tenant_label(&tenant),
         number(|row| row.conversations),
         number(|row| row.requests),
         row.map_or_else(|| "-".to_owned(), |row| minute(row.last_ms)),
@@ -137,31 +148,38 @@ fn minute(ms: i64) -> String {
     )
 }
 
-async fn alias(store: &SqliteStore, old: Named, new: Named) -> anyhow::Result<String> {
-    let known = Known::of(store).await?;
-    let (old, new) = (known.tenant(old)?, known.tenant(new)?);
-    if new == Scope::tenant_of(b"") {
+async fn alias(store: &SqliteStore, old: TenantArg, new: TenantArg) -> anyhow::Result<String> {
+    let directory = TenantDirectory::load(store).await?;
+    let (old, new) = (directory.tenant(old)?, directory.tenant(new)?);
+    if new == Scope::hash_tenant(b"") {
         bail!("requests without a credential would be served as somebody: anybody could be them");
     }
     let now = Timestamp::now().as_millisecond();
-    let (old_name, new_name) = (Scope::label_of(&old), Scope::label_of(&new));
-    match store.alias(new, old, now).await? {
-        Aliased::New => {}
-        Aliased::Known => return Ok(format!("{new_name} is served as {old_name} already.\n")),
-        Aliased::Itself => bail!("{old_name} is served as itself: OLD and NEW are one tenant"),
-        Aliased::Cycle => {
+    let (old_name, new_name) = (
+        Scope::format_tenant_label(&old),
+        Scope::format_tenant_label(&new),
+    );
+    match store.add_alias(new, old, now).await? {
+        AddAliasOutcome::Added => {}
+        AddAliasOutcome::Unchanged => {
+            return Ok(format!("{new_name} is served as {old_name} already.\n"));
+        }
+        AddAliasOutcome::SameTenant => {
+            bail!("{old_name} is served as itself: OLD and NEW are one tenant")
+        }
+        AddAliasOutcome::Cycle => {
             bail!("{old_name} is served as {new_name} already; this would lead in a circle")
         }
-        Aliased::Taken(other) => bail!(
+        AddAliasOutcome::NameInUse(other) => bail!(
             "{new_name} is served as {} already; `diarist tenants unalias {new_name}` takes that back",
-            Scope::label_of(&other)
+            Scope::format_tenant_label(&other)
         ),
     }
     let mut text = format!(
         "Requests of {new_name} belong to {old_name} from now on; a running Diarist follows within \
          seconds.\n"
     );
-    if let Some(row) = known.row(&new) {
+    if let Some(row) = directory.row(&new) {
         text.push_str(&format!(
             "{new_name} has {} of its own, which nobody reaches as long as this stands \
              (`diarist tenants unalias {new_name}` takes it back).\n",
@@ -178,11 +196,11 @@ fn conversations(number: u64) -> String {
     }
 }
 
-async fn unalias(store: &SqliteStore, name: Named) -> anyhow::Result<String> {
-    let known = Known::of(store).await?;
-    let tenant = known.tenant(name)?;
-    let name = Scope::label_of(&tenant);
-    if !store.unalias(tenant).await? {
+async fn unalias(store: &SqliteStore, name: TenantArg) -> anyhow::Result<String> {
+    let directory = TenantDirectory::load(store).await?;
+    let tenant = directory.tenant(name)?;
+    let name = Scope::format_tenant_label(&tenant);
+    if !store.remove_alias(tenant).await? {
         bail!("{name} is served as itself: there is nothing to take back");
     }
     Ok(format!(

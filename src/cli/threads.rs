@@ -3,11 +3,11 @@
 //! Listing and showing read the database and change nothing in it. Observing and reflecting write down what
 //! the server is to do. A server may be at work on the same database meanwhile.
 
-mod lines;
-mod made;
+mod log_lines;
+mod operator_request;
 mod show;
+mod snapshot_settings;
 mod why;
-mod wish;
 
 use std::process::ExitCode;
 
@@ -16,11 +16,11 @@ use jiff::tz::TimeZone;
 
 use super::database::{read, write};
 use super::output::print;
-use super::sources::Sources;
+use super::sources::ConfigSources;
 use super::terminal::harmless;
 use crate::history::Scope;
-use crate::report::{Side, align, grouped};
-use crate::store::{CROWD, LIVE_MS, Spent, SqliteStore, Store as _, ThreadRow};
+use crate::report::{ColumnAlign, align_columns, grouped};
+use crate::store::{CallTotals, LIVE_MS, SHARED_KEY_THRESHOLD, SqliteStore, Store as _, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: u32,
     #[command(flatten)]
-    sources: Sources,
+    sources: ConfigSources,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -39,26 +39,26 @@ enum Command {
     /// What is remembered of one conversation: its observations and its snapshots
     Show(show::Args),
     /// Have everything observed that is confirmed, without waiting for the threshold
-    Observe(wish::ObserveArgs),
+    Observe(operator_request::ObserveArgs),
     /// Have the observations condensed now
-    Reflect(wish::ReflectArgs),
+    Reflect(operator_request::ReflectArgs),
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
         None => read(&args.sources, async |store, config| {
             let daily = config.memory.daily_tokens;
-            let text = list(store, args.limit).await? + &crowds(store).await?;
-            Ok(text + &waiting(store, daily).await?)
+            let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
+            Ok(text + &over_budget(store, daily).await?)
         }),
         Some(Command::Show(show)) => read(&show.sources, async |store, _| {
             show::text(store, show).await
         }),
         Some(Command::Observe(args)) => write(&args.sources, async |store, config| {
-            wish::observe(store, config, args).await
+            operator_request::observe(store, config, args).await
         }),
         Some(Command::Reflect(args)) => write(&args.sources, async |store, config| {
-            wish::reflect(store, config, args).await
+            operator_request::reflect(store, config, args).await
         }),
     }?;
     print(&text)?;
@@ -87,9 +87,9 @@ async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(threads.iter().map(|thread| cells(thread, &zone)));
-    let mut sides = [Side::Left; 12];
-    sides[5..11].fill(Side::Right);
-    let mut text = align(&rows, &sides);
+    let mut sides = [ColumnAlign::Left; 12];
+    sides[5..11].fill(ColumnAlign::Right);
+    let mut text = align_columns(&rows, &sides);
     if threads.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
         text.push_str(&format!("The latest {limit}; --limit shows more.\n"));
     }
@@ -115,47 +115,49 @@ fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
         thread.parts.to_string(),
         thread.snapshots.to_string(),
         // What its memory cost, in tokens.
-        grouped(total(&thread.costs.observing) + total(&thread.costs.reflecting)),
+        grouped(total(&thread.costs.observer) + total(&thread.costs.reflector)),
         time(thread.last_ms, zone),
     ]
 }
 
 /// Tokens of prompts and answers.
-fn total(spent: &Spent) -> u64 {
-    spent.sent.saturating_add(spent.written)
+fn total(cost: &CallTotals) -> u64 {
+    cost.prompt_tokens.saturating_add(cost.completion_tokens)
 }
 
 /// Names that are taken for none.
-async fn crowds(store: &SqliteStore) -> anyhow::Result<String> {
+async fn shared_thread_keys(store: &SqliteStore) -> anyhow::Result<String> {
     let since = Timestamp::now().as_millisecond() - LIVE_MS;
-    let crowds = store.crowds(since).await?;
-    let told = |(scope, key): &(Scope, String)| {
+    let shared = store.shared_thread_keys(since).await?;
+    let describe = |(scope, key): &(Scope, String)| {
         format!(
-            "{CROWD} conversations of tenant {} and more go under {}: it names none any more, and later \
+            "{SHARED_KEY_THRESHOLD} conversations of tenant {} and more go under {}: it names none any more, and later \
              ones go by their content.\n",
             scope.tenant_label(),
             harmless(key)
         )
     };
-    Ok(crowds.iter().map(told).collect())
+    Ok(shared.iter().map(describe).collect())
 }
 
 /// Who waits for another day, since what memory may cost on this one is spent.
-async fn waiting(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<String> {
+async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<String> {
     let Some(daily) = daily else {
         return Ok(String::new());
     };
-    let waiting = store.waiting(Timestamp::now().as_millisecond()).await?;
-    let spent = waiting.iter().filter(|tenant| tenant.tokens >= daily);
-    Ok(spent
+    let waiting = store
+        .tenant_backlogs(Timestamp::now().as_millisecond())
+        .await?;
+    let exhausted = waiting.iter().filter(|tenant| tenant.spent_tokens >= daily);
+    Ok(exhausted
         .map(|tenant| {
             format!(
                 "Tenant {} has spent {} of {} tokens a day (memory.daily_tokens): {} jobs wait until \
                  tomorrow (UTC).\n",
                 tenant.tenant,
-                grouped(tenant.tokens),
+                grouped(tenant.spent_tokens),
                 grouped(daily),
-                tenant.jobs
+                tenant.open_jobs
             )
         })
         .collect())

@@ -3,11 +3,11 @@
 
 use http::HeaderName;
 
+use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::problem::Problem;
-use super::settings::{RawConfig, RawUsers};
-use super::signature::{Said, signature};
-use super::valid::{Identity, SetBy, Users};
-use super::written::{Checked, Reported, Wrong};
+use super::settings::{RawConfig, RawResource};
+use super::token_verification::{RawVerification, token_verification};
+use super::valid::{IdentitySettings, ResourceIdentity, SetBy};
 
 /// Headers whose values must never be stored or shown, by name and by how names end.
 const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "cookie", "proxy-authorization"];
@@ -17,18 +17,23 @@ const CREDENTIAL_ENDINGS: [&str; 5] = ["-api-key", "-auth", "-authorization", "-
 const TOKEN_ENDING: &str = "-token";
 
 /// Fields that name a person: all conversations of one would be one.
-const PERSONS: [&str; 2] = ["user", "safety_identifier"];
+const PERSON_FIELDS: [&str; 2] = ["user", "safety_identifier"];
 
-pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<Identity> {
-    let (names, said) = (&raw.identity, Said::from(&raw.token));
+pub(super) fn identity(
+    raw: &RawConfig,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<IdentitySettings> {
+    let (names, raw_token) = (&raw.identity, RawVerification::from(&raw.token));
     let headers = names.headers.check(problems, |names| headers(names));
-    let body_fields = names.body_fields.check(problems, |names| fields(names));
+    let body_fields = names
+        .body_fields
+        .check(problems, |names| body_fields(names));
     let task_headers = names.task_headers.check(problems, |names| {
         names.iter().map(|name| header(name)).collect()
     });
-    let resource = users(&raw.users, problems);
-    let token = signature(&said, problems);
-    Ok(Identity {
+    let resource = resource(&raw.resource, problems);
+    let token = token_verification(&raw_token, problems);
+    Ok(IdentitySettings {
         headers: headers?,
         body_fields: body_fields?,
         task_headers: task_headers?,
@@ -39,35 +44,38 @@ pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> Checked<
 
 /// Who sets a header, before it is known whether that is enough.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Setter {
+enum SetByKind {
     TrustedProxy,
     Application,
     Signed,
 }
 
-fn users(raw: &RawUsers, problems: &mut Vec<Problem>) -> Checked<Option<Users>> {
-    let named = raw.header.check_some(problems, |name| user_header(name));
+fn resource(
+    raw: &RawResource,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Option<ResourceIdentity>> {
+    let header = raw.header.check_some(problems, |name| user_header(name));
     let set_by = raw.set_by.check_some(problems, |text| set_by(text));
-    let signature = signature(&Said::from(raw), problems);
-    let (named, set_by, signature) = (named?, set_by?, signature?);
+    let signature = token_verification(&RawVerification::from(raw), problems);
+    let (header, set_by, signature) = (header?, set_by?, signature?);
     let keys = if raw.secret.value.is_some() {
         &raw.secret.key
     } else {
         &raw.keys_file.key
     };
-    let wrong = match (named, set_by, signature) {
+    let problem = match (header, set_by, signature) {
         (None, None, None) => return Ok(None),
-        (Some(header), Some(Setter::Signed), Some(signature)) => {
+        (Some(header), Some(SetByKind::Signed), Some(signature)) => {
             let set_by = SetBy::Signed(signature);
-            return Ok(Some(Users { header, set_by }));
+            return Ok(Some(ResourceIdentity { header, set_by }));
         }
-        (Some(header), Some(Setter::TrustedProxy), None) => {
+        (Some(header), Some(SetByKind::TrustedProxy), None) => {
             let set_by = SetBy::TrustedProxy;
-            return Ok(Some(Users { header, set_by }));
+            return Ok(Some(ResourceIdentity { header, set_by }));
         }
-        (Some(header), Some(Setter::Application), None) => {
+        (Some(header), Some(SetByKind::Application), None) => {
             let set_by = SetBy::Application;
-            return Ok(Some(Users { header, set_by }));
+            return Ok(Some(ResourceIdentity { header, set_by }));
         }
         (None, _, _) => raw.header.problem(
             "no header is named in which users would be",
@@ -77,7 +85,7 @@ fn users(raw: &RawUsers, problems: &mut Vec<Problem>) -> Checked<Option<Users>> 
             "nobody says who sets the header: if clients can, each reaches the memory of all",
             "write \"trusted-proxy\", \"application\" or \"signed\"",
         ),
-        (Some(_), Some(Setter::Signed), None) => raw.set_by.problem(
+        (Some(_), Some(SetByKind::Signed), None) => raw.set_by.problem(
             "there is no key to verify signatures with",
             "set secret or keys_file beside it",
         ),
@@ -86,24 +94,24 @@ fn users(raw: &RawUsers, problems: &mut Vec<Problem>) -> Checked<Option<Users>> 
             "write set_by = \"signed\", or remove the key",
         ),
     };
-    problems.push(wrong);
-    Err(Reported)
+    problems.push(problem);
+    Err(ErrorReported)
 }
 
-fn set_by(text: &str) -> Result<Setter, Wrong> {
+fn set_by(text: &str) -> Result<SetByKind, Invalid> {
     let remedy = "write \"trusted-proxy\", \"application\" or \"signed\"";
     match text.trim() {
-        "trusted-proxy" => Ok(Setter::TrustedProxy),
-        "application" => Ok(Setter::Application),
-        "signed" => Ok(Setter::Signed),
-        "client" | "clients" | "browser" | "user" => Err(Wrong::new(
+        "trusted-proxy" => Ok(SetByKind::TrustedProxy),
+        "application" => Ok(SetByKind::Application),
+        "signed" => Ok(SetByKind::Signed),
+        "client" | "clients" | "browser" | "user" => Err(Invalid::new(
             format!(
                 "what a {text} writes proves nothing: it could name any user and reach their memory"
             ),
             "have a proxy or a server of yours set the header, or a signed one; \
              x-diarist-resource, which any client may write, parts users and shares nothing",
         )),
-        _ => Err(Wrong::new(
+        _ => Err(Invalid::new(
             format!("\"{text}\" says nothing of who sets it"),
             remedy,
         )),
@@ -112,7 +120,7 @@ fn set_by(text: &str) -> Result<Setter, Wrong> {
 
 /// A header that names a user. It is hashed, never stored; but what is part of the credential would
 /// make a tenant of each user, or of each token.
-fn user_header(name: &str) -> Result<HeaderName, Wrong> {
+fn user_header(name: &str) -> Result<HeaderName, Invalid> {
     let name = name.trim();
     if name.to_ascii_lowercase().ends_with(TOKEN_ENDING)
         && let Ok(parsed) = name.parse()
@@ -120,21 +128,21 @@ fn user_header(name: &str) -> Result<HeaderName, Wrong> {
         return Ok(parsed);
     }
     header(name).map_err(|_| {
-        Wrong::new(
+        Invalid::new(
             format!("\"{name}\" is no header that can name a user"),
             "name one that carries no credential; for tokens in Authorization there is [identity.token]",
         )
     })
 }
 
-fn headers(names: &[String]) -> Result<Vec<String>, Wrong> {
+fn headers(names: &[String]) -> Result<Vec<String>, Invalid> {
     let name = |name: &String| Ok(header(name)?.as_str().to_owned());
     names.iter().map(name).collect()
 }
 
-fn header(name: &str) -> Result<HeaderName, Wrong> {
+fn header(name: &str) -> Result<HeaderName, Invalid> {
     let Ok(parsed) = name.trim().parse::<HeaderName>() else {
-        return Err(Wrong::new(
+        return Err(Invalid::new(
             format!("\"{name}\" is no name of a header"),
             "write names alone, such as \"x-chat-id\"",
         ));
@@ -142,7 +150,7 @@ fn header(name: &str) -> Result<HeaderName, Wrong> {
     let name = parsed.as_str();
     let ends = |ending: &&str| name.ends_with(ending);
     if CREDENTIALS.contains(&name) || CREDENTIAL_ENDINGS.iter().any(ends) {
-        return Err(Wrong::new(
+        return Err(Invalid::new(
             format!("\"{name}\" carries a credential, and names are stored and shown"),
             "name a header that says nothing secret",
         ));
@@ -150,17 +158,17 @@ fn header(name: &str) -> Result<HeaderName, Wrong> {
     Ok(parsed)
 }
 
-fn fields(paths: &[String]) -> Result<Vec<String>, Wrong> {
+fn body_fields(paths: &[String]) -> Result<Vec<String>, Invalid> {
     let valid = |path: &String| {
         let path = path.trim();
-        if PERSONS.contains(&path) {
-            return Err(Wrong::new(
+        if PERSON_FIELDS.contains(&path) {
+            return Err(Invalid::new(
                 format!("\"{path}\" names a person, not a conversation"),
                 "name a field that is another for each conversation",
             ));
         }
         if path.is_empty() || path.split('.').any(str::is_empty) {
-            return Err(Wrong::new(
+            return Err(Invalid::new(
                 format!("\"{path}\" is no field"),
                 "write names with a dot between them, such as \"metadata.chat_id\"",
             ));

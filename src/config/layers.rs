@@ -11,9 +11,9 @@ use config::{File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::ENVIRONMENT_PREFIX;
 use super::nearest::nearest;
+use super::parse::{FromToml, Setting, to_toml};
 use super::problem::Problem;
-use super::settings::{self, SECTIONS, Shown};
-use super::written::{Lexical, Written, spelled};
+use super::settings::{self, SECTIONS, SampleValue};
 
 /// What the command line said; each wins over every other source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    fn written(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
+    fn set_flags(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
         [
             ("--listen", "server.listen", &self.listen),
             ("--admin", "server.admin", &self.admin),
@@ -66,7 +66,7 @@ impl Source for Layer {
 pub(super) struct Layers {
     defaults: Layer,
     /// From the weakest to the strongest.
-    written: [Layer; 3],
+    sources: [Layer; 3],
     merged: config::Config,
 }
 
@@ -79,12 +79,12 @@ impl Layers {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let defaults = parse(&defaults_text(), "the defaults", problems);
-        let written = [
+        let sources = [
             file.map_or_else(Layer::default, |path| from_file(path, problems)),
             from_environment(env, problems),
             from_flags(flags),
         ];
-        let [file, environment, flags] = written.clone();
+        let [file, environment, flags] = sources.clone();
         let builder = config::Config::builder()
             .add_source(defaults.clone())
             .add_source(file)
@@ -102,7 +102,7 @@ impl Layers {
         });
         Self {
             defaults,
-            written,
+            sources,
             merged,
         }
     }
@@ -116,23 +116,23 @@ impl Layers {
 
     /// Who wrote the value in force; `None` if it is the default, or nobody did.
     pub(super) fn origin(&self, key: &str) -> Option<&str> {
-        let mut layers = self.written.iter().rev();
+        let mut layers = self.sources.iter().rev();
         layers.find_map(|layer| layer.0.get(key).map(|(origin, _)| origin.as_str()))
     }
 
     /// The value in force for `key`, read as its kind. If it is spelled otherwise, that joins
     /// `problems` and the default stands in.
     #[expect(clippy::expect_used, reason = "a test reads every default as its kind")]
-    pub(super) fn read<T: Lexical>(
+    pub(super) fn read<T: FromToml>(
         &self,
         key: &'static str,
         problems: &mut Vec<Problem>,
-    ) -> Written<T> {
+    ) -> Setting<T> {
         let origin = self.origin(key).map(str::to_owned);
         let kind = self.value(key);
-        let value = T::read(&kind).unwrap_or_else(|| {
-            let found = if T::SHOWN {
-                spelled(&kind)
+        let value = T::from_toml(&kind).unwrap_or_else(|| {
+            let found = if T::PRINTABLE {
+                to_toml(&kind)
             } else {
                 "a value of another kind".to_owned()
             };
@@ -144,9 +144,9 @@ impl Layers {
             });
             let default = self.defaults.0.get(key);
             let kind = default.map_or(&ValueKind::Nil, |(_, kind)| kind);
-            T::read(kind).expect("the default of a key is of its kind")
+            T::from_toml(kind).expect("the default of a key is of its kind")
         });
-        Written {
+        Setting {
             key: key.into(),
             origin,
             value,
@@ -157,9 +157,9 @@ impl Layers {
 /// The defaults as a file would say them.
 fn defaults_text() -> String {
     let lines = SECTIONS.iter().flat_map(|section| {
-        let keys = section.keys.iter().filter_map(|key| match key.shown {
-            Shown::Default(literal) => Some(format!("{} = {literal}\n", key.name)),
-            Shown::Example(_) => None,
+        let keys = section.keys.iter().filter_map(|key| match key.sample {
+            SampleValue::Default(literal) => Some(format!("{} = {literal}\n", key.name)),
+            SampleValue::Example(_) => None,
         });
         std::iter::once(format!("[{}]\n", section.name)).chain(keys)
     });
@@ -227,7 +227,7 @@ fn flatten(
             kind if settings::keys().any(|key| key.path == path) => {
                 layer.0.insert(path, (origin.to_owned(), kind));
             }
-            _ => problems.push(unknown(&path, origin, str::to_owned)),
+            _ => problems.push(unknown_key(&path, origin, str::to_owned)),
         }
     }
 }
@@ -252,7 +252,7 @@ fn from_environment(env: &BTreeMap<String, String>, problems: &mut Vec<Problem>)
         if settings::keys().any(|key| key.path == path) {
             layer.0.insert(path, (origin, value.kind));
         } else {
-            problems.push(unknown(&path, &origin, variable));
+            problems.push(unknown_key(&path, &origin, variable));
         }
     }
     layer
@@ -267,7 +267,7 @@ fn variable(path: &str) -> String {
 }
 
 fn from_flags(flags: &Flags) -> Layer {
-    let values = flags.written().map(|(flag, key, value)| {
+    let values = flags.set_flags().map(|(flag, key, value)| {
         let kind = ValueKind::String(value.clone());
         (key.to_owned(), (flag.to_owned(), kind))
     });
@@ -275,7 +275,7 @@ fn from_flags(flags: &Flags) -> Layer {
 }
 
 /// The problem of a key that does not exist; `spell` writes a key the way this source does.
-fn unknown(path: &str, origin: &str, spell: impl Fn(&str) -> String) -> Problem {
+fn unknown_key(path: &str, origin: &str, spell: impl Fn(&str) -> String) -> Problem {
     let (what, remedy) = if SECTIONS.iter().any(|section| section.name == path) {
         let section = spell(path);
         (

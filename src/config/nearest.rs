@@ -4,31 +4,31 @@
 
 /// An option of the original that has another name here, for what it does, and too far from it to be
 /// taken for a slip: it is another model that loses the cache, of another provider or not.
-const PUBLISHED: (&str, &str) = ("activate_on_provider_change", "activate_on_model_change");
+const KEY_ALIAS: (&str, &str) = ("activate_on_provider_change", "activate_on_model_change");
 
 /// The candidate a person most likely meant by `written`, if one is close enough to suggest.
 ///
 /// A key written in full but in the wrong section (`memory.message_tokens`) counts as close to the
 /// key of the same name elsewhere; otherwise up to a third of the letters may differ.
 pub(super) fn nearest<'a>(
-    written: &str,
+    key: &str,
     candidates: impl Iterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
-    let ours = written.replace(PUBLISHED.0, PUBLISHED.1);
-    if ours != written
-        && let Some(candidate) = candidates.clone().find(|candidate| *candidate == ours)
+    let our_name = key.replace(KEY_ALIAS.0, KEY_ALIAS.1);
+    if our_name != key
+        && let Some(candidate) = candidates.clone().find(|candidate| *candidate == our_name)
     {
         return Some(candidate);
     }
-    let allowed = (written.chars().count() / 3).max(1);
+    let allowed = (key.chars().count() / 3).max(1);
     let by_spelling = candidates
         .clone()
-        .map(|candidate| (distance(written, candidate), candidate))
+        .map(|candidate| (distance(key, candidate), candidate))
         .min()
         .filter(|&(edits, _)| edits <= allowed.min(4))
         .map(|(_, candidate)| candidate);
     by_spelling.or_else(|| {
-        let name = leaf(written);
+        let name = leaf(key);
         candidates
             .into_iter()
             .find(|candidate| leaf(candidate) == name)

@@ -3,87 +3,97 @@
 
 use regex::RegexBuilder;
 
+use super::parse::{BoolOrList, CheckResult, Invalid, NumberOrFalse};
 use super::problem::Problem;
 use super::settings::RawRedact;
-use super::valid::{Attachments, Hints, Redact, Secret};
-use super::written::{Checked, Choice, OrFalse, Wrong};
+use super::valid::{Attachments, ContinuationHints, Redact, SecretKind};
 
 /// A pattern that compiles to more is a mistake, or an attack on whoever runs it.
 const PATTERN_BYTES: usize = 1 << 20;
 
 /// Less holds no message beside the question.
-const LEAST_INPUT: u64 = 1_000;
+const MIN_INPUT_TOKENS: u64 = 1_000;
 
-pub(super) fn hints(choice: &Choice) -> Result<Hints, Wrong> {
+pub(super) fn continuation_hints(choice: &BoolOrList) -> Result<ContinuationHints, Invalid> {
     let remedy = "write true, false, or a list of \"current_task\" and \"suggested_response\"";
-    let of = |current_task, suggested_response| Hints {
+    let hints = |current_task, suggested_response| ContinuationHints {
         current_task,
         suggested_response,
     };
-    let named = match choice {
-        Choice::All(all) => return Ok(of(*all, *all)),
-        Choice::Word(word) => std::slice::from_ref(word),
-        Choice::Some(named) => named,
+    let chosen = match choice {
+        BoolOrList::Bool(all) => return Ok(hints(*all, *all)),
+        BoolOrList::Keyword(word) => std::slice::from_ref(word),
+        BoolOrList::List(chosen) => chosen,
     };
-    let known = ["current_task", "suggested_response"];
-    if let Some(other) = named.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(Wrong::new(format!("there is no hint \"{other}\""), remedy));
+    let hint_names = ["current_task", "suggested_response"];
+    if let Some(other) = chosen
+        .iter()
+        .find(|name| !hint_names.contains(&name.as_str()))
+    {
+        return Err(Invalid::new(
+            format!("there is no hint \"{other}\""),
+            remedy,
+        ));
     }
-    let [task, response] = known.map(|name| named.iter().any(|given| given == name));
-    Ok(of(task, response))
+    let [task, response] =
+        hint_names.map(|name| chosen.iter().any(|chosen_name| chosen_name == name));
+    Ok(hints(task, response))
 }
 
-pub(super) fn attachments(choice: &Choice) -> Result<Attachments, Wrong> {
+pub(super) fn observe_attachments(choice: &BoolOrList) -> Result<Attachments, Invalid> {
     let remedy = "write \"auto\", true, false, or a list of media types such as \"image/*\" and \"application/pdf\"";
     let types = match choice {
-        Choice::All(true) => return Ok(Attachments::All),
-        Choice::All(false) => return Ok(Attachments::Only(Vec::new())),
-        Choice::Word(word) if word == "auto" => return Ok(Attachments::Auto),
-        Choice::Word(word) => {
-            return Err(Wrong::new(format!("\"{word}\" is no choice"), remedy));
+        BoolOrList::Bool(true) => return Ok(Attachments::All),
+        BoolOrList::Bool(false) => return Ok(Attachments::Only(Vec::new())),
+        BoolOrList::Keyword(word) if word == "auto" => return Ok(Attachments::Auto),
+        BoolOrList::Keyword(word) => {
+            return Err(Invalid::new(format!("\"{word}\" is no choice"), remedy));
         }
-        Choice::Some(types) => types,
+        BoolOrList::List(types) => types,
     };
     let wrong =
         |text: &String| text != "*" && text.split('/').filter(|p| !p.is_empty()).count() != 2;
     match types.iter().find(|text| wrong(text)) {
-        Some(other) => Err(Wrong::new(format!("\"{other}\" is no media type"), remedy)),
+        Some(other) => Err(Invalid::new(
+            format!("\"{other}\" is no media type"),
+            remedy,
+        )),
         None => Ok(Attachments::Only(
             types.iter().map(|text| text.to_ascii_lowercase()).collect(),
         )),
     }
 }
 
-pub(super) fn blocks(tags: &[String]) -> Result<Vec<String>, Wrong> {
+pub(super) fn omit_blocks(tags: &[String]) -> Result<Vec<String>, Invalid> {
     let part = |c: char| c.is_alphanumeric() || ['-', '_', '.', ':'].contains(&c);
     match tags
         .iter()
         .find(|tag| tag.is_empty() || !tag.chars().all(part))
     {
         None => Ok(tags.to_vec()),
-        Some(other) => Err(Wrong::new(
+        Some(other) => Err(Invalid::new(
             format!("\"{other}\" is not the name of a tag"),
             "write the name alone, as it stands between < and >, such as \"environment_details\"",
         )),
     }
 }
 
-pub(super) fn input_tokens(number: u64) -> Result<u32, Wrong> {
+pub(super) fn max_input_tokens(number: u64) -> Result<u32, Invalid> {
     match u32::try_from(number) {
-        Ok(tokens) if number >= LEAST_INPUT => Ok(tokens),
-        _ => Err(Wrong::new(
+        Ok(tokens) if number >= MIN_INPUT_TOKENS => Ok(tokens),
+        _ => Err(Invalid::new(
             format!("{number} tokens are no useful part of a history"),
             format!(
-                "write a number from {LEAST_INPUT}; 60000 suits models with a window of 128,000"
+                "write a number from {MIN_INPUT_TOKENS}; 60000 suits models with a window of 128,000"
             ),
         )),
     }
 }
 
-pub(super) fn previous_tokens(number: OrFalse) -> Result<Option<u32>, Wrong> {
+pub(super) fn previous_observer_tokens(number: NumberOrFalse) -> Result<Option<u32>, Invalid> {
     let fits = |number| {
         u32::try_from(number).map_err(|_| {
-            Wrong::new(
+            Invalid::new(
                 format!("{number} tokens are more than any model reads"),
                 "write a smaller number, or false for everything",
             )
@@ -92,12 +102,12 @@ pub(super) fn previous_tokens(number: OrFalse) -> Result<Option<u32>, Wrong> {
     number.0.map(fits).transpose()
 }
 
-pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> Checked<Redact> {
+pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> CheckResult<Redact> {
     let kinds = raw.kinds.check(problems, |names| {
-        names.iter().map(|name| secret(name)).collect()
+        names.iter().map(|name| secret_kind(name)).collect()
     });
     let patterns = raw.patterns.check(problems, |patterns| {
-        patterns.iter().map(|pattern| compiled(pattern)).collect()
+        patterns.iter().map(|pattern| compile(pattern)).collect()
     });
     Ok(Redact {
         kinds: kinds?,
@@ -105,15 +115,15 @@ pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> Checked<Re
     })
 }
 
-fn secret(name: &str) -> Result<Secret, Wrong> {
+fn secret_kind(name: &str) -> Result<SecretKind, Invalid> {
     Ok(match name {
-        "api_key" => Secret::ApiKey,
-        "token" => Secret::Token,
-        "password" => Secret::Password,
-        "secret" => Secret::Secret,
-        "private_key" => Secret::PrivateKey,
+        "api_key" => SecretKind::ApiKey,
+        "token" => SecretKind::Token,
+        "password" => SecretKind::Password,
+        "secret" => SecretKind::Secret,
+        "private_key" => SecretKind::PrivateKey,
         _ => {
-            return Err(Wrong::new(
+            return Err(Invalid::new(
                 format!("there is no kind \"{name}\""),
                 "choose from \"api_key\", \"token\", \"password\", \"secret\", \"private_key\"; \
                  for anything else write a pattern",
@@ -122,7 +132,7 @@ fn secret(name: &str) -> Result<Secret, Wrong> {
     })
 }
 
-fn compiled(pattern: &str) -> Result<regex::Regex, Wrong> {
+fn compile(pattern: &str) -> Result<regex::Regex, Invalid> {
     let compiled = RegexBuilder::new(pattern)
         .size_limit(PATTERN_BYTES)
         .dfa_size_limit(PATTERN_BYTES)
@@ -130,14 +140,14 @@ fn compiled(pattern: &str) -> Result<regex::Regex, Wrong> {
         .map_err(|error| {
             // The last line says what is wrong; those before it draw where.
             let error = error.to_string();
-            let said = error.lines().last().unwrap_or_default().trim().to_owned();
-            Wrong::new(
-                format!("{pattern:?} is no regular expression: {said}"),
+            let message = error.lines().last().unwrap_or_default().trim().to_owned();
+            Invalid::new(
+                format!("{pattern:?} is no regular expression: {message}"),
                 "correct it; in TOML, 'single quotes' keep backslashes as they are",
             )
         })?;
     if compiled.is_match("") {
-        return Err(Wrong::new(
+        return Err(Invalid::new(
             format!("{pattern:?} matches the empty text, so it would stand between all characters"),
             "make it match at least one character",
         ));

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use config::ValueKind;
 
-use super::asking::{Table, WrittenModels, models};
+use super::model_settings::{JsonTable, RawModels, models};
 use super::nearest::nearest;
-use super::phases::{Asked, Section, observation, reflection};
+use super::parse::{CheckResult, ErrorReported, FromToml, Setting, to_toml};
+use super::phases::{ModelTarget, OverridableSettings, observation, reflection};
 use super::problem::Problem;
-use super::rules::Tables;
+use super::rules::TableList;
 use super::valid::{Models, Override};
-use super::written::{Checked, Lexical, Reported, Written, spelled};
 
 /// Names what an override may say beside whom it is for, and where that is written.
 macro_rules! fields {
@@ -24,9 +24,9 @@ macro_rules! fields {
             $($(concat!(stringify!($section), ".", stringify!($name)),)+)+
         ];
 
-        impl Reader {
+        impl OverrideReader {
             /// Puts what this override says into the place of what `section` does.
-            fn replace(&self, section: &mut Section, problems: &mut Vec<Problem>) {
+            fn replace(&self, section: &mut OverridableSettings, problems: &mut Vec<Problem>) {
                 self.set("share_token_budget", &mut section.share_token_budget, problems);
                 self.set("read_only", &mut section.read_only, problems);
                 $($(self.set(
@@ -52,31 +52,31 @@ fields! {
 
 /// What the overrides change.
 pub(super) struct Base {
-    pub(super) section: Section,
-    pub(super) observer: Checked<Asked>,
-    pub(super) reflector: Checked<Asked>,
+    pub(super) section: OverridableSettings,
+    pub(super) observer: CheckResult<ModelTarget>,
+    pub(super) reflector: CheckResult<ModelTarget>,
     /// Whether all of it is valid; else only what an override says is judged.
-    pub(super) sound: bool,
+    pub(super) valid: bool,
 }
 
 /// The overrides, the narrowest first, unless one of them is wrong.
 pub(super) fn overrides(
-    raw: &Written<Tables>,
+    raw: &Setting<TableList>,
     base: &Base,
     problems: &mut Vec<Problem>,
-) -> Checked<Vec<Override>> {
+) -> CheckResult<Vec<Override>> {
     let before = problems.len();
     let mut valid: Vec<Override> = Vec::new();
     for (at, table) in raw.value.0.iter().enumerate() {
-        let reader = Reader {
+        let reader = OverrideReader {
             name: format!("{}[{}]", raw.key, at + 1),
             origin: raw.origin.clone(),
-            said: flat(table),
+            values: flatten(table),
         };
         let Ok(read) = reader.read(base, problems) else {
             continue;
         };
-        if let Some(same) = valid.iter().position(|other| other.is_for(&read)) {
+        if let Some(same) = valid.iter().position(|other| other.same_target(&read)) {
             problems.push(reader.problem(
                 "",
                 format!("it is for the same as number {}", same + 1),
@@ -85,39 +85,39 @@ pub(super) fn overrides(
         }
         valid.push(read);
     }
-    if problems.len() > before || !base.sound {
-        return Err(Reported);
+    if problems.len() > before || !base.valid {
+        return Err(ErrorReported);
     }
     // A stable sort: of two that are equally narrow the first one counts.
-    valid.sort_by_key(|known| Reverse(known.narrowness()));
+    valid.sort_by_key(|entry| Reverse(entry.specificity()));
     Ok(valid)
 }
 
 /// `observation = { model = .. }` and `observation.model = ..` are one.
-fn flat(table: &BTreeMap<String, ValueKind>) -> BTreeMap<String, ValueKind> {
-    let mut said = BTreeMap::new();
+fn flatten(table: &BTreeMap<String, ValueKind>) -> BTreeMap<String, ValueKind> {
+    let mut values = BTreeMap::new();
     for (name, kind) in table {
         match kind {
             ValueKind::Table(inner) if matches!(name.as_str(), "observation" | "reflection") => {
                 let inner = inner.iter();
-                said.extend(
+                values.extend(
                     inner.map(|(key, value)| (format!("{name}.{key}"), value.kind.clone())),
                 );
             }
-            kind => drop(said.insert(name.clone(), kind.clone())),
+            kind => drop(values.insert(name.clone(), kind.clone())),
         }
     }
-    said
+    values
 }
 
 /// One override, as written.
-struct Reader {
+struct OverrideReader {
     name: String,
     origin: Option<String>,
-    said: BTreeMap<String, ValueKind>,
+    values: BTreeMap<String, ValueKind>,
 }
 
-impl Reader {
+impl OverrideReader {
     fn problem(&self, key: &str, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let dot = if key.is_empty() { "" } else { "." };
         Problem {
@@ -128,12 +128,12 @@ impl Reader {
         }
     }
 
-    fn read(&self, base: &Base, problems: &mut Vec<Problem>) -> Checked<Override> {
+    fn read(&self, base: &Base, problems: &mut Vec<Problem>) -> CheckResult<Override> {
         let before = problems.len();
-        let whom = ["model", "upstream"];
-        for key in self.said.keys().map(String::as_str) {
-            if !FIELDS.contains(&key) && !whom.contains(&key) {
-                let near = nearest(key, FIELDS.iter().copied().chain(whom));
+        let target_keys = ["model", "upstream"];
+        for key in self.values.keys().map(String::as_str) {
+            if !FIELDS.contains(&key) && !target_keys.contains(&key) {
+                let near = nearest(key, FIELDS.iter().copied().chain(target_keys));
                 let remedy = near.map_or_else(
                     || format!("an override has model, upstream, {}", FIELDS.join(", ")),
                     |near| format!("did you mean {near}?"),
@@ -141,8 +141,8 @@ impl Reader {
                 problems.push(self.problem(key, "there is no such key", remedy));
             }
         }
-        let [model, upstream] = whom.map(|key| self.pattern(key, problems));
-        if !whom.iter().any(|key| self.said.contains_key(*key)) {
+        let [model, upstream] = target_keys.map(|key| self.pattern(key, problems));
+        if !target_keys.iter().any(|key| self.values.contains_key(*key)) {
             problems.push(self.problem(
                 "",
                 "it names neither a model nor an upstream",
@@ -151,22 +151,24 @@ impl Reader {
         }
         let mut section = base.section.clone();
         self.replace(&mut section, problems);
-        self.prefer(&mut section);
-        let observer = self.asked("observation.model", &section.observation.model, problems);
-        let reflector = self.asked("reflection.model", &section.reflection.model, problems);
+        self.drop_superseded(&mut section);
+        let observer =
+            self.override_models("observation.model", &section.observation.model, problems);
+        let reflector =
+            self.override_models("reflection.model", &section.reflection.model, problems);
         // What is inherited was judged before; here it is judged with what is not.
-        if !base.sound || problems.len() > before {
-            return Err(Reported);
+        if !base.valid || problems.len() > before {
+            return Err(ErrorReported);
         }
-        let with = |own: Option<Models>, base: &Checked<Asked>| {
+        let or_base = |models: Option<Models>, base: &CheckResult<ModelTarget>| {
             let base = base.clone()?;
-            Ok(Asked {
-                model: own.or(base.model),
+            Ok(ModelTarget {
+                model: models.or(base.model),
                 ..base
             })
         };
-        let observer = with(observer?, &base.observer);
-        let reflector = with(reflector?, &base.reflector);
+        let observer = or_base(observer?, &base.observer);
+        let reflector = or_base(reflector?, &base.reflector);
         let thresholds = section.thresholds(problems);
         let observation = observation(&section.observation, observer, problems);
         let reflection = reflection(&section.reflection, reflector, problems);
@@ -181,21 +183,21 @@ impl Reader {
     }
 
     /// The model it names, if it names one.
-    fn asked(
+    fn override_models(
         &self,
         key: &str,
-        written: &Written<Option<WrittenModels>>,
+        raw: &Setting<Option<RawModels>>,
         problems: &mut Vec<Problem>,
-    ) -> Checked<Option<Models>> {
-        if !self.said.contains_key(key) {
+    ) -> CheckResult<Option<Models>> {
+        if !self.values.contains_key(key) {
             return Ok(None);
         }
-        models(written, problems)
+        models(raw, problems)
     }
 
     /// A temperature and a limit have two spellings, and one configuration says each once: what the override
     /// says goes before what it inherits, under either name.
-    fn prefer(&self, section: &mut Section) {
+    fn drop_superseded(&self, section: &mut OverridableSettings) {
         let (observation, reflection) = (&mut section.observation, &mut section.reflection);
         for (phase, temperature, settings) in [
             (
@@ -209,29 +211,29 @@ impl Reader {
                 &mut reflection.model_settings,
             ),
         ] {
-            let said = |name: &str| self.said.contains_key(&format!("{phase}.{name}"));
-            match (said("temperature"), said("model_settings")) {
-                (true, false) => without(settings, "temperature"),
+            let has = |name: &str| self.values.contains_key(&format!("{phase}.{name}"));
+            match (has("temperature"), has("model_settings")) {
+                (true, false) => remove_setting(settings, "temperature"),
                 (false, true) => temperature.origin = None,
                 _ => {}
             }
         }
         let limit = &mut observation.max_output_tokens;
-        let said = |name: &str| self.said.contains_key(name);
+        let has = |name: &str| self.values.contains_key(name);
         match (
-            said("observation.max_output_tokens"),
-            said("observation.model_settings"),
+            has("observation.max_output_tokens"),
+            has("observation.model_settings"),
         ) {
-            (true, false) => without(&mut observation.model_settings, "max_output_tokens"),
-            (false, true) if names(&observation.model_settings, "max_output_tokens") => {
+            (true, false) => remove_setting(&mut observation.model_settings, "max_output_tokens"),
+            (false, true) if has_setting(&observation.model_settings, "max_output_tokens") => {
                 limit.value = None;
             }
             _ => {}
         }
     }
 
-    fn pattern(&self, key: &str, problems: &mut Vec<Problem>) -> Checked<Option<String>> {
-        match self.said.get(key) {
+    fn pattern(&self, key: &str, problems: &mut Vec<Problem>) -> CheckResult<Option<String>> {
+        match self.values.get(key) {
             None => Ok(None),
             Some(ValueKind::String(text)) if !text.trim().is_empty() => {
                 Ok(Some(text.trim().to_owned()))
@@ -239,20 +241,20 @@ impl Reader {
             Some(_) => {
                 let remedy = "write text in double quotes, such as \"gpt-5*\"";
                 problems.push(self.problem(key, "this is no pattern", remedy));
-                Err(Reported)
+                Err(ErrorReported)
             }
         }
     }
 
     /// Replaces what this override says; what it inherits is marked so.
-    fn set<T: Lexical>(&self, key: &str, value: &mut Written<T>, problems: &mut Vec<Problem>) {
-        let Some(kind) = self.said.get(key) else {
+    fn set<T: FromToml>(&self, key: &str, value: &mut Setting<T>, problems: &mut Vec<Problem>) {
+        let Some(kind) = self.values.get(key) else {
             value.key = format!("{}, with {}", self.name, value.key).into();
             return;
         };
-        match T::read(kind) {
+        match T::from_toml(kind) {
             Some(read) => {
-                *value = Written {
+                *value = Setting {
                     key: format!("{}.{key}", self.name).into(),
                     origin: self.origin.clone(),
                     value: read,
@@ -260,20 +262,20 @@ impl Reader {
             }
             None => problems.push(self.problem(
                 key,
-                format!("found {}, expected {}", spelled(kind), T::EXPECTED),
+                format!("found {}, expected {}", to_toml(kind), T::EXPECTED),
                 format!("write {}", T::EXAMPLE),
             )),
         }
     }
 }
 
-fn names(settings: &Written<Option<Table>>, name: &str) -> bool {
+fn has_setting(settings: &Setting<Option<JsonTable>>, name: &str) -> bool {
     let table = settings.value.as_ref();
-    table.is_some_and(|Table(table)| table.contains_key(name))
+    table.is_some_and(|JsonTable(table)| table.contains_key(name))
 }
 
-fn without(settings: &mut Written<Option<Table>>, name: &str) {
-    if let Some(Table(table)) = &mut settings.value {
+fn remove_setting(settings: &mut Setting<Option<JsonTable>>, name: &str) {
+    if let Some(JsonTable(table)) = &mut settings.value {
         table.remove(name);
     }
 }

@@ -16,7 +16,7 @@ pub(super) enum Platform {
 
 impl Platform {
     /// The platform this binary was built for.
-    pub(super) const HERE: Self = if cfg!(target_os = "macos") {
+    pub(super) const CURRENT: Self = if cfg!(target_os = "macos") {
         Self::MacOs
     } else if cfg!(windows) {
         Self::Windows

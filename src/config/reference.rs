@@ -5,8 +5,8 @@
 use config::ValueKind;
 
 use super::layers::Layers;
-use super::settings::{SECTIONS, Section, Shown};
-use super::written::spelled;
+use super::parse::to_toml;
+use super::settings::{SECTIONS, SampleValue, SectionSpec};
 
 const HEAD: &str = "\
 # Diarist, the reference configuration: every key, what it means, and its default.
@@ -32,17 +32,17 @@ const EXAMPLE: &str = "  # example, unset by default";
 pub fn reference() -> String {
     let mut text = HEAD.to_owned();
     for section in SECTIONS {
-        open(&mut text, section);
+        push_section_head(&mut text, section);
         for (at, key) in section.keys.iter().enumerate() {
             if at > 0 {
                 text.push('\n');
             }
-            comment(&mut text, key.doc);
-            let (literal, mark) = match key.shown {
-                Shown::Default(literal) => (literal, ""),
-                Shown::Example(literal) => (literal, EXAMPLE),
+            push_comment(&mut text, key.doc);
+            let (literal, mark) = match key.sample {
+                SampleValue::Default(literal) => (literal, ""),
+                SampleValue::Example(literal) => (literal, EXAMPLE),
             };
-            line(&mut text, format_args!("#{} = {literal}{mark}", key.name));
+            push_line(&mut text, format_args!("#{} = {literal}{mark}", key.name));
         }
     }
     text
@@ -55,15 +55,15 @@ pub(super) fn effective(layers: &Layers) -> String {
         if !text.is_empty() {
             text.push('\n');
         }
-        line(&mut text, format_args!("[{}]", section.name));
+        push_line(&mut text, format_args!("[{}]", section.name));
         for key in section.keys {
             let value = match layers.value(key.path) {
                 ValueKind::Nil => continue,
                 _ if key.is_secret() => "\"[redacted]\"".to_owned(),
-                kind => spelled(&kind),
+                kind => to_toml(&kind),
             };
             let origin = layers.origin(key.path).unwrap_or("default");
-            line(
+            push_line(
                 &mut text,
                 format_args!("{} = {value}  # {origin}", key.name),
             );
@@ -72,20 +72,20 @@ pub(super) fn effective(layers: &Layers) -> String {
     text
 }
 
-fn open(text: &mut String, section: &Section) {
+fn push_section_head(text: &mut String, section: &SectionSpec) {
     text.push('\n');
-    comment(text, section.doc);
-    line(text, format_args!("[{}]", section.name));
+    push_comment(text, section.doc);
+    push_line(text, format_args!("[{}]", section.name));
 }
 
-fn comment(text: &mut String, doc: &[&str]) {
+fn push_comment(text: &mut String, doc: &[&str]) {
     for doc_line in doc {
         // A doc comment's lines begin with the blank that follows the slashes.
-        line(text, format_args!("#{doc_line}"));
+        push_line(text, format_args!("#{doc_line}"));
     }
 }
 
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+fn push_line(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.push_str(&line.to_string());
     text.push('\n');
 }

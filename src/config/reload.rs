@@ -15,7 +15,7 @@ use super::valid::Config;
 
 /// Keys, or sections with a dot behind, that only a start reads: ports are taken, files opened and
 /// pools filled by them.
-const AT_START: &[&str] = &[
+const START_ONLY: &[&str] = &[
     "server.",
     "upstream.base_url",
     "store.",
@@ -25,16 +25,16 @@ const AT_START: &[&str] = &[
 
 /// The value in force for every key. Never printed: there are secrets among them.
 #[derive(Clone, Default, PartialEq)]
-pub(super) struct Values(BTreeMap<&'static str, ValueKind>);
+pub(super) struct ConfigValues(BTreeMap<&'static str, ValueKind>);
 
-impl fmt::Debug for Values {
+impl fmt::Debug for ConfigValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Values").field(&self.0.len()).finish()
     }
 }
 
-impl Values {
-    pub(super) fn of(layers: &Layers) -> Self {
+impl ConfigValues {
+    pub(super) fn from_layers(layers: &Layers) -> Self {
         let keys = settings::keys().map(|key| (key.path, layers.value(key.path)));
         Self(keys.collect())
     }
@@ -57,7 +57,7 @@ impl Config {
     pub fn changes(&self, before: &Self) -> (Vec<&'static str>, Vec<&'static str>) {
         self.values
             .differing(&before.values)
-            .partition(|key| !listed(key, AT_START))
+            .partition(|key| !listed(key, START_ONLY))
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     /// Keys, or sections, that a reload takes over.
-    const ANEW: &[&str] = &[
+    const RELOADABLE: &[&str] = &[
         "upstream.placement",
         "audit.ask_usage",
         "identity.",
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn every_key_is_read_anew_or_waits_for_a_start() {
         for key in settings::keys() {
-            let lists = [listed(key.path, AT_START), listed(key.path, ANEW)];
+            let lists = [listed(key.path, START_ONLY), listed(key.path, RELOADABLE)];
             assert_ne!(
                 lists[0], lists[1],
                 "{} belongs into one of the two lists",

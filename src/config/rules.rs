@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use config::{File, FileFormat, Source as _, ValueKind};
 
 use super::nearest::nearest;
+use super::parse::{CheckResult, ErrorReported, FromToml, Setting};
 use super::problem::Problem;
 use super::valid::{MemoryMode, Rule};
-use super::written::{Checked, Lexical, Reported, Written};
 
 /// What a rule may say.
-const FIELDS: [&str; 5] = ["path", "model", "header", "value", "memory"];
+const RULE_FIELDS: [&str; 5] = ["path", "model", "header", "value", "memory"];
 
 /// A list of tables, as written.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tables(pub(super) Vec<BTreeMap<String, ValueKind>>);
+pub(super) struct TableList(pub(super) Vec<BTreeMap<String, ValueKind>>);
 
-impl Lexical for Tables {
+impl FromToml for TableList {
     const EXPECTED: &'static str = "a list of tables";
     const EXAMPLE: &'static str =
         "a section in double brackets for each, or [{ model = \"*-embed\", ... }, ...]";
 
-    fn read(kind: &ValueKind) -> Option<Self> {
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
         match kind {
             ValueKind::Array(items) => {
                 let tables = items.iter().map(|item| match &item.kind {
@@ -40,7 +40,7 @@ impl Lexical for Tables {
             ValueKind::String(text) => {
                 let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
                 match file.collect().ok()?.remove("list")?.kind {
-                    kind @ ValueKind::Array(_) => Self::read(&kind),
+                    kind @ ValueKind::Array(_) => Self::from_toml(&kind),
                     _ => None,
                 }
             }
@@ -50,7 +50,10 @@ impl Lexical for Tables {
 }
 
 /// The rules, unless one of them is wrong.
-pub(super) fn rules(raw: &Written<Tables>, problems: &mut Vec<Problem>) -> Checked<Vec<Rule>> {
+pub(super) fn rules(
+    raw: &Setting<TableList>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Vec<Rule>> {
     let rules = raw.value.0.iter().enumerate().map(|(index, table)| {
         rule(table).map_err(|(what, remedy)| {
             let what = format!("rule {}: {what}", index + 1);
@@ -62,14 +65,17 @@ pub(super) fn rules(raw: &Written<Tables>, problems: &mut Vec<Problem>) -> Check
     rules
         .into_iter()
         .collect::<Result<_, ()>>()
-        .map_err(|()| Reported)
+        .map_err(|()| ErrorReported)
 }
 
 fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
     let wrong = |what: String, remedy: &str| Err((what, remedy.to_owned()));
-    if let Some(unknown) = table.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        let remedy = nearest(unknown, FIELDS.into_iter()).map_or_else(
-            || format!("a rule has {}", FIELDS.join(", ")),
+    if let Some(unknown) = table
+        .keys()
+        .find(|name| !RULE_FIELDS.contains(&name.as_str()))
+    {
+        let remedy = nearest(unknown, RULE_FIELDS.into_iter()).map_or_else(
+            || format!("a rule has {}", RULE_FIELDS.join(", ")),
             |name| format!("did you mean {name}?"),
         );
         return Err((format!("there is no \"{unknown}\" in a rule"), remedy));

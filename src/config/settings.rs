@@ -8,40 +8,40 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::asking::{Table, WrittenModels};
 use super::layers::Layers;
+use super::model_settings::{JsonTable, RawModels};
+use super::parse::{BoolOrList, NumberOrFalse, RawActivateAfterIdle, Setting};
 use super::problem::Problem;
-use super::rules::Tables;
+use super::rules::TableList;
 use super::valid::KeepMessages;
-use super::written::{Choice, OrFalse, Timing, Written};
 
 /// A section of the file and its keys, in the order of the reference.
 #[derive(Debug)]
-pub(super) struct Section {
+pub(super) struct SectionSpec {
     pub(super) name: &'static str,
     pub(super) doc: &'static [&'static str],
-    pub(super) keys: &'static [Key],
+    pub(super) keys: &'static [KeySpec],
 }
 
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct KeySpec {
     /// The dotted path: `memory.observation.model`.
     pub(super) path: &'static str,
     pub(super) name: &'static str,
     pub(super) doc: &'static [&'static str],
-    pub(super) shown: Shown,
+    pub(super) sample: SampleValue,
 }
 
 /// The TOML literal the reference shows for a key.
 #[derive(Debug)]
-pub(super) enum Shown {
+pub(super) enum SampleValue {
     /// It holds unless something else is written.
     Default(&'static str),
     /// It only shows what a value looks like: absent is a value of its own.
     Example(&'static str),
 }
 
-impl Key {
+impl KeySpec {
     /// Whether the value may never be printed.
     pub(super) fn is_secret(&self) -> bool {
         matches!(self.name, "api_key" | "secret")
@@ -49,7 +49,7 @@ impl Key {
 }
 
 /// Every key of every section.
-pub(super) fn keys() -> impl Iterator<Item = &'static Key> + Clone {
+pub(super) fn keys() -> impl Iterator<Item = &'static KeySpec> + Clone {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
@@ -75,21 +75,21 @@ macro_rules! settings {
             pub(super) struct $Section {
                 $(
                     $(#[doc = $doc])+
-                    pub(super) $name: Written<$kind>,
+                    pub(super) $name: Setting<$kind>,
                 )+
             }
         )+
 
-        pub(super) const SECTIONS: &[Section] = &[$(
-            Section {
+        pub(super) const SECTIONS: &[SectionSpec] = &[$(
+            SectionSpec {
                 name: $section,
                 doc: &[$($section_doc),+],
                 keys: &[$(
-                    Key {
+                    KeySpec {
                         path: concat!($section, ".", stringify!($name)),
                         name: stringify!($name),
                         doc: &[$($doc),+],
-                        shown: Shown::$shown($literal),
+                        sample: SampleValue::$shown($literal),
                     },
                 )+],
             },
@@ -192,7 +192,7 @@ settings! {
     /// Which user of your application is talking, where you can vouch for it. x-diarist-resource, which any
     /// client can write, parts users from each other; only what is vouched for here may be shared between
     /// the conversations of a user.
-    ["identity.resource"] users: RawUsers {
+    ["identity.resource"] resource: RawResource {
         /// The header that names the user. Unset: nobody is vouched for.
         header: Option<String> = Example(r#""x-openwebui-user-jwt""#),
         /// Who sets it: "trusted-proxy" (a proxy in front of Diarist that takes away what clients write
@@ -265,7 +265,7 @@ settings! {
         /// conversation's own. A cheap model pays. A table names models by the tokens of the whole prompt,
         /// each bound included, such as { "20000" = "gpt-5-nano", "200000" = "gpt-5-mini" }; a prompt
         /// beyond the last bound takes the last model.
-        model: Option<WrittenModels> = Example(r#""gpt-5-nano""#),
+        model: Option<RawModels> = Example(r#""gpt-5-nano""#),
         /// Base URL for both phases; together with api_key or not at all. Unset: the conversation's
         /// own way to the upstream, with its own credential.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
@@ -290,14 +290,14 @@ settings! {
         /// sent, nothing is remembered) or "on". The first rule that matches counts; the header
         /// x-diarist-memory of a request counts before them. Either a list as here, or a section
         /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
-        rules: Tables = Default("[]"),
+        rules: TableList = Default("[]"),
         /// Memory made otherwise for some models or upstreams: model and upstream (its host) with * for any
         /// text and ? for one character, then what differs of share_token_budget, read_only, and of observation
         /// and reflection every key but base_url and api_key. Of those that match the narrowest alone
         /// counts: model and upstream before model before upstream, then the longer pattern; one that is
         /// all wildcards names nothing. Either a list as here, or a section [[memory.overrides]] for each:
         /// { model = "*-mini", observation = { message_tokens = 15000, instruction = "Be brief." } }.
-        overrides: Tables = Default("[]"),
+        overrides: TableList = Default("[]"),
         /// What is done for a request that does not fit its model, once all observations there are have
         /// been put in the place of its messages: "pass" (the upstream's refusal reaches the client),
         /// "observe" (what is left is observed while the client waits, and the request sent again), or
@@ -316,7 +316,7 @@ settings! {
     /// The Observer: turns older messages into observations.
     ["memory.observation"] observation: RawObservation {
         /// Model of the Observer, or a table as there; excludes memory.model.
-        model: Option<WrittenModels> = Example(r#""gpt-5-nano""#),
+        model: Option<RawModels> = Example(r#""gpt-5-nano""#),
         /// Base URL for the Observer; together with api_key or not at all.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// API key for base_url.
@@ -339,7 +339,7 @@ settings! {
         /// been idle for so long that the provider's prompt cache is lost anyway: a duration (a bare
         /// number from 1000 is milliseconds), "auto" (as long as this provider keeps the cache of this
         /// model), or false.
-        activate_after_idle: Timing = Default("false"),
+        activate_after_idle: RawActivateAfterIdle = Default("false"),
         /// The same when another model is asked than before, whose cache holds nothing yet. Known to the
         /// process that the model before was asked of: the first request after a restart changes nothing.
         activate_on_model_change: bool = Default("false"),
@@ -351,10 +351,10 @@ settings! {
         /// Parameters that models share: temperature, max_output_tokens, top_p, min_p, top_k, seed, stop,
         /// presence_penalty, frequency_penalty, reasoning_effort, verbosity, service_tier. One that a
         /// model refuses is left out from then on. In the environment a JSON object.
-        model_settings: Option<Table> = Example(r#"{ top_p = 0.9, reasoning_effort = "low" }"#),
+        model_settings: Option<JsonTable> = Example(r#"{ top_p = 0.9, reasoning_effort = "low" }"#),
         /// Put into the body of each call as it stands, whatever your provider knows; a field of it
         /// replaces Diarist's own of the same name whole.
-        provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
+        provider_options: Option<JsonTable> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.
         timeout: Duration = Default(r#""2m""#),
         /// What you want observed, or left out, in your own words; added to the Observer's prompt.
@@ -364,15 +364,15 @@ settings! {
         max_input_tokens: u64 = Default("60000"),
         /// Tokens of earlier observations the Observer is shown, so that it does not repeat them; false
         /// shows the whole log as it stands, up to max_input_tokens, 0 none.
-        previous_observer_tokens: OrFalse = Default("2000"),
+        previous_observer_tokens: NumberOrFalse = Default("2000"),
         /// Whether the Observer says what the conversation is busy with ("current_task") and how it would
         /// go on ("suggested_response"): true, false, or a list of the two. What both phases leave out
         /// is not sent to the model either.
-        continuation_hints: Choice = Default("true"),
+        continuation_hints: BoolOrList = Default("true"),
         /// Which images and files the Observer is shown: "auto" (images and PDF), true, false, or a list
         /// of media types ("image/*"). A model that refuses them is asked without. The place where
         /// one stood is always named.
-        observe_attachments: Choice = Default(r#""auto""#),
+        observe_attachments: BoolOrList = Default(r#""auto""#),
         /// Blocks that clients put into user messages by themselves and repeat with each, by the name of
         /// their tag. The Observer is not shown what stands from <name> to </name>, each alone on its line and
         /// outside of code; forwarded it is as ever. What a client says once is lost where its tag is listed:
@@ -388,7 +388,7 @@ settings! {
     /// The Reflector: condenses observations that have grown too long.
     ["memory.reflection"] reflection: RawReflection {
         /// Model of the Reflector, or a table as there; excludes memory.model.
-        model: Option<WrittenModels> = Example(r#""gpt-5-mini""#),
+        model: Option<RawModels> = Example(r#""gpt-5-mini""#),
         /// Base URL for the Reflector; together with api_key or not at all.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// API key for base_url.
@@ -409,21 +409,21 @@ settings! {
         /// Let a reflection that is ready take the observations' place before observation_tokens when
         /// the conversation has been idle for so long: as in memory.observation, which it does not
         /// follow by itself.
-        activate_after_idle: Timing = Default("false"),
+        activate_after_idle: RawActivateAfterIdle = Default("false"),
         /// The same when another model is asked than before.
         activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
         temperature: f64 = Default("0"),
         /// As of the Observer.
-        model_settings: Option<Table> = Example("{ max_output_tokens = 20000 }"),
+        model_settings: Option<JsonTable> = Example("{ max_output_tokens = 20000 }"),
         /// As of the Observer.
-        provider_options: Option<Table> = Example(r#"{ thinking = { type = "disabled" } }"#),
+        provider_options: Option<JsonTable> = Example(r#"{ thinking = { type = "disabled" } }"#),
         /// How long one call may take.
         timeout: Duration = Default(r#""5m""#),
         /// What you want kept, or left out, in your own words; added to the Reflector's prompt.
         instruction: Option<String> = Example(r#""Keep every ticket number.""#),
         /// As memory.observation.continuation_hints.
-        continuation_hints: Choice = Default("true"),
+        continuation_hints: BoolOrList = Default("true"),
     }
 
     /// What is taken out of messages before the Observer reads them.

@@ -4,47 +4,47 @@
 //! They are judged together, since each is measured by another: what `memory` sets, and once more as
 //! each override changes it.
 
+use super::parse::{CheckResult, Invalid, RawActivateAfterIdle, Setting};
 use super::problem::Problem;
 use super::settings::{RawObservation, RawReflection};
-use super::valid::{Early, Idle, Thresholds};
-use super::written::{Checked, Timing, Written, Wrong};
+use super::valid::{ActivateAfterIdle, EarlyActivation, Thresholds};
 
 /// From here on `buffer_activation` is a number of tokens; below, above 1, it is a slip of the pen.
-const LEAST_ABSOLUTE_FLOOR: f64 = 1_000.0;
+const MIN_ABSOLUTE_FLOOR: f64 = 1_000.0;
 
 /// From here on `block_after` is a number of tokens, below it a multiple.
-const LEAST_ABSOLUTE_BLOCK: f64 = 100.0;
+const MIN_ABSOLUTE_BLOCK: f64 = 100.0;
 
 /// Everything that is written about thresholds.
 #[derive(Debug, Clone)]
-pub(super) struct Numbers {
-    pub(super) share_token_budget: Written<bool>,
-    pub(super) observation: Phase,
-    pub(super) message_tokens: Written<u64>,
-    pub(super) buffer_tokens: Written<f64>,
-    pub(super) buffer_on_idle: Written<bool>,
-    pub(super) reflection: Phase,
-    pub(super) observation_tokens: Written<u64>,
+pub(super) struct RawThresholds {
+    pub(super) share_token_budget: Setting<bool>,
+    pub(super) observation: RawPhaseThresholds,
+    pub(super) message_tokens: Setting<u64>,
+    pub(super) buffer_tokens: Setting<f64>,
+    pub(super) buffer_on_idle: Setting<bool>,
+    pub(super) reflection: RawPhaseThresholds,
+    pub(super) observation_tokens: Setting<u64>,
 }
 
 /// What is written about the thresholds of either phase, under the same names.
 #[derive(Debug, Clone)]
-pub(super) struct Phase {
-    pub(super) buffer_activation: Written<f64>,
-    pub(super) block_after: Written<f64>,
-    pub(super) activate_after_idle: Written<Timing>,
-    pub(super) activate_on_model_change: Written<bool>,
+pub(super) struct RawPhaseThresholds {
+    pub(super) buffer_activation: Setting<f64>,
+    pub(super) block_after: Setting<f64>,
+    pub(super) activate_after_idle: Setting<RawActivateAfterIdle>,
+    pub(super) activate_on_model_change: Setting<bool>,
 }
 
-impl Numbers {
-    pub(super) fn of(
-        share_token_budget: &Written<bool>,
+impl RawThresholds {
+    pub(super) fn from_raw(
+        share_token_budget: &Setting<bool>,
         observation: &RawObservation,
         reflection: &RawReflection,
     ) -> Self {
         Self {
             share_token_budget: share_token_budget.clone(),
-            observation: Phase {
+            observation: RawPhaseThresholds {
                 buffer_activation: observation.buffer_activation.clone(),
                 block_after: observation.block_after.clone(),
                 activate_after_idle: observation.activate_after_idle.clone(),
@@ -53,7 +53,7 @@ impl Numbers {
             message_tokens: observation.message_tokens.clone(),
             buffer_tokens: observation.buffer_tokens.clone(),
             buffer_on_idle: observation.buffer_on_idle.clone(),
-            reflection: Phase {
+            reflection: RawPhaseThresholds {
                 buffer_activation: reflection.buffer_activation.clone(),
                 block_after: reflection.block_after.clone(),
                 activate_after_idle: reflection.activate_after_idle.clone(),
@@ -63,28 +63,32 @@ impl Numbers {
         }
     }
 
-    pub(super) fn validate(&self, problems: &mut Vec<Problem>) -> Checked<Thresholds> {
+    pub(super) fn validate(&self, problems: &mut Vec<Problem>) -> CheckResult<Thresholds> {
         let (observation, reflection) = (&self.observation, &self.reflection);
         let message_tokens = self.message_tokens.check(problems, |&n| tokens(n));
         // Without a threshold there is nothing to measure the others by.
-        let against = message_tokens.unwrap_or(u32::MAX);
+        let message_threshold = message_tokens.unwrap_or(u32::MAX);
         let share_token_budget = self.share_token_budget.value;
-        let most = match tokens(self.observation_tokens.value) {
-            Ok(more) if share_token_budget => against.saturating_add(more),
-            _ => against,
+        let max_raw_tokens = match tokens(self.observation_tokens.value) {
+            Ok(observation_tokens) if share_token_budget => {
+                message_threshold.saturating_add(observation_tokens)
+            }
+            _ => message_threshold,
         };
-        let buffer_tokens = self.buffer_tokens.check(problems, |&n| buffer(n, against));
-        let retention_floor = observation
-            .buffer_activation
-            .check(problems, |&n| floor(n, against, most));
+        let buffer_tokens = self
+            .buffer_tokens
+            .check(problems, |&n| buffer_tokens(n, message_threshold));
+        let retention_floor = observation.buffer_activation.check(problems, |&n| {
+            retention_floor(n, message_threshold, max_raw_tokens)
+        });
         let message_limit = observation.block_after.check(problems, |&n| {
             block_after(n, message_tokens.ok(), "message_tokens")
         });
         let observation_tokens = self.observation_tokens.check(problems, |&n| tokens(n));
-        let against = observation_tokens.unwrap_or(u32::MAX);
+        let observation_threshold = observation_tokens.unwrap_or(u32::MAX);
         let reflect_from = reflection
             .buffer_activation
-            .check(problems, |&n| reflect_from(n, against));
+            .check(problems, |&n| reflect_from(n, observation_threshold));
         let observation_limit = reflection.block_after.check(problems, |&n| {
             block_after(n, observation_tokens.ok(), "observation_tokens")
         });
@@ -98,38 +102,38 @@ impl Numbers {
             reflect_from: reflect_from?,
             observation_limit: observation_limit?,
             share_token_budget,
-            early_activation: early(observation),
-            early_reflection: early(reflection),
+            early_activation: early_activation(observation),
+            early_reflection: early_activation(reflection),
         })
     }
 }
 
-fn early(phase: &Phase) -> Early {
-    Early {
+fn early_activation(phase: &RawPhaseThresholds) -> EarlyActivation {
+    EarlyActivation {
         idle: match phase.activate_after_idle.value {
-            Timing::Never => Idle::Never,
-            Timing::After(time) => Idle::After(time),
-            Timing::Auto => Idle::Auto,
+            RawActivateAfterIdle::Never => ActivateAfterIdle::Never,
+            RawActivateAfterIdle::After(time) => ActivateAfterIdle::After(time),
+            RawActivateAfterIdle::Auto => ActivateAfterIdle::Auto,
         },
         model_change: phase.activate_on_model_change.value,
     }
 }
 
-pub(super) fn tokens(number: u64) -> Result<u32, Wrong> {
+pub(super) fn tokens(number: u64) -> Result<u32, Invalid> {
     match u32::try_from(number) {
-        Ok(0) => Err(Wrong::new(
+        Ok(0) => Err(Invalid::new(
             "0 tokens hold nothing",
             "write a number above 0",
         )),
         Ok(number) => Ok(number),
-        Err(_) => Err(Wrong::new(
+        Err(_) => Err(Invalid::new(
             format!("{number} tokens are more than any model reads"),
             "write a smaller number",
         )),
     }
 }
 
-fn buffer(number: f64, message_tokens: u32) -> Result<u32, Wrong> {
+fn buffer_tokens(number: f64, message_tokens: u32) -> Result<u32, Invalid> {
     let remedy =
         "write a fraction between 0 and 1, or a whole number of tokens below message_tokens";
     let tokens = if 0.0 < number && number < 1.0 {
@@ -139,13 +143,13 @@ fn buffer(number: f64, message_tokens: u32) -> Result<u32, Wrong> {
     };
     if tokens == 0 || tokens >= message_tokens {
         let what = format!("{number} makes {tokens} tokens, of {message_tokens} message_tokens");
-        return Err(Wrong::new(what, remedy));
+        return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
 
 /// What a block may tell of other conversations.
-pub(super) fn others(number: f64, observation_tokens: u32) -> Result<u32, Wrong> {
+pub(super) fn other_conversations(number: f64, observation_tokens: u32) -> Result<u32, Invalid> {
     let remedy =
         "write a fraction between 0 and 1, or a whole number of tokens, at most observation_tokens";
     let tokens = if 0.0 < number && number < 1.0 {
@@ -156,69 +160,69 @@ pub(super) fn others(number: f64, observation_tokens: u32) -> Result<u32, Wrong>
     if tokens == 0 || tokens > observation_tokens {
         let what =
             format!("{number} makes {tokens} tokens, of {observation_tokens} observation_tokens");
-        return Err(Wrong::new(what, remedy));
+        return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
 
 /// `most` is what raw history can grow to: `message_tokens`, or both budgets where they are shared.
-fn floor(number: f64, message_tokens: u32, most: u32) -> Result<u32, Wrong> {
+fn retention_floor(number: f64, message_tokens: u32, max_raw_tokens: u32) -> Result<u32, Invalid> {
     let remedy =
         "write the fraction to clear, above 0 and up to 1, or the tokens to keep, from 1000";
     if 0.0 < number && number <= 1.0 {
-        let tokens = most - share(most, number);
-        if tokens >= message_tokens && message_tokens < most {
+        let tokens = max_raw_tokens - share(max_raw_tokens, number);
+        if tokens >= message_tokens && message_tokens < max_raw_tokens {
             let what = format!(
-                "clearing {number} of the shared {most} tokens keeps {tokens}: nothing is cleared \
+                "clearing {number} of the shared {max_raw_tokens} tokens keeps {tokens}: nothing is cleared \
                  once observations have left raw messages no more than {message_tokens}"
             );
-            return Err(Wrong::new(what, "clear a larger fraction"));
+            return Err(Invalid::new(what, "clear a larger fraction"));
         }
         return Ok(tokens);
     }
-    if number < LEAST_ABSOLUTE_FLOOR {
+    if number < MIN_ABSOLUTE_FLOOR {
         let what =
             format!("{number} is neither a fraction to clear nor a number of tokens to keep");
-        return Err(Wrong::new(what, remedy));
+        return Err(Invalid::new(what, remedy));
     }
     let tokens = whole(number, remedy)?;
     if tokens >= message_tokens {
         let what = format!("keeping {tokens} of {message_tokens} message_tokens clears nothing");
-        return Err(Wrong::new(what, "keep fewer tokens than message_tokens"));
+        return Err(Invalid::new(what, "keep fewer tokens than message_tokens"));
     }
     Ok(tokens)
 }
 
-fn reflect_from(number: f64, observation_tokens: u32) -> Result<u32, Wrong> {
+fn reflect_from(number: f64, observation_tokens: u32) -> Result<u32, Invalid> {
     let remedy = "write a fraction above 0 and up to 1";
     if !(0.0 < number && number <= 1.0) {
         let what = format!("{number} is not a fraction of observation_tokens");
-        return Err(Wrong::new(what, remedy));
+        return Err(Invalid::new(what, remedy));
     }
     match share(observation_tokens, number) {
-        0 => Err(Wrong::new(format!("{number} makes 0 tokens"), remedy)),
+        0 => Err(Invalid::new(format!("{number} makes 0 tokens"), remedy)),
         tokens => Ok(tokens),
     }
 }
 
-fn block_after(number: f64, threshold: Option<u32>, name: &str) -> Result<u32, Wrong> {
+fn block_after(number: f64, threshold: Option<u32>, name: &str) -> Result<u32, Invalid> {
     let remedy = format!(
         "write a multiple from 1 to below 100, or a whole number of tokens not below {name}"
     );
     if number < 1.0 {
-        return Err(Wrong::new(format!("{number} lies below {name}"), remedy));
+        return Err(Invalid::new(format!("{number} lies below {name}"), remedy));
     }
     let Some(threshold) = threshold else {
         return Ok(u32::MAX);
     };
-    let tokens = if number < LEAST_ABSOLUTE_BLOCK {
+    let tokens = if number < MIN_ABSOLUTE_BLOCK {
         share(threshold, number)
     } else {
         whole(number, &remedy)?
     };
     if tokens < threshold {
         let what = format!("{tokens} tokens lie below {name}, {threshold}");
-        return Err(Wrong::new(what, remedy));
+        return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
@@ -238,11 +242,11 @@ fn share(tokens: u32, number: f64) -> u32 {
     clippy::cast_sign_loss,
     reason = "checked in the line above"
 )]
-fn whole(number: f64, remedy: &str) -> Result<u32, Wrong> {
+fn whole(number: f64, remedy: &str) -> Result<u32, Invalid> {
     if number >= 0.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0 {
         return Ok(number as u32);
     }
-    Err(Wrong::new(
+    Err(Invalid::new(
         format!("{number} is not a number of tokens"),
         remedy,
     ))
@@ -254,23 +258,23 @@ mod tests {
 
     #[test]
     fn buffer_tokens_below_one_is_a_fraction() {
-        assert_eq!(buffer(0.2, 30_000).unwrap(), 6_000);
-        assert_eq!(buffer(0.999, 30_000).unwrap(), 29_970);
-        assert_eq!(buffer(1.0, 30_000).unwrap(), 1);
-        assert_eq!(buffer(5_000.0, 30_000).unwrap(), 5_000);
+        assert_eq!(buffer_tokens(0.2, 30_000).unwrap(), 6_000);
+        assert_eq!(buffer_tokens(0.999, 30_000).unwrap(), 29_970);
+        assert_eq!(buffer_tokens(1.0, 30_000).unwrap(), 1);
+        assert_eq!(buffer_tokens(5_000.0, 30_000).unwrap(), 5_000);
         for wrong in [0.0, -0.1, 1.5, 30_000.0, 30_001.0, 0.000_001, 5e9] {
-            assert!(buffer(wrong, 30_000).is_err(), "{wrong}");
+            assert!(buffer_tokens(wrong, 30_000).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn buffer_activation_is_what_to_clear_or_what_to_keep() {
-        assert_eq!(floor(0.8, 30_000, 30_000).unwrap(), 6_000);
-        assert_eq!(floor(1.0, 30_000, 30_000).unwrap(), 0);
-        assert_eq!(floor(1_000.0, 30_000, 30_000).unwrap(), 1_000);
-        assert_eq!(floor(29_999.0, 30_000, 30_000).unwrap(), 29_999);
+        assert_eq!(retention_floor(0.8, 30_000, 30_000).unwrap(), 6_000);
+        assert_eq!(retention_floor(1.0, 30_000, 30_000).unwrap(), 0);
+        assert_eq!(retention_floor(1_000.0, 30_000, 30_000).unwrap(), 1_000);
+        assert_eq!(retention_floor(29_999.0, 30_000, 30_000).unwrap(), 29_999);
         for wrong in [0.0, -1.0, 1.000_1, 2.0, 999.0, 1_000.5, 30_000.0] {
-            assert!(floor(wrong, 30_000, 30_000).is_err(), "{wrong}");
+            assert!(retention_floor(wrong, 30_000, 30_000).is_err(), "{wrong}");
         }
     }
 
@@ -297,11 +301,11 @@ mod tests {
 
     #[test]
     fn a_shared_budget_is_what_is_cleared_a_fraction_of() {
-        assert_eq!(floor(0.8, 30_000, 70_000).unwrap(), 14_000);
-        assert_eq!(floor(5_000.0, 30_000, 70_000).unwrap(), 5_000);
-        assert_eq!(floor(0.572, 30_000, 70_000).unwrap(), 29_960);
+        assert_eq!(retention_floor(0.8, 30_000, 70_000).unwrap(), 14_000);
+        assert_eq!(retention_floor(5_000.0, 30_000, 70_000).unwrap(), 5_000);
+        assert_eq!(retention_floor(0.572, 30_000, 70_000).unwrap(), 29_960);
         // Once observations have grown, keeping 30,000 of 30,000 would clear nothing.
-        assert!(floor(0.57, 30_000, 70_000).is_err());
-        assert!(floor(40_000.0, 30_000, 70_000).is_err());
+        assert!(retention_floor(0.57, 30_000, 70_000).is_err());
+        assert!(retention_floor(40_000.0, 30_000, 70_000).is_err());
     }
 }

@@ -15,28 +15,28 @@ use regex::Regex;
 use secrecy::SecretString;
 use url::Url;
 
-use super::reload::Values;
+use super::reload::ConfigValues;
 
 /// Everything an operator decides.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub server: Server,
-    pub upstream: Upstream,
+    pub server: ServerSettings,
+    pub upstream: UpstreamSettings,
     /// Where memory is kept.
     pub database: Database,
     /// Where audit lines go.
-    pub audit: Audit,
+    pub audit: AuditTarget,
     /// Whether streams are asked for their usage on the client's behalf.
     pub ask_usage: AskUsage,
-    pub identity: Identity,
-    pub memory: Memory,
+    pub identity: IdentitySettings,
+    pub memory: MemorySettings,
     /// What all of this was read from, to be compared with another.
-    pub(super) values: Values,
+    pub(super) values: ConfigValues,
 }
 
 /// Listeners, limits and timeouts.
 #[derive(Debug, Clone)]
-pub struct Server {
+pub struct ServerSettings {
     /// The data port; port 0 takes a free one.
     pub listen: SocketAddr,
     /// The admin port; port 0 takes a free one.
@@ -61,7 +61,7 @@ pub struct Server {
 
 /// Where requests go, and how memory is put into them.
 #[derive(Debug, Clone)]
-pub struct Upstream {
+pub struct UpstreamSettings {
     /// HTTP or HTTPS with a host; no user, query or fragment; no slash at the end of a longer path.
     pub base_url: Url,
     pub placement: Placement,
@@ -102,7 +102,7 @@ impl fmt::Display for Database {
 
 /// Where audit lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Audit {
+pub enum AuditTarget {
     Off,
     Stdout,
     /// Appended to this file.
@@ -121,7 +121,7 @@ pub enum AskUsage {
 
 /// Who is talking.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct IdentitySettings {
     /// Names of headers, and `known` for those that are.
     pub headers: Vec<String>,
     /// Paths into the body, likewise.
@@ -129,14 +129,14 @@ pub struct Identity {
     /// Headers that name a task beside the conversation.
     pub task_headers: Vec<HeaderName>,
     /// How users of the application are known, where the operator vouches for it.
-    pub resource: Option<Users>,
+    pub resource: Option<ResourceIdentity>,
     /// Tokens whose subject is the tenant.
-    pub token: Option<Signature>,
+    pub token: Option<TokenVerification>,
 }
 
 /// Where a user of the application is named.
 #[derive(Debug, Clone)]
-pub struct Users {
+pub struct ResourceIdentity {
     pub header: HeaderName,
     pub set_by: SetBy,
 }
@@ -149,14 +149,14 @@ pub enum SetBy {
     /// A server of the operator's, the only one that reaches the data port.
     Application,
     /// Whoever it is: it holds a token that is verified.
-    Signed(Signature),
+    Signed(TokenVerification),
 }
 
 /// Which tokens are believed, and what they say.
 #[derive(Debug, Clone)]
-pub struct Signature {
+pub struct TokenVerification {
     /// Never empty.
-    pub keys: Vec<Key>,
+    pub keys: Vec<VerificationKey>,
     pub issuer: Option<String>,
     pub audience: Option<String>,
     /// The claim that names somebody; not empty.
@@ -166,7 +166,7 @@ pub struct Signature {
 
 /// A key, and by which algorithms of its kind.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct VerificationKey {
     /// By which a token names it.
     pub id: Option<String>,
     pub key: DecodingKey,
@@ -185,7 +185,7 @@ pub enum KeepMessages {
 
 /// Memory: whether, and by which numbers.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct MemorySettings {
     pub enabled: bool,
     /// Where a request names no zone.
     pub timezone: TimeZone,
@@ -196,7 +196,7 @@ pub struct Memory {
     pub daily_tokens: Option<u64>,
     /// Tokens that what is told of a user's other conversations may take in a block, above 0; `None`
     /// where the scope is the thread.
-    pub others: Option<u32>,
+    pub other_conversations: Option<u32>,
     /// Where model calls that came to nothing are kept.
     pub bundles: Option<PathBuf>,
     pub thresholds: Thresholds,
@@ -209,23 +209,23 @@ pub struct Memory {
     pub overflow: Overflow,
     /// How long a client waits where `overflow` is `Observe`; above 0.
     pub overflow_timeout: Duration,
-    pub evidence: Evidence,
-    pub observation: Observation,
-    pub reflection: Reflection,
+    pub evidence: EvidenceLevel,
+    pub observation: ObservationSettings,
+    pub reflection: ReflectionSettings,
     pub redact: Redact,
 }
 
 /// What is taken out of messages before the Observer reads them.
 #[derive(Debug, Clone)]
 pub struct Redact {
-    pub kinds: Vec<Secret>,
+    pub kinds: Vec<SecretKind>,
     /// Compiled; none matches the empty text.
     pub patterns: Vec<Regex>,
 }
 
 /// A kind of secret known by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secret {
+pub enum SecretKind {
     ApiKey,
     Token,
     Password,
@@ -235,7 +235,7 @@ pub enum Secret {
 
 /// Which hints are asked for and used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hints {
+pub struct ContinuationHints {
     pub current_task: bool,
     pub suggested_response: bool,
 }
@@ -272,9 +272,9 @@ pub struct Thresholds {
     /// Whether raw messages may use what observations leave of both budgets.
     pub share_token_budget: bool,
     /// When observations are used before `message_tokens`.
-    pub early_activation: Early,
+    pub early_activation: EarlyActivation,
     /// When a reflection is used before `observation_tokens`.
-    pub early_reflection: Early,
+    pub early_reflection: EarlyActivation,
 }
 
 /// How memory is made for some conversations. Patterns have `*` for any text and `?` for one character.
@@ -287,44 +287,44 @@ pub struct Override {
     /// Whether memory is only read for them.
     pub read_only: bool,
     pub thresholds: Thresholds,
-    pub observation: Observation,
-    pub reflection: Reflection,
+    pub observation: ObservationSettings,
+    pub reflection: ReflectionSettings,
 }
 
 impl Override {
     /// Whether both are for the same.
-    pub(super) fn is_for(&self, other: &Self) -> bool {
-        let whom = |known: &Self| {
+    pub(super) fn same_target(&self, other: &Self) -> bool {
+        let target = |item: &Self| {
             let lower = |text: &Option<String>| text.as_deref().map(str::to_lowercase);
-            (lower(&known.model), lower(&known.upstream))
+            (lower(&item.model), lower(&item.upstream))
         };
-        whom(self) == whom(other)
+        target(self) == target(other)
     }
 
     /// The narrower, the greater: model and upstream, model alone, upstream alone; then by how many
     /// characters stand for themselves. A pattern that is all wildcards names nothing.
-    pub(super) fn narrowness(&self) -> (usize, usize) {
+    pub(super) fn specificity(&self) -> (usize, usize) {
         let literal = |text: &Option<String>| {
             let text = text.as_deref().unwrap_or_default();
             text.chars().filter(|c| !matches!(c, '*' | '?')).count()
         };
         let (model, upstream) = (literal(&self.model), literal(&self.upstream));
-        let named = 2 * usize::from(model > 0) + usize::from(upstream > 0);
-        (named, model + upstream)
+        let named_fields = 2 * usize::from(model > 0) + usize::from(upstream > 0);
+        (named_fields, model + upstream)
     }
 }
 
 /// Moments at which the provider's prompt cache is lost anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Early {
-    pub idle: Idle,
+pub struct EarlyActivation {
+    pub idle: ActivateAfterIdle,
     /// When another model is asked than before.
     pub model_change: bool,
 }
 
 /// How long a conversation has to be idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Idle {
+pub enum ActivateAfterIdle {
     Never,
     After(Duration),
     /// As long as the provider keeps the prompt.
@@ -362,7 +362,7 @@ pub enum Overflow {
 
 /// Which evidence lets a request be told what it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evidence {
+pub enum EvidenceLevel {
     /// None.
     Strict,
     /// The name of one conversation.
@@ -373,15 +373,15 @@ pub enum Evidence {
 
 /// The Observer.
 #[derive(Debug, Clone)]
-pub struct Observation {
-    pub phase: Phase,
+pub struct ObservationSettings {
+    pub phase: PhaseSettings,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
     /// Most tokens of history in one call.
     pub max_input_tokens: u32,
     /// Tokens of earlier observations that are shown; `None` shows all.
     pub previous_observer_tokens: Option<u32>,
-    pub continuation_hints: Hints,
+    pub continuation_hints: ContinuationHints,
     pub observe_attachments: Attachments,
     /// Tags of the blocks in user messages that are not shown.
     pub omit_blocks: Vec<String>,
@@ -393,18 +393,18 @@ pub struct Observation {
 
 /// The Reflector.
 #[derive(Debug, Clone)]
-pub struct Reflection {
-    pub phase: Phase,
+pub struct ReflectionSettings {
+    pub phase: PhaseSettings,
     /// The operator's own words for the prompt.
     pub instruction: Option<String>,
-    pub continuation_hints: Hints,
+    pub continuation_hints: ContinuationHints,
     /// The share of the items of high priority that a reflection may lose, 0 to 1.
     pub max_loss: f64,
 }
 
 /// How one phase asks its model.
 #[derive(Debug, Clone)]
-pub struct Phase {
+pub struct PhaseSettings {
     /// `None`: the conversation's own model.
     pub model: Option<Models>,
     /// `None`: the conversation's own way to the upstream, with its own credential.

@@ -9,22 +9,24 @@ use std::path::PathBuf;
 
 use url::{Host, Url};
 
+use super::common::{base_url, positive_duration};
 use super::identity;
-use super::judged::{base_url, lasting};
 use super::memory;
+use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
-use super::reload::Values;
+use super::reload::ConfigValues;
 use super::settings::{RawConfig, RawServer, RawStore};
-use super::valid::{AskUsage, Audit, Config, Database, Placement, Server, Upstream};
-use super::written::{Checked, Reported, Wrong};
+use super::valid::{
+    AskUsage, AuditTarget, Config, Database, Placement, ServerSettings, UpstreamSettings,
+};
 
 /// The valid configuration, unless something wrong with it has joined `problems`.
 pub(super) fn validate(
     raw: &RawConfig,
     env: &BTreeMap<String, String>,
     problems: &mut Vec<Problem>,
-) -> Checked<Config> {
+) -> CheckResult<Config> {
     let server = server(&raw.server, problems);
     let base_url = raw.upstream.base_url.check(problems, |text| base_url(text));
     let placement = raw
@@ -47,7 +49,7 @@ pub(super) fn validate(
     }
     Ok(Config {
         server: server?,
-        upstream: Upstream {
+        upstream: UpstreamSettings {
             base_url: base_url?,
             placement: placement?,
         },
@@ -56,11 +58,11 @@ pub(super) fn validate(
         ask_usage: ask_usage?,
         identity: identity?,
         memory: memory?,
-        values: Values::default(),
+        values: ConfigValues::default(),
     })
 }
 
-fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> Checked<Server> {
+fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> CheckResult<ServerSettings> {
     let listen = raw.listen.check(problems, |text| address(text));
     let admin = raw.admin.check(problems, |text| address(text));
     if let (Ok(listen), Ok(admin)) = (listen, admin)
@@ -75,17 +77,17 @@ fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> Checked<Server> {
     let max_body_bytes = raw
         .max_body_bytes
         .check(problems, |&number| above_zero(number));
-    let header_timeout = raw.header_timeout.check(problems, lasting);
-    let idle_timeout = raw.idle_timeout.check(problems, lasting);
-    let connect_timeout = raw.connect_timeout.check(problems, lasting);
-    let response_timeout = raw.response_timeout.check(problems, lasting);
+    let header_timeout = raw.header_timeout.check(problems, positive_duration);
+    let idle_timeout = raw.idle_timeout.check(problems, positive_duration);
+    let connect_timeout = raw.connect_timeout.check(problems, positive_duration);
+    let response_timeout = raw.response_timeout.check(problems, positive_duration);
     let max_connections = raw
         .max_connections
         .check(problems, |&number| above_zero(number));
     let max_requests = raw
         .max_requests
         .check(problems, |&number| above_zero(number));
-    Ok(Server {
+    Ok(ServerSettings {
         listen: listen?,
         admin: admin?,
         max_body_bytes: max_body_bytes?,
@@ -100,23 +102,23 @@ fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> Checked<Server> {
     })
 }
 
-fn address(text: &str) -> Result<SocketAddr, Wrong> {
+fn address(text: &str) -> Result<SocketAddr, Invalid> {
     text.parse().map_err(|_| {
-        Wrong::new(
+        Invalid::new(
             format!("\"{text}\" is not an IP address and a port"),
             "write both, such as \"127.0.0.1:8484\", \"0.0.0.0:8484\" or \"[::1]:8484\"",
         )
     })
 }
 
-fn above_zero(number: u64) -> Result<usize, Wrong> {
+fn above_zero(number: u64) -> Result<usize, Invalid> {
     match usize::try_from(number) {
-        Ok(0) => Err(Wrong::new(
+        Ok(0) => Err(Invalid::new(
             "0 would let nothing through",
             "write a number above 0",
         )),
         Ok(number) => Ok(number),
-        Err(_) => Err(Wrong::new(
+        Err(_) => Err(Invalid::new(
             format!("{number} is beyond this machine"),
             "write a smaller number",
         )),
@@ -135,14 +137,14 @@ fn points_at(url: &Url, listen: SocketAddr) -> bool {
     listen.port() != 0 && url.port_or_known_default() == Some(listen.port()) && reaches
 }
 
-fn placement(text: &str) -> Result<Placement, Wrong> {
+fn placement(text: &str) -> Result<Placement, Invalid> {
     match text {
         "auto" => Ok(Placement::Auto),
         "system_message" => Ok(Placement::SystemMessage),
         "append_to_system" => Ok(Placement::AppendToSystem),
         "segments" => Ok(Placement::Segments),
         "off" => Ok(Placement::Off),
-        _ => Err(Wrong::new(
+        _ => Err(Invalid::new(
             format!("\"{text}\" is not a placement"),
             "write \"auto\", \"system_message\", \"append_to_system\", \"segments\" or \"off\"",
         )),
@@ -153,37 +155,37 @@ fn database(
     raw: &RawStore,
     env: &BTreeMap<String, String>,
     problems: &mut Vec<Problem>,
-) -> Checked<Database> {
-    if let Some(written) = raw.url.check_some(problems, |text| database_url(text))? {
-        return Ok(written);
+) -> CheckResult<Database> {
+    if let Some(configured) = raw.url.check_some(problems, |text| database_url(text))? {
+        return Ok(configured);
     }
-    let Some(folder) = Platform::HERE.data_folder(env) else {
+    let Some(folder) = Platform::CURRENT.data_folder(env) else {
         problems.push(raw.url.problem(
             format!(
                 "there is no place for it: {} is not set",
-                Platform::HERE.home_variable()
+                Platform::CURRENT.home_variable()
             ),
             "set store.url, such as \"sqlite:///var/lib/diarist/diarist.db\"",
         ));
-        return Err(Reported);
+        return Err(ErrorReported);
     };
     Ok(Database::Sqlite(folder.join("diarist.db")))
 }
 
-fn database_url(text: &str) -> Result<Database, Wrong> {
+fn database_url(text: &str) -> Result<Database, Invalid> {
     let example = "write \"sqlite:///\" and an absolute path, or \"sqlite::memory:\"";
     let Some(rest) = text.strip_prefix("sqlite:") else {
         let scheme = text.split_once(':').map(|(scheme, _)| scheme);
         return Err(match scheme {
             Some("postgres" | "postgresql") => {
-                Wrong::new("PostgreSQL is not available in this version", example)
+                Invalid::new("PostgreSQL is not available in this version", example)
             }
             // Only the scheme is shown: the rest may hold a password.
-            Some(scheme) => Wrong::new(
+            Some(scheme) => Invalid::new(
                 format!("\"{scheme}:\" is not a database Diarist knows"),
                 example,
             ),
-            None => Wrong::new(
+            None => Invalid::new(
                 format!("\"{text}\" is not a database URL"),
                 format!("write \"sqlite://{text}\" if this is a path"),
             ),
@@ -193,14 +195,14 @@ fn database_url(text: &str) -> Result<Database, Wrong> {
         return Ok(Database::SqliteInMemory);
     }
     if rest.contains('?') {
-        return Err(Wrong::new(
+        return Err(Invalid::new(
             "a database URL takes no options after ?",
             "remove them",
         ));
     }
     let path = rest.strip_prefix("//").unwrap_or(rest);
     if path.is_empty() || path.ends_with('/') {
-        return Err(Wrong::new(
+        return Err(Invalid::new(
             "the path of the database file is missing",
             example,
         ));
@@ -216,24 +218,24 @@ fn without_drive_slash(path: &str) -> &str {
     }
 }
 
-fn audit(text: &str) -> Result<Audit, Wrong> {
+fn audit(text: &str) -> Result<AuditTarget, Invalid> {
     match text {
-        "-" => Ok(Audit::Stdout),
-        "off" => Ok(Audit::Off),
-        "" => Err(Wrong::new(
+        "-" => Ok(AuditTarget::Stdout),
+        "off" => Ok(AuditTarget::Off),
+        "" => Err(Invalid::new(
             "the path is empty",
             "write a path, \"-\" or \"off\"",
         )),
-        path => Ok(Audit::File(PathBuf::from(path))),
+        path => Ok(AuditTarget::File(PathBuf::from(path))),
     }
 }
 
-fn ask_usage(text: &str) -> Result<AskUsage, Wrong> {
+fn ask_usage(text: &str) -> Result<AskUsage, Invalid> {
     match text {
         "auto" => Ok(AskUsage::Auto),
         "never" => Ok(AskUsage::Never),
         "always" => Ok(AskUsage::Always),
-        _ => Err(Wrong::new(
+        _ => Err(Invalid::new(
             format!("\"{text}\" is no way to ask for usage"),
             "write \"auto\", \"never\" or \"always\"",
         )),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::Shop;
 use crate::history::Scope;
 use crate::llm::{CallError, CallSettings, Endpoint, Finish, Prompt, Reply};
-use crate::memory::redact::{Kind, Redactor};
+use crate::memory::redact::{RedactKind, Redactor};
 use crate::memory::{PartKind, Span};
 use crate::store::Job;
 
@@ -40,18 +40,18 @@ pub struct Bundle {
     /// Scheme, host and port that were asked.
     pub origin: String,
     /// How it was asked.
-    pub asked: Asked,
+    pub asked: CallParameters,
     /// What was asked, redacted.
-    pub prompt: Words,
+    pub prompt: PromptText,
     /// What came of it.
-    pub answer: Answer,
+    pub answer: BundledAnswer,
     /// Why the job came to nothing, in words.
     pub verdict: String,
 }
 
 /// The parameters of a call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Asked {
+pub struct CallParameters {
     pub model: String,
     pub temperature: Option<f64>,
     pub max_output_tokens: Option<u32>,
@@ -62,7 +62,7 @@ pub struct Asked {
 
 /// A prompt's words.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Words {
+pub struct PromptText {
     pub system: String,
     pub user: String,
     /// Names of pictures and files; they themselves are left out.
@@ -72,7 +72,7 @@ pub struct Words {
 /// An answer, or the provider's message in its place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum BundledAnswer {
     Said {
         text: String,
         model: String,
@@ -114,30 +114,30 @@ impl Bundle {
 /// The last call of each running job, while bundles are wanted. What is observed while a client waits
 /// has no number of its own.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<HashMap<Whose, Attempt>>);
+pub(crate) struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
 
-type Whose = (i64, Scope, Span);
+type CallKey = (i64, Scope, Span);
 
-fn whose(job: &Job) -> Whose {
-    (job.id, job.scope.clone(), job.work.span)
+fn call_key(job: &Job) -> CallKey {
+    (job.id, job.scope.clone(), job.spec.span)
 }
 
 #[derive(Debug)]
-struct Attempt {
+struct RecordedCall {
     origin: String,
     settings: CallSettings,
     prompt: Prompt,
     answer: Result<Reply, CallError>,
 }
 
-impl Attempts {
-    fn with<T>(&self, look: impl FnOnce(&mut HashMap<Whose, Attempt>) -> T) -> T {
+impl LastCalls {
+    fn with_lock<T>(&self, look: impl FnOnce(&mut HashMap<CallKey, RecordedCall>) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A call was made for `job`.
-pub(super) fn asked(
+pub(super) fn record_call(
     shop: &Shop,
     job: &Job,
     endpoint: &Endpoint,
@@ -145,49 +145,54 @@ pub(super) fn asked(
     prompt: &Prompt,
     answer: &Result<Reply, CallError>,
 ) {
-    if shop.settings.now().bundles.is_none() {
+    if shop.settings.current().bundles.is_none() {
         return;
     }
-    let attempt = Attempt {
+    let attempt = RecordedCall {
         origin: endpoint.origin(),
         settings,
         prompt: prompt.clone(),
         answer: answer.clone(),
     };
-    shop.attempts.with(|held| held.insert(whose(job), attempt));
+    shop.last_calls
+        .with_lock(|calls| calls.insert(call_key(job), attempt));
 }
 
 /// Forgets the last call of a job when nobody waits for it any more, however it ends.
-pub(super) struct Waiting<'a>(pub(super) &'a Shop, pub(super) &'a Job);
+pub(super) struct ForgetCall<'a>(pub(super) &'a Shop, pub(super) &'a Job);
 
-impl Drop for Waiting<'_> {
+impl Drop for ForgetCall<'_> {
     fn drop(&mut self) {
-        self.0.attempts.with(|held| held.remove(&whose(self.1)));
+        self.0
+            .last_calls
+            .with_lock(|calls| calls.remove(&call_key(self.1)));
     }
 }
 
 /// `job` has ended: with a part that is worth nothing to look at, or because of `verdict`.
-pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
-    let attempt = shop.attempts.with(|held| held.remove(&whose(job)));
+pub(super) async fn job_ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
+    let attempt = shop
+        .last_calls
+        .with_lock(|calls| calls.remove(&call_key(job)));
     let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
         return;
     };
-    let settings = shop.settings.now();
+    let settings = shop.settings.current();
     let Some(folder) = settings.bundles.clone() else {
         return;
     };
     let at = jiff::Timestamp::from_millisecond(shop.clock.now_ms());
     let at = at.map_or_else(|_| String::new(), |at| at.to_string());
-    let own = settings.observer.redactor.clone();
-    let (kind, attempts) = (job.work.kind, job.attempts);
-    let name = if job.has_row() {
+    let redactor = settings.observer.redactor.clone();
+    let (kind, attempts) = (job.spec.kind, job.attempts);
+    let name = if job.is_queued() {
         job.id.to_string()
     } else {
         format!("awaited-{}", super::nonce())
     };
     let verdict = verdict.to_owned();
     let written = tokio::task::spawn_blocking(move || {
-        let bundle = bundle(&attempt, kind, attempts, at, &verdict, &own);
+        let bundle = build(&attempt, kind, attempts, at, &verdict, &redactor);
         files::write(&folder, kind.name(), &name, &bundle)
     });
     match written.await {
@@ -200,22 +205,22 @@ pub(super) async fn ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
     }
 }
 
-fn bundle(
-    attempt: &Attempt,
+fn build(
+    attempt: &RecordedCall,
     kind: PartKind,
     attempts: u32,
     at: String,
     verdict: &str,
-    own: &Redactor,
+    redactor: &Redactor,
 ) -> Bundle {
     // Whatever the operator lets the models read: this may be handed to strangers.
-    let every = Redactor::new(Kind::ALL.to_vec(), Vec::new());
-    let clean = |text: &str| every.clean(&own.clean(text));
+    let all_kinds = Redactor::new(RedactKind::ALL.to_vec(), Vec::new());
+    let clean = |text: &str| all_kinds.clean(&redactor.clean(text));
     let settings = &attempt.settings;
     let table = |table: &Map<String, Value>| -> Map<String, Value> {
         let entries = table.iter();
         entries
-            .map(|(key, value)| (key.clone(), cleaned(value, &clean)))
+            .map(|(key, value)| (key.clone(), clean_value(value, &clean)))
             .collect()
     };
     Bundle {
@@ -225,7 +230,7 @@ fn bundle(
         kind: kind.name().to_owned(),
         attempts,
         origin: attempt.origin.clone(),
-        asked: Asked {
+        asked: CallParameters {
             model: settings.model.clone(),
             temperature: settings.temperature,
             max_output_tokens: settings.max_output_tokens,
@@ -233,7 +238,7 @@ fn bundle(
             options: table(&settings.options),
             deadline_ms: u64::try_from(settings.deadline.as_millis()).unwrap_or(u64::MAX),
         },
-        prompt: Words {
+        prompt: PromptText {
             system: clean(&attempt.prompt.system),
             user: clean(&attempt.prompt.user),
             attachments: attempt
@@ -244,7 +249,7 @@ fn bundle(
                 .collect(),
         },
         answer: match &attempt.answer {
-            Ok(reply) => Answer::Said {
+            Ok(reply) => BundledAnswer::Said {
                 text: clean(&reply.text),
                 model: reply.model.clone(),
                 finish: match reply.finish {
@@ -256,7 +261,7 @@ fn bundle(
                 prompt_tokens: reply.usage.prompt,
                 completion_tokens: reply.usage.completion,
             },
-            Err(error) => Answer::Failed {
+            Err(error) => BundledAnswer::Failed {
                 class: error.class().to_owned(),
                 message: clean(error.message()),
             },
@@ -265,14 +270,17 @@ fn bundle(
     }
 }
 
-fn cleaned(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
+fn clean_value(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => Value::String(clean(text)),
-        Value::Array(values) => values.iter().map(|value| cleaned(value, clean)).collect(),
+        Value::Array(values) => values
+            .iter()
+            .map(|value| clean_value(value, clean))
+            .collect(),
         Value::Object(table) => {
             let entries = table.iter();
             entries
-                .map(|(key, value)| (key.clone(), cleaned(value, clean)))
+                .map(|(key, value)| (key.clone(), clean_value(value, clean)))
                 .collect()
         }
         plain => plain.clone(),

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Where the time comes from.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<Hand>>);
+pub struct Clock(Option<Arc<ManualTime>>);
 
 #[derive(Debug)]
-struct Hand {
+struct ManualTime {
     ms: AtomicI64,
     start_ms: i64,
     start: Instant,
@@ -20,8 +20,8 @@ struct Hand {
 
 impl Clock {
     /// A clock that stands at `start_ms` (milliseconds since 1970) until it is told that time passed.
-    pub fn by_hand(start_ms: i64) -> Self {
-        Self(Some(Arc::new(Hand {
+    pub fn manual(start_ms: i64) -> Self {
+        Self(Some(Arc::new(ManualTime {
             ms: AtomicI64::new(start_ms),
             start_ms,
             start: Instant::now(),
@@ -29,17 +29,17 @@ impl Clock {
     }
 
     /// Time passes, on a clock set by hand; the system's cannot be moved.
-    pub fn pass(&self, time: Duration) {
-        if let Some(hand) = &self.0 {
+    pub fn advance(&self, time: Duration) {
+        if let Some(manual) = &self.0 {
             let ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4);
-            hand.ms.fetch_add(ms, Ordering::SeqCst);
+            manual.ms.fetch_add(ms, Ordering::SeqCst);
         }
     }
 
     /// Milliseconds since 1970.
     pub fn now_ms(&self) -> i64 {
         match &self.0 {
-            Some(hand) => hand.ms.load(Ordering::SeqCst),
+            Some(manual) => manual.ms.load(Ordering::SeqCst),
             None => jiff::Timestamp::now().as_millisecond(),
         }
     }
@@ -47,9 +47,9 @@ impl Clock {
     /// The same moment for whoever measures pauses.
     pub(super) fn instant(&self) -> Instant {
         match &self.0 {
-            Some(hand) => {
-                let passed = hand.ms.load(Ordering::SeqCst) - hand.start_ms;
-                hand.start + Duration::from_millis(passed.unsigned_abs())
+            Some(manual) => {
+                let elapsed_ms = manual.ms.load(Ordering::SeqCst) - manual.start_ms;
+                manual.start + Duration::from_millis(elapsed_ms.unsigned_abs())
             }
             None => Instant::now(),
         }

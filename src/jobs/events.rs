@@ -9,8 +9,8 @@
 //! not fit is dropped.
 
 mod activation;
-mod awaited;
 mod cycle;
+mod overflow_observe;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::activation::{Stood, activated};
-pub(super) use self::awaited::Awaited;
-pub(super) use self::cycle::{Cycle, renamed};
+pub(super) use self::activation::{ConversationState, emit_activated};
+pub(super) use self::cycle::{Cycle, emit_title_change};
+pub(super) use self::overflow_observe::OverflowEvents;
 use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{Link, Role, Scope};
-use crate::memory::advance::Standing;
+use crate::memory::advance::ThresholdStatus;
 use crate::memory::policy::cache_lifetime;
 use crate::memory::{Node, PartKind, Policy};
 use crate::store::{Event, Store};
@@ -33,7 +33,7 @@ use crate::tasks::Tasks;
 use crate::telemetry;
 
 /// Events waiting at most. One is written in well under a millisecond.
-const WAITING: usize = 4_096;
+const MAX_QUEUED: usize = 4_096;
 
 /// Events written in one go.
 const BATCH: usize = 64;
@@ -43,7 +43,7 @@ const MAX_ERROR: usize = 2_000;
 
 /// One event on its way, before it is known whose it is.
 #[derive(Debug)]
-pub(crate) struct Happened {
+pub(crate) struct QueuedEvent {
     scope: Scope,
     tip: Link,
     event: Event,
@@ -54,30 +54,30 @@ pub(crate) struct Happened {
 /// Where events are told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Events {
-    to: Option<mpsc::Sender<Happened>>,
-    unwritten: Arc<AtomicUsize>,
+    sender: Option<mpsc::Sender<QueuedEvent>>,
+    pending: Arc<AtomicUsize>,
 }
 
 impl Events {
     /// Starts the task that writes them down; it ends when `tasks` is told to.
     pub(super) fn start(store: Arc<dyn Store>, tasks: &Tasks) -> Self {
-        let (to, told) = mpsc::channel(WAITING);
-        let unwritten = Arc::new(AtomicUsize::new(0));
-        let task = write(store, told, Arc::clone(&unwritten), tasks.token());
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED);
+        let pending = Arc::new(AtomicUsize::new(0));
+        let task = write(store, receiver, Arc::clone(&pending), tasks.token());
         tasks.spawn("events", task);
         Self {
-            to: Some(to),
-            unwritten,
+            sender: Some(sender),
+            pending,
         }
     }
 
     /// Whether everything told is written down.
     pub(super) fn is_idle(&self) -> bool {
-        self.unwritten.load(Ordering::SeqCst) == 0
+        self.pending.load(Ordering::SeqCst) == 0
     }
 
-    fn tell(&self, scope: &Scope, tip: Link, event: Event) {
-        self.send(Happened {
+    fn emit(&self, scope: &Scope, tip: Link, event: Event) {
+        self.send(QueuedEvent {
             scope: scope.clone(),
             tip,
             event,
@@ -86,9 +86,9 @@ impl Events {
     }
 
     /// What the log has already is kept for the timeline of `tip` as well, which is recorded only now.
-    pub(super) fn keep(&self, scope: &Scope, tip: Link, events: &[Event]) {
+    pub(super) fn record_logged(&self, scope: &Scope, tip: Link, events: &[Event]) {
         for event in events {
-            self.send(Happened {
+            self.send(QueuedEvent {
                 scope: scope.clone(),
                 tip,
                 event: event.clone(),
@@ -97,11 +97,11 @@ impl Events {
         }
     }
 
-    fn send(&self, happened: Happened) {
-        let Some(to) = &self.to else { return };
-        self.unwritten.fetch_add(1, Ordering::SeqCst);
-        if to.try_send(happened).is_err() {
-            self.unwritten.fetch_sub(1, Ordering::SeqCst);
+    fn send(&self, queued: QueuedEvent) {
+        let Some(to) = &self.sender else { return };
+        self.pending.fetch_add(1, Ordering::SeqCst);
+        if to.try_send(queued).is_err() {
+            self.pending.fetch_sub(1, Ordering::SeqCst);
             metrics::counter!(telemetry::EVENTS_DROPPED).increment(1);
         }
     }
@@ -109,41 +109,41 @@ impl Events {
 
 async fn write(
     store: Arc<dyn Store>,
-    mut told: mpsc::Receiver<Happened>,
-    unwritten: Arc<AtomicUsize>,
+    mut receiver: mpsc::Receiver<QueuedEvent>,
+    pending: Arc<AtomicUsize>,
     stop: CancellationToken,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
     loop {
-        let taken = tokio::select! {
-            taken = told.recv_many(&mut batch, BATCH) => taken,
+        let count = tokio::select! {
+            taken = receiver.recv_many(&mut batch, BATCH) => taken,
             () = stop.cancelled() => {
-                told.close();
-                told.recv_many(&mut batch, WAITING).await
+                receiver.close();
+                receiver.recv_many(&mut batch, MAX_QUEUED).await
             }
         };
-        if taken == 0 {
+        if count == 0 {
             return;
         }
         // Events of one conversation mostly come together.
-        let same = |a: &Happened, b: &Happened| {
+        let same_target = |a: &QueuedEvent, b: &QueuedEvent| {
             (a.tip, a.logged) == (b.tip, b.logged) && a.scope == b.scope
         };
-        for together in batch.chunk_by(same) {
-            let events: Vec<Event> = together.iter().map(|told| told.event.clone()).collect();
-            let (scope, tip) = (&together[0].scope, together[0].tip);
-            let noted = store.note(scope, tip, &events).await;
-            let noted = noted.unwrap_or_else(|error| {
+        for group in batch.chunk_by(same_target) {
+            let events: Vec<Event> = group.iter().map(|queued| queued.event.clone()).collect();
+            let (scope, tip) = (&group[0].scope, group[0].tip);
+            let written = store.append_events(scope, tip, &events).await;
+            let noted = written.unwrap_or_else(|error| {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
                 tracing::debug!(error = %error, "events could not be written down");
                 events
             });
-            for event in noted.iter().filter(|_| !together[0].logged) {
+            for event in noted.iter().filter(|_| !group[0].logged) {
                 log(scope, event);
             }
         }
         batch.clear();
-        unwritten.fetch_sub(taken, Ordering::SeqCst);
+        pending.fetch_sub(count, Ordering::SeqCst);
     }
 }
 
@@ -192,31 +192,36 @@ fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: Par
         "scope": if scope.resource.is_some() { "resource" } else { "thread" },
     });
     let lifetime = cache_lifetime(upstream, model, None);
-    if let Some(idle) = early.idle.after(lifetime) {
+    if let Some(idle) = early.idle.duration(lifetime) {
         config["activateAfterIdle"] = json!(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
     }
     config
 }
 
 /// How a conversation stands after one more of its requests.
-pub(super) fn status(shop: &Shop, settings: &Settings, track: &Track, standing: &Standing) {
+pub(super) fn emit_status(
+    shop: &Shop,
+    settings: &Settings,
+    track: &Track,
+    thresholds: &ThresholdStatus,
+) {
     let Some(tip) = track.nodes.last() else {
         return;
     };
     let policy = settings.policy_for(&track.model);
-    let body = status_body(policy, &track.nodes, standing);
+    let body = status_body(policy, &track.nodes, thresholds);
     let now = shop.clock.now_ms();
     let status = event(STATUS, now, &body);
-    shop.events.tell(&track.scope, tip.link, status);
+    shop.events.emit(&track.scope, tip.link, status);
 }
 
-fn status_body(policy: &Policy, nodes: &[Node], standing: &Standing) -> Value {
+fn status_body(policy: &Policy, nodes: &[Node], thresholds: &ThresholdStatus) -> Value {
     let progress = |running: bool, done: bool| match (running, done) {
         (true, _) => "running",
         (false, true) => "complete",
         (false, false) => "idle",
     };
-    let (condensed, reflection) = standing.reflection.unwrap_or_default();
+    let (condensed, reflection) = thresholds.reflection.unwrap_or_default();
     // Steps of the turn: how often the assistant has spoken since the user did.
     let step = nodes
         .iter()
@@ -228,32 +233,32 @@ fn status_body(policy: &Policy, nodes: &[Node], standing: &Standing) -> Value {
         "windows": {
             "active": {
                 "messages": {
-                    "tokens": standing.message_tokens,
+                    "tokens": thresholds.message_tokens,
                     "threshold": policy.message_tokens,
                 },
                 "observations": {
-                    "tokens": standing.observation_tokens,
+                    "tokens": thresholds.observation_tokens,
                     "threshold": policy.observation_tokens,
                 },
             },
             "buffered": {
                 "observations": {
-                    "chunks": standing.chunks,
-                    "messageTokens": standing.chunk_message_tokens,
+                    "chunks": thresholds.chunks,
+                    "messageTokens": thresholds.chunk_message_tokens,
                     "projectedMessageRemoval":
-                        standing.chunk_message_tokens.min(standing.message_tokens),
-                    "observationTokens": standing.chunk_tokens,
-                    "status": progress(standing.observing, standing.chunks > 0),
+                        thresholds.chunk_message_tokens.min(thresholds.message_tokens),
+                    "observationTokens": thresholds.chunk_tokens,
+                    "status": progress(thresholds.observing, thresholds.chunks > 0),
                 },
                 "reflection": {
                     "inputObservationTokens": condensed,
                     "observationTokens": reflection,
-                    "status": progress(standing.reflecting, standing.reflection.is_some()),
+                    "status": progress(thresholds.reflecting, thresholds.reflection.is_some()),
                 },
             },
         },
         "stepNumber": step,
-        "generationCount": standing.generations,
+        "generationCount": thresholds.generations,
     })
 }
 

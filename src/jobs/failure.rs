@@ -7,11 +7,11 @@ use crate::store::{Job, StoreError};
 /// So often a call is made that its endpoint does not take, ten minutes apart. What is wrong with the
 /// configuration can be mended meanwhile; what is wrong with the words of a range never is, and without
 /// an end they would stand in the way of all that comes after them (INV-BOUND).
-const REJECTIONS: u32 = 6;
+const MAX_REJECTIONS: u32 = 6;
 
 /// Whether `job`, which its endpoint rejected once more, is not to be tried again.
 pub(super) fn is_rejected_for_good(job: &Job) -> bool {
-    job.empty_answers + 1 >= REJECTIONS
+    job.empty_answers + 1 >= MAX_REJECTIONS
 }
 
 /// How a job ended without a part.
@@ -22,14 +22,14 @@ pub(super) enum Failure {
     /// The model could not be called.
     Call(CallError),
     /// This range is not worth another try.
-    Hopeless,
+    GivenUp,
     /// The row of the job makes no sense (any more). The next request offers its words anew.
     Unreadable,
 }
 
 impl Failure {
     /// What was needed could not be read; the same job works when the store does.
-    pub(super) fn store(error: &StoreError) -> Self {
+    pub(super) fn from_store(error: &StoreError) -> Self {
         Self::Call(CallError::Transient {
             retry_after: None,
             message: format!("the log cannot be read: {error}"),
@@ -37,11 +37,11 @@ impl Failure {
     }
 
     /// What is told of it: the provider's message or ours, no more.
-    pub(super) fn told(&self) -> &str {
+    pub(super) fn message(&self) -> &str {
         match self {
             Self::Call(error) => error.message(),
             Self::Empty => "the answer could not be used",
-            Self::Hopeless => "no answer could be used",
+            Self::GivenUp => "no answer could be used",
             Self::Unreadable => "the job could not be read",
         }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::history::{History, Mark, Scope};
-use crate::memory::place::{Origin, Sighting};
-use crate::store::Used;
-use crate::wire::chat::Parsed;
+use crate::history::{History, Scope, ScopedHash};
+use crate::memory::alignment::{Alignment, Origin};
+use crate::store::SentWith;
+use crate::wire::chat::ChatRequest;
 
 /// Exchanges waiting at most. The recorder needs about a millisecond for each.
 const SLOTS: usize = 1_024;
@@ -24,28 +24,28 @@ pub struct Exchange {
     /// The conversation's key, where the client names one.
     pub thread_key: Option<String>,
     /// Whether a sub-agent asked: it does not write into the conversation it works for.
-    pub child: bool,
+    pub sub_agent: bool,
     /// Whether the operator vouches for whose it is: only then may its conversations be told of each
     /// other.
-    pub shared: bool,
+    pub allows_peer_memory: bool,
     /// The request as received.
-    pub parsed: Arc<Parsed>,
+    pub parsed: Arc<ChatRequest>,
     /// The chain that memory knows it by.
     pub history: Arc<History>,
     /// How its messages stand on that, where it is not its own chain.
-    pub seen: Option<Arc<Sighting>>,
+    pub alignment: Option<Arc<Alignment>>,
     /// Where each message that the client sent was first said.
     pub origins: Vec<Origin>,
     /// What its first leading system message is known by.
-    pub system: Option<Mark>,
+    pub system: Option<ScopedHash>,
     /// What the model answered, where that may come back in the place of what it was asked.
-    pub answer: Option<Mark>,
+    pub answer: Option<ScopedHash>,
     /// What it was sent with.
-    pub used: Used,
+    pub sent_with: SentWith,
     /// The model it asked for.
     pub model: String,
     /// Hash of the way it lent its memory, if any (see `BorrowedRoute::hash`).
-    pub way: Option<[u8; 32]>,
+    pub route: Option<[u8; 32]>,
     /// The zone its client lives in, where it said so.
     pub zone: Option<TimeZone>,
     /// When it came, in milliseconds since 1970.
@@ -54,16 +54,16 @@ pub struct Exchange {
     pub answered_ms: i64,
 }
 
-pub(super) type Waiting = (Exchange, OwnedSemaphorePermit);
+pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
 
 /// The sending side.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    slots: mpsc::Sender<Waiting>,
+    slots: mpsc::Sender<QueuedExchange>,
     bytes: Arc<Semaphore>,
 }
 
-pub(super) fn queue() -> (Intake, mpsc::Receiver<Waiting>) {
+pub(super) fn channel() -> (Intake, mpsc::Receiver<QueuedExchange>) {
     let (slots, exchanges) = mpsc::channel(SLOTS);
     (
         Intake {
@@ -76,28 +76,29 @@ pub(super) fn queue() -> (Intake, mpsc::Receiver<Waiting>) {
 
 impl Exchange {
     /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
-    pub(super) fn sent(&self, place: usize) -> Option<usize> {
-        match &self.seen {
+    pub(super) fn request_index(&self, place: usize) -> Option<usize> {
+        match &self.alignment {
             None => Some(place),
-            Some(seen) => seen.view.sent(place),
+            Some(alignment) => alignment.positions.request_index(place),
         }
     }
 
     /// The message of the request that stands at `place` of the chain; `None` where it is not sent, or
     /// is not what it first was.
-    pub(super) fn words(&self, place: usize) -> Option<usize> {
-        self.sent(place).filter(|_| !self.is_degraded(place))
+    pub(super) fn original_index(&self, place: usize) -> Option<usize> {
+        self.request_index(place)
+            .filter(|_| !self.is_degraded(place))
     }
 
     /// Whether the message at `place` of the chain is not what it first was: a result that came back
     /// as a placeholder.
     fn is_degraded(&self, place: usize) -> bool {
         let turns = self.history.turns();
-        let before = match place.checked_sub(1) {
-            Some(before) => turns[before].link,
+        let previous = match place.checked_sub(1) {
+            Some(previous_place) => turns[previous_place].link,
             None => self.history.root(),
         };
-        turns[place].link != before.next(&turns[place].message.fingerprint)
+        turns[place].link != previous.next(&turns[place].message.fingerprint)
     }
 }
 
@@ -110,11 +111,11 @@ impl Intake {
     /// Hands an exchange over. `false` where it was dropped: the room is full or closing. Nothing
     /// is lost by that, the next request carries the same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
-        let size = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
+        let kib = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
             .unwrap_or(KIB)
             .min(KIB);
         let offered = Arc::clone(&self.bytes)
-            .try_acquire_many_owned(size)
+            .try_acquire_many_owned(kib)
             .ok()
             .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
         if !offered {

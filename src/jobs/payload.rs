@@ -4,25 +4,25 @@
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Piece, Spoken};
-use crate::memory::observe::Options;
-use crate::memory::prompt::Attached;
-use crate::memory::transcript::{self, Entry, Style};
+use crate::history::{MessagePiece, PlainText};
+use crate::memory::observe::ObserverOptions;
+use crate::memory::prompt::PromptAttachment;
+use crate::memory::transcript::{self, TranscriptMessage, TranscriptStyle};
 use crate::memory::{Node, Span, provenance, render};
 use crate::tokens::TokenCounter;
-use crate::wire::chat::Parsed;
+use crate::wire::chat::ChatRequest;
 
 /// Bytes of attachments in one job. They lie in the database until the chunk commits, and providers
 /// take requests of some 20 MB; what does not fit is named as not seen.
-const ATTACHED_BYTES: usize = 8 * 1024 * 1024;
+const MAX_ATTACHMENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes of the application's system prompt that are shown.
-const APPLICATION_BYTES: usize = 32 * 1024;
+const MAX_APPLICATION_BYTES: usize = 32 * 1024;
 
 /// The text of a job row.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Payload {
+pub(super) struct ObservationPayload {
     /// What the Observer reads.
     pub(super) transcript: String,
     /// Which message says each line of the transcript that starts with a speaker, in order: origins
@@ -37,7 +37,7 @@ pub(super) struct Payload {
     pub(super) application: String,
     /// What the transcript names by a placeholder, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) attachments: Vec<Attached>,
+    pub(super) attachments: Vec<PromptAttachment>,
     /// The zone its days and minutes are told in, by its IANA name; that of the settings in force
     /// where it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,118 +49,120 @@ pub(super) struct Payload {
 
 /// How times are told.
 #[derive(Clone, Debug)]
-pub(super) struct Telling {
+pub(super) struct TimeStyle {
     pub(super) zone: TimeZone,
     /// Whether pauses are.
-    pub(super) pauses: bool,
+    pub(super) show_pauses: bool,
 }
 
 /// Where the words of a message are.
-pub(super) enum Words {
+pub(super) enum MessageSource {
     /// In the request, at this index.
-    Sent(usize),
+    Request(usize),
     /// No longer there, but they were kept.
-    Kept(Spoken),
+    Archived(PlainText),
 }
 
 /// The payload of `span`, read from the request that confirmed it. `None` where a message of it
 /// cannot be read again: what is not shown must not count as observed.
 ///
 /// `sent` says of each message of the span where it is read.
-pub(super) fn of(
-    parsed: &Parsed,
+pub(super) fn build(
+    parsed: &ChatRequest,
     nodes: &[Node],
     span: &Span,
-    sent: &[Words],
-    options: &Options,
-    telling: &Telling,
+    sources: &[MessageSource],
+    options: &ObserverOptions,
+    time_style: &TimeStyle,
     counter: &dyn TokenCounter,
-) -> Option<Payload> {
+) -> Option<ObservationPayload> {
     // (place on the chain, index in the request)
-    let told: Vec<(usize, Option<usize>, Spoken)> = (span.from_count..span.to_count)
-        .zip(sent)
-        .map(|(place, words)| match words {
-            Words::Sent(index) => Some((place, Some(*index), parsed.told(*index)?)),
-            Words::Kept(spoken) => Some((place, None, spoken.clone())),
+    let messages: Vec<(usize, Option<usize>, PlainText)> = (span.from_count..span.to_count)
+        .zip(sources)
+        .map(|(place, source)| match source {
+            MessageSource::Request(index) => {
+                Some((place, Some(*index), parsed.reader_text(*index)?))
+            }
+            MessageSource::Archived(spoken) => Some((place, None, spoken.clone())),
         })
         .collect::<Option<_>>()?;
-    let entries: Vec<Entry<'_>> = told
+    let entries: Vec<TranscriptMessage<'_>> = messages
         .iter()
         .map(|(place, _, spoken)| {
-            let entry = Entry::of(&nodes[*place], spoken);
-            let before = place.checked_sub(1).map(|before| &nodes[before]);
-            match before.filter(|_| telling.pauses) {
-                Some(before) => entry.after(before),
+            let entry = TranscriptMessage::from_node(&nodes[*place], spoken);
+            let previous = place.checked_sub(1).map(|before| &nodes[before]);
+            match previous.filter(|_| time_style.show_pauses) {
+                Some(previous) => entry.with_pause_after(previous),
                 None => entry,
             }
         })
         .collect();
-    let style = Style {
-        zone: &telling.zone,
+    let style = TranscriptStyle {
+        zone: &time_style.zone,
         counter,
         redactor: &options.redactor,
         omit_blocks: &options.omit_blocks,
     };
-    let (transcript, places) = transcript::placed(&entries, &style);
-    Some(Payload {
+    let (transcript, places) = transcript::format_with_places(&entries, &style);
+    Some(ObservationPayload {
         transcript,
         places,
-        by_code: transcript::by_code(&entries, &style),
+        by_code: transcript::observations_by_code(&entries, &style),
         system: transcript::system_messages(&entries),
         application: application(parsed, options),
         attachments: attachments(
             parsed,
-            told.iter().map(|(_, index, _)| *index),
+            messages.iter().map(|(_, index, _)| *index),
             &entries,
             options,
         ),
-        zone: telling.zone.iana_name().map(str::to_owned),
+        zone: time_style.zone.iana_name().map(str::to_owned),
         focus: None,
     })
 }
 
 /// The words of the client's leading system messages, redacted as everything else.
-fn application(parsed: &Parsed, options: &Options) -> String {
+fn application(parsed: &ChatRequest, options: &ObserverOptions) -> String {
     if !options.application {
         return String::new();
     }
-    let head = parsed.head_spoken();
+    let head = parsed.leading_plain_texts();
     let texts = head.iter().flat_map(|message| &message.pieces);
     let texts = texts.filter_map(|piece| match piece {
-        Piece::Text(text) => Some(options.redactor.clean(render::before_block(text).trim())),
+        MessagePiece::Text(text) => Some(options.redactor.clean(render::before_block(text).trim())),
         _ => None,
     });
     let text = texts.collect::<Vec<_>>().join("\n");
-    text[..text.floor_char_boundary(APPLICATION_BYTES)].to_owned()
+    text[..text.floor_char_boundary(MAX_APPLICATION_BYTES)].to_owned()
 }
 
 /// Every attachment by its placeholder; the part itself where the operator wants it shown and there
 /// is room.
 fn attachments(
-    parsed: &Parsed,
-    told: impl Iterator<Item = Option<usize>>,
-    entries: &[Entry<'_>],
-    options: &Options,
-) -> Vec<Attached> {
+    parsed: &ChatRequest,
+    indices: impl Iterator<Item = Option<usize>>,
+    entries: &[TranscriptMessage<'_>],
+    options: &ObserverOptions,
+) -> Vec<PromptAttachment> {
     let names = transcript::attachments(entries);
     if names.is_empty() {
         return Vec::new();
     }
-    let mut room = ATTACHED_BYTES;
-    let parts = told
+    let mut bytes_left = MAX_ATTACHMENT_BYTES;
+    let parts = indices
         .zip(entries)
-        .filter(|(_, entry)| entry.spoken.role != crate::history::Role::System)
+        .filter(|(_, entry)| entry.content.role != crate::history::Role::System)
         .flat_map(|(index, entry)| match index {
             Some(index) => parsed
                 .attachments(index)
                 .into_iter()
                 .map(|attachment| {
-                    let shown = options.attachments.shows(&attachment.media_type);
+                    let shown = options.attachments.accepts(&attachment.media_type);
                     attachment.part.filter(|_| shown)
                 })
                 .collect::<Vec<_>>(),
             // Of what was kept there are only names.
-            None => vec![None; named(entry)],
+            None => vec![None; attachment_count(entry)],
         });
     names
         .into_iter()
@@ -168,41 +170,43 @@ fn attachments(
         .map(|(name, part)| {
             let part = part.filter(|part| {
                 let bytes = part.to_string().len();
-                let fits = bytes <= room;
-                room -= if fits { bytes } else { 0 };
+                let fits = bytes <= bytes_left;
+                bytes_left -= if fits { bytes } else { 0 };
                 fits
             });
-            Attached { name, part }
+            PromptAttachment { name, part }
         })
         .collect()
 }
 
 /// How many attachments a message names.
-fn named(entry: &Entry<'_>) -> usize {
-    let pieces = entry.spoken.pieces.iter();
+fn attachment_count(entry: &TranscriptMessage<'_>) -> usize {
+    let pieces = entry.content.pieces.iter();
     pieces
-        .filter(|piece| matches!(piece, Piece::Attachment { .. }))
+        .filter(|piece| matches!(piece, MessagePiece::Attachment { .. }))
         .count()
 }
 
 /// What the message at `place` says, where the words of a job (its payload) hold it.
-pub fn words(payload: &str, place: usize) -> Option<String> {
-    let payload = Payload::from_json(payload)?;
-    let said = provenance::messages(&payload.transcript, &payload.places);
-    let said = said.iter().filter(|said| said.range.first == place);
-    let texts: Vec<&str> = said.map(|said| said.text.trim_end()).collect();
+pub fn message_text(payload: &str, place: usize) -> Option<String> {
+    let payload = ObservationPayload::from_json(payload)?;
+    let messages = provenance::source_messages(&payload.transcript, &payload.places);
+    let of_place = messages
+        .iter()
+        .filter(|message| message.range.first == place);
+    let texts: Vec<&str> = of_place.map(|message| message.text.trim_end()).collect();
     (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
-impl Payload {
+impl ObservationPayload {
     pub(super) fn to_json(&self) -> String {
         // Strings, numbers and JSON values always have a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// The zone whose days are told, else `otherwise`.
-    pub(super) fn zone(&self, otherwise: &TimeZone) -> TimeZone {
-        zone(self.zone.as_deref(), otherwise)
+    pub(super) fn zone(&self, default: &TimeZone) -> TimeZone {
+        zone(self.zone.as_deref(), default)
     }
 
     /// `None` where the row cannot be read.
@@ -212,7 +216,7 @@ impl Payload {
 }
 
 /// The zone of this name, else `otherwise`.
-pub(super) fn zone(name: Option<&str>, otherwise: &TimeZone) -> TimeZone {
+pub(super) fn zone(name: Option<&str>, default: &TimeZone) -> TimeZone {
     name.and_then(|name| TimeZone::get(name).ok())
-        .unwrap_or_else(|| otherwise.clone())
+        .unwrap_or_else(|| default.clone())
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::events::{self, Stood};
-use super::others::{self, Told};
+use super::events::{self, ConversationState};
+use super::peer_memory::{self, PeerSection};
 use super::shorten::{Shortened, shorten};
 use super::track::Track;
 use super::{Settings, Shop, evidence};
 use crate::history::{History, Link, Scope};
-use crate::memory::advance::{Path, Plan, Step, bounded, overflow as plan_overflow};
-use crate::memory::others::CHANCE;
+use crate::memory::advance::{
+    Action, ChainState, SnapshotPlan, bounded_snapshot, overflow as plan_overflow,
+};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{
     Part, Policy, Rendering, Snapshot, SnapshotId, SnapshotMeta, dates, record, render,
 };
@@ -20,13 +22,13 @@ use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 
 /// The request that a snapshot is prepared for.
-pub(super) struct Occasion<'a> {
+pub(super) struct SnapshotTarget<'a> {
     /// Its last link.
     pub(super) tip: Link,
     /// Its length.
     pub(super) tip_count: usize,
     /// Whether it is to go out with it itself.
-    pub(super) at_once: bool,
+    pub(super) eligible_now: bool,
     /// Whose day it is.
     pub(super) zone: &'a TimeZone,
     /// The thresholds it was prepared by.
@@ -35,7 +37,7 @@ pub(super) struct Occasion<'a> {
 
 /// A request that was refused as too long.
 #[derive(Clone, Debug)]
-pub struct TooLong {
+pub struct OversizedRequest {
     /// Whose it is.
     pub scope: Scope,
     /// Its messages.
@@ -43,90 +45,91 @@ pub struct TooLong {
     /// The model it asked for, whose thresholds count.
     pub model: String,
     /// What it was sent with.
-    pub sent: Option<SnapshotId>,
+    pub sent_snapshot: Option<SnapshotId>,
     /// Whose day it is, where its client names a zone.
     pub zone: Option<TimeZone>,
     /// Whether what is prepared for it is kept; otherwise nothing is written.
-    pub keep: bool,
+    pub persist: bool,
     /// Whether it may be told of the user's other conversations, and under which name it goes.
-    pub shared: bool,
+    pub allows_peer_memory: bool,
     /// See `shared`.
-    pub key: Option<String>,
+    pub thread_key: Option<String>,
 }
 
 /// How often a plan is made anew because its log was shortened, by whomever.
-const SHORTENED: usize = 2;
+const MAX_SHORTENINGS: usize = 2;
 
 /// Applies everything observed to a request that was refused as too long.
-pub(super) async fn overflow(
+pub(super) async fn activate_all_observed(
     shop: &Shop,
-    refused: &TooLong,
+    request: &OversizedRequest,
 ) -> Result<Option<Prepared>, StoreError> {
-    let (scope, history) = (&refused.scope, &refused.history);
+    let (scope, history) = (&request.scope, &request.history);
     let Some(tip) = history.tip() else {
         return Ok(None);
     };
-    let settings = shop.settings.now().for_model(&refused.model);
+    let settings = shop.settings.current().for_model(&request.model);
     let policy = &settings.policy;
     let mut shortened = 0;
     let (mut track, applied, plan) = loop {
-        let (track, applied, step) = applying(shop, refused, policy).await?;
+        let (track, applied, step) = load_overflow_plan(shop, request, policy).await?;
         match step {
             // A log at its hard limit is shortened first, and then it is another plan. Of what may not be
             // kept nothing is written, so it goes out as it is, this once.
-            Some(Step::Shorten {
+            Some(Action::Shorten {
                 span,
                 message_tokens,
                 limit,
                 plan,
-            }) if refused.keep && shortened < SHORTENED => {
+            }) if request.persist && shortened < MAX_SHORTENINGS => {
                 let sizes = (message_tokens, limit);
                 match shorten(shop, scope, &settings, &plan, span, sizes).await? {
                     Shortened::Written(written) => {
-                        let (part, kept) = *written;
-                        evidence::tell(shop, scope, Some(&track), &part, kept);
+                        let (part, report) = *written;
+                        evidence::report_part(shop, scope, Some(&track), &part, report);
                     }
-                    Shortened::Whole => break (track, applied, plan),
-                    Shortened::Changed => {}
+                    Shortened::Irreducible => break (track, applied, plan),
+                    Shortened::Stale => {}
                 }
                 shortened += 1;
             }
-            Some(Step::Snapshot(plan) | Step::Shorten { plan, .. }) => {
+            Some(Action::Snapshot(plan) | Action::Shorten { plan, .. }) => {
                 break (track, applied, plan);
             }
             _ => return Ok(None),
         }
     };
-    let occasion = Occasion {
+    let target = SnapshotTarget {
         tip,
         tip_count: history.len(),
-        at_once: true,
-        zone: refused.zone.as_ref().unwrap_or(&settings.zone),
+        eligible_now: true,
+        zone: request.zone.as_ref().unwrap_or(&settings.zone),
         policy,
     };
-    if !refused.keep {
-        let drafted = draft(shop, scope, plan, &occasion, &settings, false).await?;
-        let passing = drafted.map(|new| Arc::new(passing(new)));
+    if !request.persist {
+        let drafted = draft(shop, scope, plan, &target, &settings, false).await?;
+        let passing = drafted.map(|new| Arc::new(ephemeral_snapshot(new)));
         return Ok(passing.map(|snapshot| Prepared {
             snapshot,
-            bound: None,
+            peer_snapshot: None,
         }));
     }
-    track.shared |= refused.shared;
-    let settled = track.settled_by(history.len());
-    let told = others::of(shop, &track, refused.key.as_deref(), settled).await;
-    let prepared = prepare(shop, scope, plan, &occasion, &settings, told).await?;
+    track.allows_peer_memory |= request.allows_peer_memory;
+    let last_confirmed = track.last_confirmed_after(history.len());
+    let peer_section =
+        peer_memory::for_track(shop, &track, request.thread_key.as_deref(), last_confirmed).await;
+    let prepared = prepare(shop, scope, plan, &target, &settings, peer_section).await?;
     if let Some(Prepared { snapshot, .. }) = &prepared {
         // Another request may have been refused for which it was prepared.
         if track
             .snapshots
             .iter()
-            .all(|known| known.id != snapshot.meta.id)
+            .all(|existing| existing.id != snapshot.meta.id)
         {
-            let stood = Stood::sent_with(&track, applied.last());
+            let conversation = ConversationState::with_snapshot(&track, applied.last());
             // The newest messages are not recorded; what is covered is.
             let meta = &snapshot.meta;
-            events::activated(shop, &stood, &refused.model, meta.to, meta);
+            events::emit_activated(shop, &conversation, &request.model, meta.to, meta);
         }
     }
     Ok(prepared)
@@ -134,37 +137,37 @@ pub(super) async fn overflow(
 
 /// The chain of a request that was refused, the snapshot that it was sent with, and what applies everything
 /// that is observed.
-async fn applying(
+async fn load_overflow_plan(
     shop: &Shop,
-    refused: &TooLong,
+    request: &OversizedRequest,
     policy: &Policy,
-) -> Result<(Track, Vec<SnapshotMeta>, Option<Step>), StoreError> {
-    let history = &refused.history;
-    let mut track = load(shop, &refused.scope, history).await?;
-    track.model.clone_from(&refused.model);
+) -> Result<(Track, Vec<SnapshotMeta>, Option<Action>), StoreError> {
+    let history = &request.history;
+    let mut track = load(shop, &request.scope, history).await?;
+    track.model.clone_from(&request.model);
     // The newest messages were never accepted, so they are not recorded; what is observed lies before
     // them, and only their roles matter here.
-    let nodes = record::refused(history, &track.nodes);
+    let nodes = record::refused_nodes(history, &track.nodes);
     // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
     // was, went out first. They count as not applied.
-    let applied = sent_with(&track, refused.sent);
-    let path = Path {
+    let applied = sent_snapshots(&track, request.sent_snapshot);
+    let path = ChainState {
         nodes: &nodes,
         snapshots: &applied,
         ..track.path()
     };
-    let step = plan_overflow(&path, policy).map(|plan| bounded(&path, policy, plan));
+    let step = plan_overflow(&path, policy).map(|plan| bounded_snapshot(&path, policy, plan));
     Ok((track, applied, step))
 }
 
 /// The snapshot `sent`, as decisions see it: without what others know, which covers nothing.
-pub(super) fn sent_with(track: &Track, sent: Option<SnapshotId>) -> Vec<SnapshotMeta> {
+pub(super) fn sent_snapshots(track: &Track, sent: Option<SnapshotId>) -> Vec<SnapshotMeta> {
     let mut found = track.snapshots.iter().filter(|meta| Some(meta.id) == sent);
-    let own = |meta: &SnapshotMeta| SnapshotMeta {
-        others: None,
+    let without_peers = |meta: &SnapshotMeta| SnapshotMeta {
+        peer_memory: None,
         ..meta.clone()
     };
-    found.next().map(own).into_iter().collect()
+    found.next().map(without_peers).into_iter().collect()
 }
 
 pub(super) async fn load(
@@ -181,14 +184,14 @@ pub(super) async fn load_chain(
     scope: &Scope,
     chain: &[Link],
 ) -> Result<Track, StoreError> {
-    let known = shop.store.known(scope, chain).await?;
-    let by_chance = known.branches && known.nodes.len() <= CHANCE;
+    let stored = shop.store.load_chain(scope, chain).await?;
+    let is_coincidence = stored.has_successor && stored.nodes.len() <= MAX_CHANCE_PREFIX;
     // What follows it is not known here: a longer request must not be taken for new.
-    let followed = known.branches && known.nodes.len() == chain.len();
-    let mut track = Track::of(scope, known);
-    track.stale = followed;
-    if by_chance {
-        track.orphan();
+    let has_successors = stored.has_successor && stored.nodes.len() == chain.len();
+    let mut track = Track::new(scope, stored);
+    track.stale = has_successors;
+    if is_coincidence {
+        track.detach_lineage();
     }
     Ok(track)
 }
@@ -199,32 +202,35 @@ pub struct Prepared {
     /// What serves whoever has the prefix.
     pub snapshot: Arc<Snapshot>,
     /// The same with what other conversations know, for the one it was prepared for.
-    pub bound: Option<Arc<Snapshot>>,
+    pub peer_snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Prepared {
     /// What its conversation is sent.
     pub fn best(&self) -> &Arc<Snapshot> {
-        self.bound.as_ref().unwrap_or(&self.snapshot)
+        self.peer_snapshot.as_ref().unwrap_or(&self.snapshot)
     }
 }
 
 /// The same before it is stored.
 #[derive(Clone, Debug)]
-pub(super) struct Draft {
+pub(super) struct SnapshotDraft {
     pub(super) snapshot: NewSnapshot,
-    pub(super) bound: Option<NewSnapshot>,
+    pub(super) peer_snapshot: Option<NewSnapshot>,
 }
 
-impl Draft {
+impl SnapshotDraft {
     /// `snapshot`, and beside it one with what was `told` of other conversations.
-    pub(super) fn of(snapshot: NewSnapshot, told: Option<Told>) -> Self {
-        let bound = told.map(|told| NewSnapshot {
-            segments: render::others::beside(&snapshot.segments, told.section),
-            others: Some(Arc::new(told.others)),
+    pub(super) fn new(snapshot: NewSnapshot, peer_section: Option<PeerSection>) -> Self {
+        let peer_snapshot = peer_section.map(|section| NewSnapshot {
+            segments: render::peer_memory::insert_section(&snapshot.segments, section.section),
+            peer_memory: Some(Arc::new(section.peer_memory)),
             ..snapshot.clone()
         });
-        Self { snapshot, bound }
+        Self {
+            snapshot,
+            peer_snapshot,
+        }
     }
 }
 
@@ -233,25 +239,27 @@ impl Draft {
 pub(super) async fn prepare(
     shop: &Shop,
     scope: &Scope,
-    plan: Plan,
-    occasion: &Occasion<'_>,
+    plan: SnapshotPlan,
+    target: &SnapshotTarget<'_>,
     settings: &Settings,
-    told: Option<Told>,
+    peer_section: Option<PeerSection>,
 ) -> Result<Option<Prepared>, StoreError> {
-    let Some(new) = draft(shop, scope, plan, occasion, settings, true).await? else {
+    let Some(new) = draft(shop, scope, plan, target, settings, true).await? else {
         return Ok(None);
     };
-    commit(shop, scope, &Draft::of(new, told)).await.map(Some)
+    commit(shop, scope, &SnapshotDraft::new(new, peer_section))
+        .await
+        .map(Some)
 }
 
 /// The id of a snapshot that is in no store; stored ones count from 1.
-const PASSING: SnapshotId = SnapshotId(0);
+const EPHEMERAL: SnapshotId = SnapshotId(0);
 
 /// A snapshot for one request that may leave no trace.
-fn passing(new: NewSnapshot) -> Snapshot {
+fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
     Snapshot {
         meta: SnapshotMeta {
-            id: PASSING,
+            id: EPHEMERAL,
             to: new.to,
             to_count: new.to_count,
             eligible_from: new.tip_count,
@@ -260,7 +268,7 @@ fn passing(new: NewSnapshot) -> Snapshot {
             tokens: new.tokens,
             cause: new.cause,
             placement: new.placement,
-            others: None,
+            peer_memory: None,
         },
         segments: new.segments,
     }
@@ -271,19 +279,21 @@ fn passing(new: NewSnapshot) -> Snapshot {
 pub(super) async fn draft(
     shop: &Shop,
     scope: &Scope,
-    plan: Plan,
-    occasion: &Occasion<'_>,
+    plan: SnapshotPlan,
+    target: &SnapshotTarget<'_>,
     settings: &Settings,
-    keep: bool,
+    persist: bool,
 ) -> Result<Option<NewSnapshot>, StoreError> {
     let at_ms = shop.clock.now_ms();
     // What is configured now is fixed here; what is sent already keeps what it was made with.
     let rendering = Rendering {
         preamble: render::PREAMBLE_VERSION,
-        as_of: dates::date(at_ms, occasion.zone),
+        as_of: dates::date(at_ms, target.zone),
     };
-    let parts = if keep {
-        shop.store.freeze(scope, &plan.parts, rendering).await?
+    let parts = if persist {
+        shop.store
+            .fix_rendering(scope, &plan.parts, rendering)
+            .await?
     } else {
         shop.store.parts(scope, &plan.parts).await?
     };
@@ -292,55 +302,59 @@ pub(super) async fn draft(
         return Ok(None);
     }
     let later = match parts.last() {
-        Some(last) if !plan.later.is_empty() && hints(last, &plan, settings).is_some() => {
+        Some(last) if !plan.later_chunks.is_empty() && hints(last, &plan, settings).is_some() => {
             // An activation does not fail for what is only asked for the sake of its hints.
-            let later = shop.store.parts(scope, &plan.later).await;
+            let later = shop.store.parts(scope, &plan.later_chunks).await;
             later.unwrap_or_default()
         }
         _ => Vec::new(),
     };
     let texts = (&*parts, &*later);
-    let new = write(shop, plan, texts, rendering, occasion, settings).await;
+    let new = render_snapshot(shop, plan, texts, rendering, target, settings).await;
     Ok(Some(new))
 }
 
 /// The hints of a log that ends with `last`, as far as they are wanted.
-fn hints<'a>(last: &'a Part, plan: &Plan, settings: &Settings) -> Option<render::Hints<'a>> {
-    let (wanted, body) = (settings.hints, &last.body);
+fn hints<'a>(
+    last: &'a Part,
+    plan: &SnapshotPlan,
+    settings: &Settings,
+) -> Option<render::Hints<'a>> {
+    let (enabled, body) = (settings.hints, &last.body);
     let task = body.current_task.as_deref();
     let response = body.suggested_response.as_deref();
     let hints = render::Hints {
-        current_task: task.filter(|_| wanted.current_task),
-        suggested_response: response.filter(|_| wanted.suggested_response),
+        current_task: task.filter(|_| enabled.current_task),
+        suggested_response: response.filter(|_| enabled.suggested_response),
     };
     (body.span.to == plan.to && hints != render::Hints::default()).then_some(hints)
 }
 
 /// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says. Its hints
 /// are frozen with it, so they leave out what is done by the end of what is `later` observed.
-pub(super) async fn write(
+pub(super) async fn render_snapshot(
     shop: &Shop,
-    plan: Plan,
+    plan: SnapshotPlan,
     (parts, later): (&[Part], &[Part]),
     rendering: Rendering,
-    occasion: &Occasion<'_>,
+    target: &SnapshotTarget<'_>,
     settings: &Settings,
 ) -> NewSnapshot {
     let later: Vec<&str> = later.iter().map(|part| &*part.body.text).collect();
     let hints = parts
         .last()
         .and_then(|last| hints(last, &plan, settings))
-        .map(|hints| hints.after(&later));
-    let entries: Vec<render::Entry<'_>> = parts
+        .map(|hints| hints.without_done(&later));
+    let entries: Vec<render::BlockPart<'_>> = parts
         .iter()
-        .map(|part| render::Entry {
+        .map(|part| render::BlockPart {
             text: &part.body.text,
             rendering: part.rendering.unwrap_or(rendering),
         })
         .collect();
-    let segments = render::worth(&entries, hints, plan.saves);
+    let segments = render::affordable_segments(&entries, hints, plan.saved_tokens);
     let (counter, block, length) = (Arc::clone(&shop.counter), segments.clone(), parts.len());
-    let counted = tokio::task::spawn_blocking(move || {
+    let tokens = tokio::task::spawn_blocking(move || {
         render::log_tokens(&block, length, |segment| counter.count(segment))
     });
     NewSnapshot {
@@ -349,15 +363,15 @@ pub(super) async fn write(
         pin: plan.pin,
         parts: plan.parts,
         // The counter guards itself; should its thread die all the same, it is what it is at most.
-        tokens: counted.await.unwrap_or(plan.tokens),
+        tokens: tokens.await.unwrap_or(plan.tokens),
         cause: plan.cause,
         segments,
-        placement: settings.placed().to_owned(),
-        others: None,
-        made_with: made_with(&entries, occasion),
-        tip: occasion.tip,
-        tip_count: occasion.tip_count,
-        at_once: occasion.at_once,
+        placement: settings.placement_name().to_owned(),
+        peer_memory: None,
+        settings_json: made_with(&entries, target),
+        tip: target.tip,
+        tip_count: target.tip_count,
+        eligible_now: target.eligible_now,
         at_ms: shop.clock.now_ms(),
     }
 }
@@ -366,11 +380,15 @@ pub(super) async fn write(
 pub(super) async fn commit(
     shop: &Shop,
     scope: &Scope,
-    draft: &Draft,
+    draft: &SnapshotDraft,
 ) -> Result<Prepared, StoreError> {
     let new = &draft.snapshot;
-    let (committed, told) = match &draft.bound {
-        Some(bound) => shop.store.commit_both(scope, new, bound).await?,
+    let (committed, stored_peer) = match &draft.peer_snapshot {
+        Some(peer_snapshot) => {
+            shop.store
+                .commit_snapshot_pair(scope, new, peer_snapshot)
+                .await?
+        }
         None => (shop.store.commit_snapshot(scope, new).await?, None),
     };
     metrics::counter!(telemetry::SNAPSHOTS, "cause" => new.cause.name()).increment(1);
@@ -381,18 +399,21 @@ pub(super) async fn commit(
         eligible_from = committed.meta.eligible_from,
         observation_tokens = committed.meta.tokens,
         cause = new.cause.name(),
-        told = told.is_some(),
+        told = stored_peer.is_some(),
         "prepared a snapshot"
     );
     // First, so that no request of its conversation goes out without it in between.
-    let bound = told.map(|told| shop.recall.insert(scope, told));
-    let snapshot = shop.recall.insert(scope, committed);
-    Ok(Prepared { snapshot, bound })
+    let peer_snapshot = stored_peer.map(|stored| shop.recall.insert_snapshot(scope, stored));
+    let snapshot = shop.recall.insert_snapshot(scope, committed);
+    Ok(Prepared {
+        snapshot,
+        peer_snapshot,
+    })
 }
 
 /// By which settings a snapshot is made, for whoever asks later why it is as it is.
-fn made_with(entries: &[render::Entry<'_>], occasion: &Occasion<'_>) -> String {
-    let Occasion { policy, zone, .. } = occasion;
+fn made_with(entries: &[render::BlockPart<'_>], target: &SnapshotTarget<'_>) -> String {
+    let SnapshotTarget { policy, zone, .. } = target;
     serde_json::json!({
         "preamble": entries.first().map(|first| first.rendering.preamble),
         "timezone": zone.iana_name(),

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::{self, ask};
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
+use super::model_call::{self, call_model};
 use super::{Settings, Shop, evidence, payload};
 use crate::llm::{CallError, Endpoint, Finish};
-use crate::memory::reflect::{self, Attempt, Ladder, Outcome, Partial, ReflectInput, Source};
-use crate::memory::{NewPart, Part, PartKind, dates, faithful, fallback, render};
+use crate::memory::reflect::{
+    self, ParsedAnswer, PartialReflection, ReflectInput, ReflectionAttempt, ReflectionAttempts,
+    ReflectionSource,
+};
+use crate::memory::{NewPart, Part, PartKind, code_reflection, dates, render, retention};
 use crate::store::Job;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -19,7 +22,7 @@ use crate::tokens::TokenCounter;
 /// What a reflection job carries: whose day it is, and whether somebody asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Wish {
+pub struct ReflectionPayload {
     /// Somebody asked.
     pub asked: bool,
     /// What they want it to look at.
@@ -30,23 +33,23 @@ pub struct Wish {
     pub zone: Option<String>,
 }
 
-impl Wish {
+impl ReflectionPayload {
     /// As the job carries it.
     pub fn to_json(&self) -> String {
         // A flag and a string always have a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    fn of(job: &Job) -> Self {
-        serde_json::from_str(&job.work.payload).unwrap_or_default()
+    fn from_job(job: &Job) -> Self {
+        serde_json::from_str(&job.spec.payload).unwrap_or_default()
     }
 }
 
 /// Why a Reflector is asked again, as it is told.
-const LOST: &str = "the answer lost what is important";
-const LONG: &str = "the answer was not short enough";
-const UNUSABLE: &str = "the answer could not be used";
-const CUT: &str = "the answer was cut by a limit of its length";
+const REASON_LOSSY: &str = "the answer lost what is important";
+const REASON_TOO_LONG: &str = "the answer was not short enough";
+const REASON_UNUSABLE: &str = "the answer could not be used";
+const REASON_TRUNCATED: &str = "the answer was cut by a limit of its length";
 
 /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
 /// the target. Of the answers that lost no more of what is of high priority than they may, the
@@ -61,31 +64,31 @@ pub(super) async fn reflect(
 ) -> Result<NewPart, Failure> {
     let parts = shop
         .store
-        .parts(&job.scope, &job.work.parts)
+        .parts(&job.scope, &job.spec.parts)
         .await
-        .map_err(|error| Failure::store(&error))?;
-    if parts.len() != job.work.parts.len() {
-        return Err(Failure::Hopeless);
+        .map_err(|error| Failure::from_store(&error))?;
+    if parts.len() != job.spec.parts.len() {
+        return Err(Failure::GivenUp);
     }
-    let wish = Wish::of(job);
+    let job_payload = ReflectionPayload::from_job(job);
     let (phase, policy) = (&settings.reflection, &settings.policy);
     let counter = Arc::clone(&shop.counter);
     let from = policy.reflect_from;
-    let whole = wish.asked || weight(&parts) >= policy.observation_tokens;
+    let condense_all = job_payload.asked || total_tokens(&parts) >= policy.observation_tokens;
     // What is important is lost only where the log has no room for it.
     let limit = policy.observation_limit;
-    let over = (weight(&parts) >= policy.observation_tokens).then_some(Over {
+    let over_budget = (total_tokens(&parts) >= policy.observation_tokens).then_some(OverBudget {
         limit,
-        aim: reflect::target(limit),
+        target: reflect::target_tokens(limit),
     });
-    let log = off_the_runtime(move || Log {
-        over,
-        ..Log::of(parts, (!whole).then_some(from), counter)
+    let log = run_blocking(move || ReflectionLog {
+        over_budget,
+        ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
     });
     let log = Arc::new(log.await?);
 
-    let zone = payload::zone(wish.zone.as_deref(), &settings.zone);
-    let today = dates::day(shop.clock.now_ms(), &zone);
+    let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
+    let today = dates::format_day(shop.clock.now_ms(), &zone);
     let prompt = |level: u8, missing: Option<&str>| {
         reflect::prompt(&ReflectInput {
             observations: &log.older,
@@ -93,28 +96,28 @@ pub(super) async fn reflect(
             nonce: &super::nonce(),
             now_date: &today,
             instruction: phase.instruction.as_deref(),
-            focus: wish.focus.as_deref(),
-            missing,
+            focus: job_payload.focus.as_deref(),
+            lost_items: missing,
         })
     };
     // Where the size of the prompt decides who is asked, that of the gentlest one does.
-    let first = ask::settings(shop, phase, job, &prompt(0, None)).await;
+    let first = model_call::call_settings(shop, phase, job, &prompt(0, None)).await;
     let mut model = first.model;
-    let start = reflect::start_level(&model, wish.asked);
-    let mut ladder = Ladder::new(start, log.tokens, log.target, settings.max_loss);
+    let start = reflect::start_level(&model, job_payload.asked);
+    let mut ladder = ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
     let mut failure = None;
-    let mut trouble = None;
-    while let Some(next) = ladder.ask() {
-        if let Some(why) = trouble.take() {
-            let why = next.missing.as_ref().map_or(why, |_| LOST);
-            cycle.again(shop, settings, job, why);
+    let mut retry_reason = None;
+    while let Some(attempt) = ladder.next_attempt() {
+        if let Some(reason) = retry_reason.take() {
+            let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
+            cycle.retry(shop, settings, job, reason);
         }
-        if next.missing.is_some() {
+        if attempt.lost_items.is_some() {
             metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
         }
-        let prompt = prompt(next.level, next.missing.as_deref());
-        let call = ask::settings(shop, phase, job, &prompt).await;
-        match ask(shop, call, endpoint, job, &prompt).await {
+        let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
+        let call = model_call::call_settings(shop, phase, job, &prompt).await;
+        match call_model(shop, call, endpoint, job, &prompt).await {
             // Half a log is shorter, and that is all that can be said for it.
             Ok(reply) if reply.finish == Finish::Length => {
                 tracing::warn!(
@@ -123,23 +126,23 @@ pub(super) async fn reflect(
                     "the Reflector's answer was cut by a limit of its length and is not used: allow it \
                      more (`max_output_tokens`, or the endpoint's own limit)"
                 );
-                ladder.unusable();
-                trouble = Some(CUT);
+                ladder.answer_unusable();
+                retry_reason = Some(REASON_TRUNCATED);
             }
             Ok(reply) => {
                 model = reply.model;
                 let log = Arc::clone(&log);
-                if let Some(attempt) = off_the_runtime(move || log.judge(&reply.text)).await? {
-                    ladder.offer(attempt);
-                    trouble = Some(LONG);
+                if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
+                    ladder.add_attempt(attempt);
+                    retry_reason = Some(REASON_TOO_LONG);
                 } else {
-                    ladder.unusable();
-                    trouble = Some(UNUSABLE);
+                    ladder.answer_unusable();
+                    retry_reason = Some(REASON_UNUSABLE);
                 }
             }
             Err(CallError::Refused { .. }) => {
-                ladder.unusable();
-                trouble = Some(UNUSABLE);
+                ladder.answer_unusable();
+                retry_reason = Some(REASON_UNUSABLE);
             }
             // The log only grows: a model it does not fit will never take it.
             Err(CallError::TooLong { .. }) => ladder.stop(),
@@ -150,40 +153,40 @@ pub(super) async fn reflect(
             }
         }
     }
-    let kept = kept(ladder, failure, limit)?;
-    let span = job.work.span;
-    let (kept, evidence) = off_the_runtime(move || {
-        let kept = log.fitting(kept, limit);
+    let chosen = choose_log(ladder, failure, limit)?;
+    let span = job.spec.span;
+    let (chosen, evidence) = run_blocking(move || {
+        let chosen = log.fit_to_limit(chosen, limit);
         let observations = &log.source.observations;
-        let evidence = evidence::of_reflection(&log.parts, observations, &kept.text, &span);
-        (kept, evidence)
+        let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
+        (chosen, evidence)
     })
     .await?;
-    if let Some(loss) = kept.loss.filter(|loss| *loss > settings.max_loss) {
-        lossy(job, kept.tokens, loss);
+    if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
+        warn_lossy(job, chosen.tokens, loss);
     }
     Ok(NewPart {
         kind: PartKind::Reflection,
         span,
-        text: kept.text,
-        tokens: kept.tokens,
-        message_tokens: job.work.message_tokens,
+        text: chosen.text,
+        tokens: chosen.tokens,
+        message_tokens: job.spec.message_tokens,
         current_task: None,
         suggested_response: None,
-        sources: job.work.parts.clone(),
-        model: if kept.by_code {
-            fallback::MODEL.to_owned()
+        sources: job.spec.parts.clone(),
+        model: if chosen.by_code {
+            code_reflection::MODEL.to_owned()
         } else {
             model
         },
-        asked: wish.asked,
-        stopgap: false,
-        evidence,
+        requested: job_payload.asked,
+        code_reflection: false,
+        analysis: evidence,
     })
 }
 
 /// The log that takes the place of what was condensed.
-struct Kept {
+struct ChosenLog {
     text: String,
     tokens: u32,
     /// The share of what is important that it lost, where that may be more than it may.
@@ -193,51 +196,55 @@ struct Kept {
 }
 
 /// The best of all answers. One that lost more than it may only where no other is below the limit.
-fn kept(mut ladder: Ladder, failure: Option<CallError>, limit: u32) -> Result<Kept, Failure> {
-    let best = ladder.best();
+fn choose_log(
+    mut ladder: ReflectionAttempts,
+    failure: Option<CallError>,
+    limit: u32,
+) -> Result<ChosenLog, Failure> {
+    let best = ladder.take_best();
     // Where a call failed, another try may lose nothing.
-    let instead = match &best {
+    let use_partial = match &best {
         Some((_, tokens)) => *tokens >= limit,
         None => failure.is_none(),
     };
-    let partial = ladder.partial().filter(|_| instead);
+    let partial = ladder.take_partial().filter(|_| use_partial);
     match (partial, best) {
-        (Some(partial), _) => Ok(Kept {
+        (Some(partial), _) => Ok(ChosenLog {
             text: partial.text,
             tokens: partial.tokens,
             loss: Some(partial.loss),
             by_code: false,
         }),
-        (None, Some((text, tokens))) => Ok(Kept {
+        (None, Some((text, tokens))) => Ok(ChosenLog {
             text,
             tokens,
             loss: None,
             by_code: false,
         }),
-        (None, None) => Err(failure.map_or(Failure::Hopeless, Failure::Call)),
+        (None, None) => Err(failure.map_or(Failure::GivenUp, Failure::Call)),
     }
 }
 
 /// Says that a reflection lost more than it may.
-fn lossy(job: &Job, tokens: u32, lost: f64) {
+fn warn_lossy(job: &Job, tokens: u32, lost: f64) {
     metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     tracing::warn!(
         tenant = %job.scope.tenant_label(),
-        messages = job.work.span.to_count,
+        messages = job.spec.span.to_count,
         tokens,
         lost,
         "there is no room for all that is important: what is oldest of it was left out"
     );
 }
 
-fn weight(parts: &[Part]) -> u32 {
+fn total_tokens(parts: &[Part]) -> u32 {
     parts
         .iter()
         .fold(0, |sum, part| sum.saturating_add(part.body.tokens))
 }
 
 /// Comparing two logs of a megabyte takes longer than a worker of the runtime may be held.
-async fn off_the_runtime<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(|_| {
@@ -250,56 +257,57 @@ async fn off_the_runtime<T: Send + 'static>(
 
 /// A log that is over its budget: rather something is lost than nothing condensed.
 #[derive(Clone, Copy)]
-struct Over {
+struct OverBudget {
     /// Its hard limit.
     limit: u32,
     /// What it is brought down to where something is lost: some way below the limit, or the next chunk
     /// would cost something again.
-    aim: u32,
+    target: u32,
 }
 
 /// What is condensed, and what answers are measured against.
-struct Log {
+struct ReflectionLog {
     parts: Vec<Part>,
-    source: Source,
+    source: ReflectionSource,
     /// The whole days that the Reflector is shown.
     older: String,
     /// Those that stay as they are.
     newer: String,
-    items: faithful::Source,
+    items: retention::RetentionSource,
     tokens: u32,
     target: u32,
-    over: Option<Over>,
+    over_budget: Option<OverBudget>,
     counter: Arc<dyn TokenCounter>,
 }
 
-impl Log {
+impl ReflectionLog {
     /// All of `parts`, or the days up to the point `until`.
-    fn of(parts: Vec<Part>, until: Option<u32>, counter: Arc<dyn TokenCounter>) -> Self {
+    fn new(parts: Vec<Part>, until: Option<u32>, counter: Arc<dyn TokenCounter>) -> Self {
         let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-        let source = Source::of(&texts);
-        let weigh = |log: &str| render::weight(log, |text| counter.count(text));
+        let source = ReflectionSource::from_parts(&texts);
+        let count = |log: &str| render::max_tokens(log, |text| counter.count(text));
         // As one part, which a reflection is: to name a day once instead of with each chunk condenses nothing.
-        let tokens = weigh(&source.restore(&source.observations));
+        let tokens = count(&source.with_system_messages(&source.observations));
         let (older, newer) = match until {
             // Of a log that has long passed the point, the older half.
-            Some(point) => source.older(point.max(tokens / 2), weigh),
+            Some(point) => source.split_older(point.max(tokens / 2), count),
             None => (source.observations.as_str(), ""),
         };
         let (older, newer) = (older.to_owned(), newer.to_owned());
-        let stays = match newer.as_str() {
+        let newer_tokens = match newer.as_str() {
             "" => 0,
-            newer => weigh(newer),
+            newer => count(newer),
         };
         Self {
-            items: faithful::Source::of_log(&older),
+            items: retention::RetentionSource::from_log(&older),
             // A quarter of what is shown is to go.
-            target: stays.min(tokens) + reflect::target(tokens.saturating_sub(stays)),
+            target: newer_tokens.min(tokens)
+                + reflect::target_tokens(tokens.saturating_sub(newer_tokens)),
             older,
             newer,
             tokens,
             source,
-            over: None,
+            over_budget: None,
             counter,
             parts,
         }
@@ -308,103 +316,110 @@ impl Log {
     /// What is sent of what was kept. Still too long, it is shortened by code: one range has one
     /// reflection, so what is left is left out here, not later. Where something is lost anyway, code
     /// competes: whole lines, the oldest of the least weight left out, may lose less.
-    fn fitting(&self, kept: Kept, limit: u32) -> Kept {
-        let aim = reflect::target(limit);
-        if let Some(loss) = kept.loss {
-            let (text, tokens) = self.shortened(&self.source.observations, self.tokens, aim);
-            let code = self.lost(&text);
-            if code < loss && tokens < limit {
-                return Kept {
+    fn fit_to_limit(&self, chosen: ChosenLog, limit: u32) -> ChosenLog {
+        let target = reflect::target_tokens(limit);
+        if let Some(loss) = chosen.loss {
+            let (text, tokens) = self.shorten(&self.source.observations, self.tokens, target);
+            let code_loss = self.loss(&text);
+            if code_loss < loss && tokens < limit {
+                return ChosenLog {
                     text,
                     tokens,
-                    loss: Some(code),
+                    loss: Some(code_loss),
                     by_code: true,
                 };
             }
         }
-        if kept.tokens < limit {
-            return kept;
+        if chosen.tokens < limit {
+            return chosen;
         }
-        let (observations, _) = crate::memory::verbatim::split(&kept.text);
-        let (text, tokens) = self.shortened(&observations, kept.tokens, aim);
-        Kept {
-            loss: Some(self.lost(&text)),
+        let (observations, _) = crate::memory::system_messages::split_messages(&chosen.text);
+        let (text, tokens) = self.shorten(&observations, chosen.tokens, target);
+        ChosenLog {
+            loss: Some(self.loss(&text)),
             text,
             tokens,
-            ..kept
+            ..chosen
         }
     }
 
     /// `observations`, the log's `tokens` brought down to `aim` by code.
-    fn shortened(&self, observations: &str, tokens: u32, aim: u32) -> (String, u32) {
-        let excess = tokens.saturating_sub(aim);
-        let short = fallback::shorten(observations, excess, |line| self.counter.count(line));
-        let text = self.source.restore(&short);
-        let tokens = self.weigh(&text);
+    fn shorten(&self, observations: &str, tokens: u32, target: u32) -> (String, u32) {
+        let excess = tokens.saturating_sub(target);
+        let short = code_reflection::shorten(observations, excess, |line| self.counter.count(line));
+        let text = self.source.with_system_messages(&short);
+        let tokens = self.count_tokens(&text);
         (text, tokens)
     }
 
     /// The share of what is important that a whole log lost.
-    fn lost(&self, text: &str) -> f64 {
-        let (observations, _) = crate::memory::verbatim::split(text);
+    fn loss(&self, text: &str) -> f64 {
+        let (observations, _) = crate::memory::system_messages::split_messages(text);
         self.items.check(&observations).retention.high.loss()
     }
 
     /// What an answer amounts to; `None` where it says nothing.
-    fn judge(&self, answer: &str) -> Option<Attempt> {
-        let Outcome::Observed { text, .. } = reflect::read(answer, &self.older) else {
+    fn evaluate(&self, answer: &str) -> Option<ReflectionAttempt> {
+        let ParsedAnswer::Observed { text, .. } = reflect::read_answer(answer, &self.older) else {
             return None;
         };
         let report = self.items.check(&text);
-        let lost: BTreeSet<usize> = report.hurt().collect();
-        let mended = (!lost.is_empty()).then(|| self.mended(&text, &lost));
-        let partial = match (&mended, self.over) {
+        let lost: BTreeSet<usize> = report.damaged_lines().collect();
+        let restored = (!lost.is_empty()).then(|| self.restore_lines(&text, &lost));
+        let partial = match (&restored, self.over_budget) {
             (Some((_, all)), Some(over)) if *all >= over.limit.min(self.tokens) => {
-                Some(self.partial(&text, &lost, over.aim))
+                Some(self.restore_partially(&text, &lost, over.target))
             }
             _ => None,
         };
-        let (text, tokens) = self.whole(&text);
-        Some(Attempt {
+        let (text, tokens) = self.full_log(&text);
+        Some(ReflectionAttempt {
             text,
             tokens,
             loss: report.retention.high.loss(),
-            mended,
-            missing: reflect::missing(&self.older, &report),
+            restored,
+            lost_items: reflect::list_lost_items(&self.older, &report),
             partial,
         })
     }
 
     /// The log that would be sent where this is what became of its older days, and its tokens.
-    fn whole(&self, condensed: &str) -> (String, u32) {
-        let text = self.source.restore(&reflect::join(condensed, &self.newer));
-        let tokens = self.weigh(&text);
+    fn full_log(&self, condensed: &str) -> (String, u32) {
+        let text = self
+            .source
+            .with_system_messages(&reflect::join_newer(condensed, &self.newer));
+        let tokens = self.count_tokens(&text);
         (text, tokens)
     }
 
-    fn weigh(&self, text: &str) -> u32 {
-        render::weight(text, |text| self.counter.count(text))
+    fn count_tokens(&self, text: &str) -> u32 {
+        render::max_tokens(text, |text| self.counter.count(text))
     }
 
-    fn mended(&self, condensed: &str, lost: &BTreeSet<usize>) -> (String, u32) {
-        self.whole(&faithful::mend(&self.older, condensed, lost))
+    fn restore_lines(&self, condensed: &str, lost: &BTreeSet<usize>) -> (String, u32) {
+        self.full_log(&retention::restore_lines(&self.older, condensed, lost))
     }
 
     /// With as many of the lost lines put back as there is room for, the newest first.
-    fn partial(&self, condensed: &str, lost: &BTreeSet<usize>, aim: u32) -> Partial {
-        let mut room = aim.saturating_sub(self.whole(condensed).1);
+    fn restore_partially(
+        &self,
+        condensed: &str,
+        lost: &BTreeSet<usize>,
+        target: u32,
+    ) -> PartialReflection {
+        let mut tokens_left = target.saturating_sub(self.full_log(condensed).1);
         loop {
-            let weigh = |line: &str| self.counter.count(line);
-            let back = faithful::newest(&self.older, lost, room, weigh);
-            let (text, tokens) = self.mended(condensed, &back);
+            let count = |line: &str| self.counter.count(line);
+            let to_restore = retention::newest_that_fit(&self.older, lost, tokens_left, count);
+            let (text, tokens) = self.restore_lines(condensed, &to_restore);
             // Days that come back weigh something too.
-            if tokens > aim && !back.is_empty() {
-                room = room.saturating_sub(tokens - aim);
+            if tokens > target && !to_restore.is_empty() {
+                tokens_left = tokens_left.saturating_sub(tokens - target);
                 continue;
             }
-            return Partial {
-                loss: self.lost(&text),
-                beyond: tokens > aim,
+            return PartialReflection {
+                loss: self.loss(&text),
+                over_limit: tokens > target,
                 text,
                 tokens,
             };

@@ -10,43 +10,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Clock;
-use crate::llm::BorrowedRoute;
+use crate::llm::UpstreamRoute;
 
 /// How long after its last request a conversation's credential is held. Long enough for the jobs of
 /// its last turn and their retries.
-const HELD: Duration = Duration::from_mins(30);
+const ROUTE_TTL: Duration = Duration::from_mins(30);
 
 /// Ways held at most; the longest unused goes first.
-const WAYS: usize = 10_000;
+const MAX_ROUTES: usize = 10_000;
 
 /// Ways of one tenant held at most, so that a client whose way changes with every request drives out
 /// nobody but itself.
-const WAYS_OF_TENANT: usize = 32;
+const MAX_ROUTES_PER_TENANT: usize = 32;
 
 /// An upstream that asks for more is taken at this, as in [`crate::llm::backoff`]: the next answer can
 /// ask again.
-const LONGEST_REST: Duration = Duration::from_hours(1);
+const MAX_PAUSE: Duration = Duration::from_hours(1);
 
 type Tenant = [u8; 32];
-type Way = [u8; 32];
+type RouteHash = [u8; 32];
 
 #[derive(Debug)]
-struct Held {
-    route: Arc<BorrowedRoute>,
-    used: Instant,
+struct RouteEntry {
+    route: Arc<UpstreamRoute>,
+    last_used: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Lent {
-    held: HashMap<(Tenant, Way), Held>,
+struct RouteTable {
+    routes: HashMap<(Tenant, RouteHash), RouteEntry>,
     /// Limits are a credential's, whichever way it takes.
-    resting_until: HashMap<Tenant, Instant>,
+    paused_until: HashMap<Tenant, Instant>,
 }
 
 /// Borrowed ways by tenant and [`BorrowedRoute::hash`].
 #[derive(Debug, Default)]
 pub struct Routes {
-    lent: Mutex<Lent>,
+    table: Mutex<RouteTable>,
     clock: Clock,
 }
 
@@ -54,94 +54,99 @@ impl Routes {
     /// None, by this clock.
     pub(super) fn new(clock: Clock) -> Self {
         Self {
-            lent: Mutex::default(),
+            table: Mutex::default(),
             clock,
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Lent> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RouteTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request of this tenant was accepted on this way.
-    pub fn lend(&self, tenant: Tenant, route: Arc<BorrowedRoute>) {
-        let mut lent = self.locked();
+    pub fn register(&self, tenant: Tenant, route: Arc<UpstreamRoute>) {
+        let mut table = self.lock();
         let key = (tenant, route.hash());
-        if !lent.held.contains_key(&key) {
-            lent.make_room(&tenant);
+        if !table.routes.contains_key(&key) {
+            table.make_room(&tenant);
         }
-        let used = self.clock.instant();
-        lent.held.insert(key, Held { route, used });
+        let last_used = self.clock.instant();
+        table.routes.insert(key, RouteEntry { route, last_used });
     }
 
     /// The client needs what is left of its rate limit: jobs of this tenant wait.
-    pub fn rest(&self, tenant: &Tenant, pause: Duration) {
-        let mut lent = self.locked();
+    pub fn pause(&self, tenant: &Tenant, pause: Duration) {
+        let mut table = self.lock();
         let now = self.clock.instant();
-        if !lent.held.keys().any(|(owner, _)| owner == tenant) {
+        if !table.routes.keys().any(|(owner, _)| owner == tenant) {
             return;
         }
-        lent.resting_until.retain(|_, until| *until > now);
-        let until = now + pause.min(LONGEST_REST);
+        table.paused_until.retain(|_, until| *until > now);
+        let until = now + pause.min(MAX_PAUSE);
         // What is left of a rate limit says nothing about a rest that was asked for.
-        let resting = lent.resting_until.entry(*tenant).or_insert(until);
-        *resting = until.max(*resting);
+        let current = table.paused_until.entry(*tenant).or_insert(until);
+        *current = until.max(*current);
     }
 
     /// The upstream refused this credential on this way.
-    pub fn withdraw(&self, tenant: &Tenant, way: Option<Way>) {
-        if let Some(way) = way {
-            self.locked().held.remove(&(*tenant, way));
+    pub fn withdraw(&self, tenant: &Tenant, hash: Option<RouteHash>) {
+        if let Some(hash) = hash {
+            self.lock().routes.remove(&(*tenant, hash));
         }
     }
 
     /// This very way of `tenant`, if it may be used now; never another.
-    pub(super) fn of(&self, tenant: &Tenant, way: Option<Way>) -> Option<Arc<BorrowedRoute>> {
-        let lent = self.locked();
-        let held = lent.held.get(&(*tenant, way?))?;
+    pub(super) fn get(
+        &self,
+        tenant: &Tenant,
+        hash: Option<RouteHash>,
+    ) -> Option<Arc<UpstreamRoute>> {
+        let table = self.lock();
+        let entry = table.routes.get(&(*tenant, hash?))?;
         let now = self.clock.instant();
-        (held.alive(now) && !lent.rests(tenant, now)).then(|| Arc::clone(&held.route))
+        (entry.is_alive(now) && !table.is_paused(tenant, now)).then(|| Arc::clone(&entry.route))
     }
 
     /// Tenants and those ways of theirs that may be used now.
-    pub(super) fn usable(&self) -> Vec<(Tenant, Way)> {
+    pub(super) fn usable(&self) -> Vec<(Tenant, RouteHash)> {
         let now = self.clock.instant();
-        let mut lent = self.locked();
-        lent.held.retain(|_, held| held.alive(now));
-        lent.held
+        let mut table = self.lock();
+        table.routes.retain(|_, entry| entry.is_alive(now));
+        table
+            .routes
             .keys()
-            .filter(|(tenant, _)| !lent.rests(tenant, now))
+            .filter(|(tenant, _)| !table.is_paused(tenant, now))
             .copied()
             .collect()
     }
 }
 
-impl Lent {
-    fn rests(&self, tenant: &Tenant, now: Instant) -> bool {
-        self.resting_until
+impl RouteTable {
+    fn is_paused(&self, tenant: &Tenant, now: Instant) -> bool {
+        self.paused_until
             .get(tenant)
             .is_some_and(|until| now < *until)
     }
 
     fn make_room(&mut self, tenant: &Tenant) {
-        let own = self.held.keys().filter(|(owner, _)| owner == tenant);
-        let crowded = own.count() >= WAYS_OF_TENANT;
-        if !crowded && self.held.len() < WAYS {
+        let tenant_routes = self.routes.keys().filter(|(owner, _)| owner == tenant);
+        let over_quota = tenant_routes.count() >= MAX_ROUTES_PER_TENANT;
+        if !over_quota && self.routes.len() < MAX_ROUTES {
             return;
         }
         let oldest = self
-            .held
+            .routes
             .iter()
-            .filter(|((owner, _), _)| !crowded || owner == tenant)
-            .min_by_key(|(_, held)| held.used)
+            .filter(|((owner, _), _)| !over_quota || owner == tenant)
+            .min_by_key(|(_, entry)| entry.last_used)
             .map(|(key, _)| *key);
-        oldest.map(|key| self.held.remove(&key));
+        oldest.map(|key| self.routes.remove(&key));
     }
 }
 
-impl Held {
-    fn alive(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.used) < HELD
+impl RouteEntry {
+    fn is_alive(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_used) < ROUTE_TTL
     }
 }
 
@@ -151,71 +156,74 @@ mod tests {
 
     const TENANT: Tenant = [7; 32];
 
-    fn way(path: &str) -> Arc<BorrowedRoute> {
+    fn route(path: &str) -> Arc<UpstreamRoute> {
         let url = url::Url::parse(&format!("http://localhost/{path}")).expect("a URL");
-        Arc::new(BorrowedRoute::new(&url, &http::HeaderMap::new()))
+        Arc::new(UpstreamRoute::new(&url, &http::HeaderMap::new()))
     }
 
-    fn lent() -> Routes {
+    fn routes_with_one() -> Routes {
         let routes = Routes::default();
-        routes.lend(TENANT, way("v1/chat/completions"));
+        routes.register(TENANT, route("v1/chat/completions"));
         routes
     }
 
-    fn rests(routes: &Routes) -> Duration {
-        let until = routes.locked().resting_until[&TENANT];
+    fn pause_left(routes: &Routes) -> Duration {
+        let until = routes.lock().paused_until[&TENANT];
         until.saturating_duration_since(Instant::now())
     }
 
     #[test]
     fn no_upstream_can_ask_for_a_rest_without_end() {
-        let routes = lent();
-        routes.rest(&TENANT, Duration::from_secs(u64::MAX));
-        assert!(rests(&routes) <= LONGEST_REST);
+        let routes = routes_with_one();
+        routes.pause(&TENANT, Duration::from_secs(u64::MAX));
+        assert!(pause_left(&routes) <= MAX_PAUSE);
         assert_eq!(routes.usable(), Vec::new());
     }
 
     #[test]
     fn a_short_rest_does_not_end_a_long_one() {
-        let routes = lent();
-        routes.rest(&TENANT, Duration::from_mins(5));
-        routes.rest(&TENANT, Duration::from_secs(15));
-        assert!(rests(&routes) > Duration::from_secs(200));
+        let routes = routes_with_one();
+        routes.pause(&TENANT, Duration::from_mins(5));
+        routes.pause(&TENANT, Duration::from_secs(15));
+        assert!(pause_left(&routes) > Duration::from_secs(200));
     }
 
     #[test]
     fn a_job_borrows_the_way_of_its_own_conversation_or_none() {
-        let routes = lent();
-        let (one, other) = (way("v1/chat/completions"), way("eu/v1/chat/completions"));
-        assert!(routes.of(&TENANT, Some(one.hash())).is_some());
-        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
-        assert!(routes.of(&TENANT, None).is_none());
-        assert!(routes.of(&[8; 32], Some(one.hash())).is_none());
-        routes.lend(TENANT, Arc::clone(&other));
+        let routes = routes_with_one();
+        let (one, other) = (
+            route("v1/chat/completions"),
+            route("eu/v1/chat/completions"),
+        );
+        assert!(routes.get(&TENANT, Some(one.hash())).is_some());
+        assert!(routes.get(&TENANT, Some(other.hash())).is_none());
+        assert!(routes.get(&TENANT, None).is_none());
+        assert!(routes.get(&[8; 32], Some(one.hash())).is_none());
+        routes.register(TENANT, Arc::clone(&other));
         assert_eq!(routes.usable().len(), 2);
         routes.withdraw(&TENANT, Some(other.hash()));
-        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
-        assert!(routes.of(&TENANT, Some(one.hash())).is_some());
+        assert!(routes.get(&TENANT, Some(other.hash())).is_none());
+        assert!(routes.get(&TENANT, Some(one.hash())).is_some());
     }
 
     #[test]
     fn a_rest_holds_for_every_way_of_a_credential() {
-        let routes = lent();
-        let other = way("eu/v1/chat/completions");
-        routes.rest(&TENANT, Duration::from_mins(5));
-        routes.lend(TENANT, Arc::clone(&other));
-        assert!(routes.of(&TENANT, Some(other.hash())).is_none());
+        let routes = routes_with_one();
+        let other = route("eu/v1/chat/completions");
+        routes.pause(&TENANT, Duration::from_mins(5));
+        routes.register(TENANT, Arc::clone(&other));
+        assert!(routes.get(&TENANT, Some(other.hash())).is_none());
     }
 
     #[test]
     fn a_way_that_changes_with_every_request_drives_out_only_its_own() {
-        let routes = lent();
+        let routes = routes_with_one();
         let neighbour = [8; 32];
         for number in 0..100 {
-            routes.lend(neighbour, way(&format!("{number}")));
+            routes.register(neighbour, route(&format!("{number}")));
         }
-        assert_eq!(routes.usable().len(), WAYS_OF_TENANT + 1);
-        assert!(routes.of(&neighbour, Some(way("99").hash())).is_some());
-        assert!(routes.of(&neighbour, Some(way("1").hash())).is_none());
+        assert_eq!(routes.usable().len(), MAX_ROUTES_PER_TENANT + 1);
+        assert!(routes.get(&neighbour, Some(route("99").hash())).is_some());
+        assert!(routes.get(&neighbour, Some(route("1").hash())).is_none());
     }
 }

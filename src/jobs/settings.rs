@@ -10,8 +10,8 @@ use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
-use crate::memory::observe::{Hints, Options};
-use crate::memory::{Early, Idle, PartKind, Pattern, Policy};
+use crate::memory::observe::{ObserverOptions, RequestedHints};
+use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy};
 use crate::wire::Placement;
 
 /// How one phase calls its model.
@@ -38,9 +38,9 @@ pub struct Phase {
 impl Phase {
     /// How a prompt of so many tokens is asked.
     pub(super) fn settings(&self, conversation_model: &str, prompt_tokens: u32) -> CallSettings {
-        let own = self.model.as_ref().map(|models| models.pick(prompt_tokens));
+        let configured = self.model.as_ref().map(|models| models.pick(prompt_tokens));
         CallSettings {
-            model: own.unwrap_or(conversation_model).to_owned(),
+            model: configured.unwrap_or(conversation_model).to_owned(),
             temperature: self.temperature,
             max_output_tokens: self.max_output_tokens,
             parameters: self.parameters.clone(),
@@ -61,7 +61,7 @@ pub struct Override {
 
 /// How long the words of messages are kept beyond the jobs that carry them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum ArchivePolicy {
     /// Not at all: a job's words go with the job.
     #[default]
     UntilObserved,
@@ -87,15 +87,15 @@ pub struct Settings {
     /// Whether the Observer is told of pauses.
     pub temporal_markers: bool,
     /// How long the words of messages are kept.
-    pub keep: Keep,
+    pub keep_messages: ArchivePolicy,
     /// The Observer.
     pub observation: Phase,
     /// The Reflector.
     pub reflection: Phase,
     /// What the Observer is shown and asked for.
-    pub observer: Arc<Options>,
+    pub observer: Arc<ObserverOptions>,
     /// Hints that are sent where a chunk has them: what either phase is asked for.
-    pub hints: Hints,
+    pub hints: RequestedHints,
     /// The share of the items of high priority that a reflection may lose, 0 to 1.
     pub max_loss: f64,
     /// Jobs at the same time; with 0 the queue is left alone.
@@ -105,7 +105,7 @@ pub struct Settings {
     pub daily_tokens: Option<u64>,
     /// Tokens that what other conversations of its user know may take in a block; `None` where memory is
     /// each conversation's own.
-    pub others: Option<u32>,
+    pub peer_memory_tokens: Option<u32>,
     /// The folder for model calls that came to nothing; `None` keeps none.
     pub bundles: Option<std::path::PathBuf>,
 }
@@ -120,11 +120,11 @@ impl Settings {
     /// The thresholds for conversations with `model`.
     pub fn policy_for(&self, model: &str) -> &Policy {
         self.override_for(model)
-            .map_or(&self.policy, |known| &known.policy)
+            .map_or(&self.policy, |settings| &settings.policy)
     }
 
     /// The name of the place where the block of a new snapshot stands; `off` where none is sent.
-    pub(super) fn placed(&self) -> &'static str {
+    pub(super) fn placement_name(&self) -> &'static str {
         self.placement.map_or("off", Placement::name)
     }
 
@@ -138,41 +138,41 @@ impl Settings {
 
     fn override_for(&self, model: &str) -> Option<&Arc<Self>> {
         let mut overrides = self.overrides.iter();
-        let known = overrides.find(|known| known.model.matches(model))?;
-        Some(&known.settings)
+        let matching = overrides.find(|entry| entry.model.matches(model))?;
+        Some(&matching.settings)
     }
 
     /// Whether any conversation may be activated when it is idle.
-    pub(super) fn knows_idleness(&self) -> bool {
-        let waits = |early: Early| early.idle != Idle::Never;
+    pub(super) fn uses_idle_timers(&self) -> bool {
+        let is_timed = |early: EarlyTriggers| early.idle != IdleTrigger::Never;
         self.policies()
-            .any(|policy| waits(policy.early_activation) || waits(policy.early_reflection))
+            .any(|policy| is_timed(policy.early_activation) || is_timed(policy.early_reflection))
     }
 
     fn policies(&self) -> impl Iterator<Item = &Policy> {
-        let others = self.overrides.iter().map(|known| &known.settings.policy);
-        others.chain([&self.policy])
+        let override_policies = self.overrides.iter().map(|entry| &entry.settings.policy);
+        override_policies.chain([&self.policy])
     }
 }
 
 /// What is in force, shared by everybody who works by it.
 #[derive(Debug)]
-pub struct InForce<T = Settings>(Arc<RwLock<Arc<T>>>);
+pub struct Reloadable<T = Settings>(Arc<RwLock<Arc<T>>>);
 
-impl<T> Clone for InForce<T> {
+impl<T> Clone for Reloadable<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> InForce<T> {
+impl<T> Reloadable<T> {
     /// Puts `settings` into force.
     pub fn new(settings: T) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(settings))))
     }
 
     /// What is in force now. It stays as it is for whoever holds it.
-    pub fn now(&self) -> Arc<T> {
+    pub fn current(&self) -> Arc<T> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 

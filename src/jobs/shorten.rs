@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::evidence::{self, Kept};
+use super::evidence::{self, PartReport};
 use super::{Settings, Shop};
 use crate::history::Scope;
-use crate::memory::advance::Plan;
-use crate::memory::reflect::{self, Source};
-use crate::memory::{NewPart, Part, PartKind, PartMeta, Span, fallback, render};
+use crate::memory::advance::SnapshotPlan;
+use crate::memory::reflect::{self, ReflectionSource};
+use crate::memory::{NewPart, Part, PartKind, PartMeta, Span, code_reflection, render};
 use crate::store::StoreError;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -16,11 +16,11 @@ use crate::tokens::TokenCounter;
 /// What became of a log that was to be shortened.
 pub(super) enum Shortened {
     /// It was: the stopgap, and what it kept.
-    Written(Box<(PartMeta, Kept)>),
+    Written(Box<(PartMeta, PartReport)>),
     /// Nothing can be left out.
-    Whole,
+    Irreducible,
     /// It is another one by now: somebody else shortened it, or a part of it was deleted.
-    Changed,
+    Stale,
 }
 
 /// Stores a stopgap for the parts of `plan`, below `limit` tokens; `settings` are those of its conversation.
@@ -28,60 +28,60 @@ pub(super) async fn shorten(
     shop: &Shop,
     scope: &Scope,
     settings: &Settings,
-    plan: &Plan,
+    plan: &SnapshotPlan,
     span: Span,
     (message_tokens, limit): (u32, u32),
 ) -> Result<Shortened, StoreError> {
     let parts = shop.store.parts(scope, &plan.parts).await?;
     if parts.len() != plan.parts.len() {
-        return Ok(Shortened::Changed);
+        return Ok(Shortened::Stale);
     }
     let counter = Arc::clone(&shop.counter);
     let written = tokio::task::spawn_blocking(move || {
-        write(&parts, span, (message_tokens, limit), &*counter)
+        shorten_log(&parts, span, (message_tokens, limit), &*counter)
     });
     let Ok(Some(part)) = written.await else {
-        return Ok(Shortened::Whole);
+        return Ok(Shortened::Irreducible);
     };
     let committed = shop
         .store
-        .commit_by_code(scope, &part, shop.clock.now_ms())
+        .commit_code_reflection(scope, &part, shop.clock.now_ms())
         .await?;
     let Some(id) = committed else {
-        return Ok(Shortened::Changed);
+        return Ok(Shortened::Stale);
     };
     tracing::warn!(
         tenant = %scope.tenant_label(),
         messages = span.to_count,
         tokens = part.tokens,
         limit,
-        retention = %part.evidence.retention.to_json(),
+        retention = %part.analysis.retention.to_json(),
         "no model condensed the observations in time: the oldest of the least weight were left out"
     );
-    if part.evidence.retention.high.loss() > settings.max_loss {
+    if part.analysis.retention.high.loss() > settings.max_loss {
         metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     }
-    let written = (part.meta(id), Kept::of(&part));
+    let written = (part.meta(id), PartReport::from_part(&part));
     Ok(Shortened::Written(Box::new(written)))
 }
 
 /// The shorter log; `None` where it would not be one.
-fn write(
+fn shorten_log(
     parts: &[Part],
     span: Span,
     (message_tokens, limit): (u32, u32),
     counter: &dyn TokenCounter,
 ) -> Option<NewPart> {
     let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-    let weigh = |text: &str| render::weight(text, |text| counter.count(text));
-    let source = Source::of(&texts);
+    let count = |text: &str| render::max_tokens(text, |text| counter.count(text));
+    let source = ReflectionSource::from_parts(&texts);
     // As one part, which it becomes: to name a day once instead of with each chunk leaves nothing out.
-    let before = weigh(&source.restore(&source.observations));
+    let before = count(&source.with_system_messages(&source.observations));
     // Some way below the limit: each time what is sent is rewritten, and the cache of all of it lost.
-    let excess = before.saturating_sub(reflect::target(limit));
-    let short = fallback::shorten(&source.observations, excess, |line| counter.count(line));
-    let text = source.restore(&short);
-    let tokens = weigh(&text);
+    let excess = before.saturating_sub(reflect::target_tokens(limit));
+    let short = code_reflection::shorten(&source.observations, excess, |line| counter.count(line));
+    let text = source.with_system_messages(&short);
+    let tokens = count(&text);
     (tokens < before || tokens < limit).then(|| NewPart {
         kind: PartKind::Reflection,
         span,
@@ -90,10 +90,10 @@ fn write(
         current_task: None,
         suggested_response: None,
         sources: parts.iter().map(|part| part.id).collect(),
-        model: fallback::MODEL.to_owned(),
-        asked: false,
-        stopgap: true,
-        evidence: evidence::of_reflection(parts, &source.observations, &text, &span),
+        model: code_reflection::MODEL.to_owned(),
+        requested: false,
+        code_reflection: true,
+        analysis: evidence::for_reflection(parts, &source.observations, &text, &span),
         text,
     })
 }

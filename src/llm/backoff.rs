@@ -7,24 +7,25 @@ use http::header::RETRY_AFTER;
 use jiff::Timestamp;
 
 /// The published numbers of observational memory: 1 s doubling, at most 120 s, ±20 %.
-const FIRST: Duration = Duration::from_secs(1);
+const BASE: Duration = Duration::from_secs(1);
 const CAP: Duration = Duration::from_mins(2);
 const JITTER: f64 = 0.2;
 /// An endpoint that asks for more is taken at this: quotas that reset daily are asked again.
-const MOST_ASKED: Duration = Duration::from_hours(1);
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// How long to wait after failure number `attempt` (from 0). Never less than the endpoint asked for.
 #[must_use]
 pub fn backoff(attempt: u32, retry_after: Option<Duration>) -> Duration {
-    spread(attempt, retry_after, rand::random())
+    with_jitter(attempt, retry_after, rand::random())
 }
 
 /// `chance` in 0..1 spreads those that failed together.
-fn spread(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
-    let doubled = FIRST.saturating_mul(2u32.saturating_pow(attempt)).min(CAP);
-    let own = doubled.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance);
-    let asked = retry_after.map(|asked| asked.min(MOST_ASKED).mul_f64(1.0 + JITTER * chance));
-    asked.map_or(own, |asked| asked.max(own))
+fn with_jitter(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
+    let doubled = BASE.saturating_mul(2u32.saturating_pow(attempt)).min(CAP);
+    let computed = doubled.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance);
+    let requested =
+        retry_after.map(|wait| wait.min(MAX_RETRY_AFTER).mul_f64(1.0 + JITTER * chance));
+    requested.map_or(computed, |requested| requested.max(computed))
 }
 
 /// What an answer's headers ask for: milliseconds (OpenAI and Azure), seconds or a date.
@@ -56,21 +57,28 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_cap() {
         for (attempt, expected) in [(0, 1.0), (1, 2.0), (6, 64.0), (7, 120.0), (u32::MAX, 120.0)] {
-            assert_eq!(spread(attempt, None, 0.5), seconds(expected), "{attempt}");
-            let (least, most) = (spread(attempt, None, 0.0), spread(attempt, None, 1.0));
-            assert_eq!(least, seconds(expected * 0.8));
-            assert_eq!(most, seconds(expected * 1.2));
+            assert_eq!(
+                with_jitter(attempt, None, 0.5),
+                seconds(expected),
+                "{attempt}"
+            );
+            let (min, max) = (
+                with_jitter(attempt, None, 0.0),
+                with_jitter(attempt, None, 1.0),
+            );
+            assert_eq!(min, seconds(expected * 0.8));
+            assert_eq!(max, seconds(expected * 1.2));
             let drawn = backoff(attempt, None);
-            assert!(least <= drawn && drawn <= most);
+            assert!(min <= drawn && drawn <= max);
         }
     }
 
     #[test]
     fn an_endpoint_is_never_asked_before_its_time() {
         for chance in [0.0, 0.5, 1.0] {
-            assert!(spread(0, Some(seconds(30.0)), chance) >= seconds(30.0));
-            assert!(spread(5, Some(seconds(0.0)), chance) >= seconds(32.0 * 0.8));
-            assert!(spread(0, Some(Duration::MAX), chance) <= MOST_ASKED.mul_f64(1.2));
+            assert!(with_jitter(0, Some(seconds(30.0)), chance) >= seconds(30.0));
+            assert!(with_jitter(5, Some(seconds(0.0)), chance) >= seconds(32.0 * 0.8));
+            assert!(with_jitter(0, Some(Duration::MAX), chance) <= MAX_RETRY_AFTER.mul_f64(1.2));
         }
     }
 

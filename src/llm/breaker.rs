@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Endpoints that are kept account of. Clients choose their credentials, so it must have an end.
 const MAX_ENDPOINTS: usize = 4096;
 /// How often the pause doubles while the probes keep failing.
-const MOST_DOUBLINGS: u32 = 3;
+const MAX_DOUBLINGS: u32 = 3;
 
 /// Remembers which endpoints fail. Time comes in as a value.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct Breaker {
 
 #[derive(Clone, Copy, Debug)]
 struct Failing {
-    in_a_row: u32,
+    consecutive: u32,
     /// Nobody calls before; set while the circuit is open.
-    until: Option<Instant>,
+    open_until: Option<Instant>,
 }
 
 impl Breaker {
@@ -49,7 +49,7 @@ impl Breaker {
         let mut failing = self.lock();
         let Some(until) = failing
             .get_mut(endpoint)
-            .and_then(|entry| entry.until.as_mut())
+            .and_then(|entry| entry.open_until.as_mut())
         else {
             return Ok(());
         };
@@ -69,16 +69,16 @@ impl Breaker {
     pub fn failed(&self, endpoint: &str, now: Instant) {
         let mut failing = self.lock();
         if failing.len() >= MAX_ENDPOINTS && !failing.contains_key(endpoint) {
-            failing.retain(|_, entry| entry.until.is_some_and(|until| until > now));
+            failing.retain(|_, entry| entry.open_until.is_some_and(|until| until > now));
         }
         let entry = failing.entry(endpoint.to_owned()).or_insert(Failing {
-            in_a_row: 0,
-            until: None,
+            consecutive: 0,
+            open_until: None,
         });
-        entry.in_a_row = entry.in_a_row.saturating_add(1);
-        if let Some(beyond) = entry.in_a_row.checked_sub(self.threshold) {
-            let doubled = 2u32.pow(beyond.min(MOST_DOUBLINGS));
-            entry.until = Some(now + self.pause.saturating_mul(doubled));
+        entry.consecutive = entry.consecutive.saturating_add(1);
+        if let Some(excess) = entry.consecutive.checked_sub(self.threshold) {
+            let doubled = 2u32.pow(excess.min(MAX_DOUBLINGS));
+            entry.open_until = Some(now + self.pause.saturating_mul(doubled));
         }
     }
 

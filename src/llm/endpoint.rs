@@ -20,7 +20,7 @@ pub enum Endpoint {
         api_key: SecretString,
     },
     /// The conversation's own, lent by its last request.
-    Borrowed(Arc<BorrowedRoute>),
+    Borrowed(Arc<UpstreamRoute>),
 }
 
 impl fmt::Debug for Endpoint {
@@ -113,27 +113,27 @@ fn sensitive(value: &[u8]) -> Result<HeaderValue, CallError> {
 /// The only copy of a borrowed credential that Diarist keeps. It lives in memory, cannot be cloned
 /// or serialised, prints nothing of itself and is overwritten when it is dropped. (While a call
 /// runs, the HTTP client holds the header too; that copy is the client's.)
-pub struct BorrowedRoute {
+pub struct UpstreamRoute {
     origin: String,
     hash: [u8; 32],
     url: Zeroizing<String>,
     headers: Vec<(HeaderName, Zeroizing<Vec<u8>>)>,
 }
 
-impl fmt::Debug for BorrowedRoute {
+impl fmt::Debug for UpstreamRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Borrowed({})", self.origin)
     }
 }
 
-impl BorrowedRoute {
+impl UpstreamRoute {
     /// `url` is where the conversation's own request went; of `headers`, those are kept that say
     /// who asks and on whose account.
     #[must_use]
     pub fn new(url: &Url, headers: &HeaderMap) -> Self {
         let headers: Vec<_> = headers
             .iter()
-            .filter(|(name, _)| says_who_asks(name))
+            .filter(|(name, _)| identifies_caller(name))
             .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())))
             .collect();
         let origin = url.origin().ascii_serialization();
@@ -179,7 +179,7 @@ impl BorrowedRoute {
 }
 
 /// Headers of the field that carry a credential, an organisation or a gateway's way to a provider.
-fn says_who_asks(name: &HeaderName) -> bool {
+fn identifies_caller(name: &HeaderName) -> bool {
     const NAMES: [&str; 4] = [
         "authorization",
         "api-key",
@@ -223,7 +223,7 @@ mod tests {
 
     const SECRET: &str = "sk-very-secret-value";
 
-    fn route() -> BorrowedRoute {
+    fn route() -> UpstreamRoute {
         let url = Url::parse(&format!(
             "https://me:{SECRET}@host:8443/v2/chat?key={SECRET}&v=1"
         ));
@@ -242,7 +242,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes()).unwrap();
             (name, HeaderValue::from_static(value))
         });
-        BorrowedRoute::new(&url.unwrap(), &headers.into_iter().collect())
+        UpstreamRoute::new(&url.unwrap(), &headers.into_iter().collect())
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let url = Url::parse("https://h/v1").unwrap();
         let with = |key: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(key))]);
-            Endpoint::Borrowed(Arc::new(BorrowedRoute::new(&url, &headers)))
+            Endpoint::Borrowed(Arc::new(UpstreamRoute::new(&url, &headers)))
         };
         assert_ne!(with("a").breaker_key(), with("b").breaker_key());
         assert_eq!(with("a").breaker_key(), with("a").breaker_key());
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn projects_and_paths_of_one_credential_are_ways_of_their_own() {
-        let way = |url: &str, project: &'static str| {
+        let route_hash = |url: &str, project: &'static str| {
             let headers = HeaderMap::from_iter([
                 (AUTHORIZATION, HeaderValue::from_static("Bearer k")),
                 (
@@ -320,17 +320,17 @@ mod tests {
                     HeaderValue::from_static(project),
                 ),
             ]);
-            BorrowedRoute::new(&Url::parse(url).unwrap(), &headers).hash()
+            UpstreamRoute::new(&Url::parse(url).unwrap(), &headers).hash()
         };
-        let ways = [
-            way("https://h/v1/chat/completions", "a"),
-            way("https://h/v1/chat/completions", "b"),
-            way("https://h/eu/v1/chat/completions", "a"),
-            way("https://h/v1/chat/completions?api-version=1", "a"),
+        let hashes = [
+            route_hash("https://h/v1/chat/completions", "a"),
+            route_hash("https://h/v1/chat/completions", "b"),
+            route_hash("https://h/eu/v1/chat/completions", "a"),
+            route_hash("https://h/v1/chat/completions?api-version=1", "a"),
         ];
-        for (at, one) in ways.iter().enumerate() {
-            assert!(!ways[..at].contains(one), "{at}");
+        for (at, one) in hashes.iter().enumerate() {
+            assert!(!hashes[..at].contains(one), "{at}");
         }
-        assert_eq!(ways[0], way("https://h/v1/chat/completions", "a"));
+        assert_eq!(hashes[0], route_hash("https://h/v1/chat/completions", "a"));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Answer, Endpoint, Prompt};
+use super::{Endpoint, Prompt, RawResponse};
 use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
 
 /// Why a model call failed, by what can be done about it.
@@ -28,7 +28,7 @@ pub enum CallError {
     },
     /// The same call may succeed later: no answer within the deadline. It may be billed all the same.
     #[error("the model endpoint failed: {message}")]
-    Late { message: String },
+    Timeout { message: String },
     /// The model or a content filter declines this prompt.
     #[error("the model refused: {message}")]
     Refused { message: String },
@@ -57,7 +57,7 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::RateLimited { .. } | Self::Transient { .. } | Self::Late { .. }
+            Self::RateLimited { .. } | Self::Transient { .. } | Self::Timeout { .. }
         )
     }
 
@@ -84,7 +84,7 @@ impl CallError {
         match self {
             Self::RateLimited { .. } => "rate_limited",
             Self::Transient { .. } => "transient",
-            Self::Late { .. } => "late",
+            Self::Timeout { .. } => "late",
             Self::Refused { .. } => "refused",
             Self::TooLong { .. } => "too_long",
             Self::Unauthorised { .. } => "unauthorised",
@@ -99,7 +99,7 @@ impl CallError {
         match self {
             Self::RateLimited { message, .. }
             | Self::Transient { message, .. }
-            | Self::Late { message }
+            | Self::Timeout { message }
             | Self::Refused { message }
             | Self::TooLong { message, .. }
             | Self::Unauthorised { message }
@@ -111,11 +111,11 @@ impl CallError {
     /// Whether a model worked on the prompt all the same, so that it costs.
     #[must_use]
     pub fn is_billed(&self) -> bool {
-        matches!(self, Self::Late { .. } | Self::Refused { .. })
+        matches!(self, Self::Timeout { .. } | Self::Refused { .. })
     }
 
     /// Of an answer whose status, or whose body in spite of its status, says that it is an error.
-    pub(super) fn from_answer(answer: &Answer, redaction: &Redaction<'_>) -> Self {
+    pub(super) fn from_answer(answer: &RawResponse, redaction: &Redaction<'_>) -> Self {
         let body = serde_json::from_slice::<Value>(&answer.body).ok();
         let outer = answer.status.as_u16();
         // Gateways wrap their provider's status into 400 and 502; the inner one says more.
@@ -123,10 +123,10 @@ impl CallError {
         let status = inner
             .filter(|_| matches!(outer, 400 | 502))
             .unwrap_or(outer);
-        let said = body.as_ref().and_then(error_message);
+        let provider_message = body.as_ref().and_then(error_message);
         // A body that is not an error we can read is not repeated: it may be anything.
-        let message = match said {
-            Some(said) => redaction.clean(&said),
+        let message = match provider_message {
+            Some(provider_message) => redaction.clean(&provider_message),
             None => format!("status {outer}, {} bytes", answer.body.len()),
         };
         let retry_after = answer.retry_after;
@@ -145,7 +145,7 @@ impl CallError {
             },
             400..=499 if is_content_filter(&answer.body) => Self::Refused { message },
             401 | 403 => Self::Unauthorised { message },
-            400 | 413 | 422 if !names_no_model(&message) => Self::Rejected { message },
+            400 | 413 | 422 if !is_unknown_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },
         }
     }
@@ -163,7 +163,7 @@ impl From<reqwest::Error> for CallError {
             message.push_str(&inner.to_string());
             cause = inner.source();
         }
-        let message = cap(&message);
+        let message = truncate(&message);
         if fatal {
             Self::Fatal { message }
         } else {
@@ -176,7 +176,7 @@ impl From<reqwest::Error> for CallError {
 }
 
 /// Whether a refusal says that there is no such model, which some say with 400: no prompt is at fault.
-fn names_no_model(message: &str) -> bool {
+fn is_unknown_model(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("model")
         && [
@@ -206,9 +206,9 @@ fn inner_status(body: &Value) -> Option<u16> {
 /// Longest message that is kept: enough for every provider's own words.
 const MAX_MESSAGE: usize = 2000;
 /// Shortest piece of a prompt that counts as an echo.
-const ECHO: usize = 32;
+const MIN_ECHO: usize = 32;
 /// Shorter secrets are not looked for: they would blank out ordinary words.
-const SHORTEST_SECRET: usize = 8;
+const MIN_SECRET_LEN: usize = 8;
 
 /// Knows what an error message must not repeat.
 pub(super) struct Redaction<'a> {
@@ -228,11 +228,11 @@ impl<'a> Redaction<'a> {
     pub(super) fn clean(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for secret in &self.secrets {
-            if secret.len() >= SHORTEST_SECRET {
+            if secret.len() >= MIN_SECRET_LEN {
                 message = message.replace(secret.as_str(), "[credential]");
             }
         }
-        let message = cap(&message);
+        let message = truncate(&message);
         if self.echoes_prompt(&message) {
             return "the provider's message repeats the prompt and is left out".to_owned();
         }
@@ -242,14 +242,14 @@ impl<'a> Redaction<'a> {
     /// Any echo of at least twice [`ECHO`] characters holds one of these windows whole.
     fn echoes_prompt(&self, message: &str) -> bool {
         let characters: Vec<char> = message.chars().collect();
-        characters.chunks_exact(ECHO).any(|window| {
+        characters.chunks_exact(MIN_ECHO).any(|window| {
             let window: String = window.iter().collect();
             self.prompt.user.contains(&window) || self.prompt.system.contains(&window)
         })
     }
 }
 
-fn cap(message: &str) -> String {
+fn truncate(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
 }
 

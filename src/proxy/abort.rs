@@ -24,7 +24,7 @@ pub struct ResetOnClose(Arc<AtomicBool>);
 impl ResetOnClose {
     /// Whether the connection has to be reset.
     #[must_use]
-    pub fn is_wished(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -44,30 +44,30 @@ impl Abort {
     /// A server throws away what it has not written yet, the head included, as soon as a body fails;
     /// it writes when a body has nothing to give. So a failure is held back for one round. A client
     /// that reads too slowly can still lose what it had no room for.
-    pub(super) fn watch<B>(self, body: B) -> Breaking<B> {
-        Breaking {
+    pub(super) fn guard<B>(self, body: B) -> AbortOnError<B> {
+        AbortOnError {
             body,
             abort: self,
             failure: None,
         }
     }
 
-    fn now(&self) {
-        if let Some(ResetOnClose(wish)) = &self.0 {
-            wish.store(true, Ordering::Release);
+    fn request_reset(&self) {
+        if let Some(ResetOnClose(requested)) = &self.0 {
+            requested.store(true, Ordering::Release);
         }
     }
 }
 
 /// See [`Abort::watch`].
 #[derive(Debug)]
-pub(super) struct Breaking<B> {
+pub(super) struct AbortOnError<B> {
     body: B,
     abort: Abort,
     failure: Option<BoxError>,
 }
 
-impl<B> Body for Breaking<B>
+impl<B> Body for AbortOnError<B>
 where
     B: Body<Data = Bytes, Error = BoxError> + Unpin,
 {
@@ -79,7 +79,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(failure) = self.failure.take() {
-            self.abort.now();
+            self.abort.request_reset();
             return Poll::Ready(Some(Err(failure)));
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
@@ -125,7 +125,7 @@ mod tests {
         let service = service_fn(|_| async {
             let piece = Ok(Frame::data(Bytes::from_static(b"abc")));
             let body = stream::iter([piece, Err(BoxError::from("cut"))]);
-            let body = Abort(None).watch(StreamBody::new(body));
+            let body = Abort(None).guard(StreamBody::new(body));
             Ok::<_, Infallible>(Response::new(body))
         });
         hyper::server::conn::http1::Builder::new()

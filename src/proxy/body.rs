@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Empty, Full, StreamBody};
 use hyper::body::Incoming;
 
-pub(super) use self::gate::Gated;
-pub use self::idle::{Idle, Stalled};
+pub(super) use self::gate::GatedBody;
+pub use self::idle::{IdleTimeout, Stalled};
 use super::ProxyError;
 use crate::upstream::{BoxError, RequestBody, cause};
 
@@ -25,7 +25,7 @@ pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
 #[derive(Debug)]
 pub enum OutBody {
     /// As it comes from the client, frame by frame, trailers included.
-    Stream(Idle<Incoming>),
+    Stream(IdleTimeout<Incoming>),
     /// Read whole before; sent in pieces with an exact length.
     Segments(Vec<Bytes>),
     /// Nothing, and nothing is said about it.
@@ -45,7 +45,7 @@ impl OutBody {
     pub(super) fn boxed(self) -> RequestBody {
         match self {
             Self::Stream(body) => body.boxed_unsync(),
-            Self::Segments(segments) => Segments::new(segments)
+            Self::Segments(segments) => SegmentsBody::new(segments)
                 .map_err(|never| match never {})
                 .boxed_unsync(),
             Self::Empty => empty(),
@@ -65,8 +65,12 @@ pub fn empty() -> ProxyBody {
 }
 
 /// Keeps `held` until the body has ended or was dropped.
-pub fn hold<T: Send + Unpin + 'static>(body: ProxyBody, held: T) -> ProxyBody {
-    Held { body, _held: held }.boxed_unsync()
+pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> ProxyBody {
+    GuardedBody {
+        body,
+        _guard: guard,
+    }
+    .boxed_unsync()
 }
 
 /// Reads a body whole. Never holds more than `limit` bytes and one frame.
@@ -87,7 +91,7 @@ where
     let mut body = std::pin::pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(broken)?.into_data() else {
+        let Ok(data) = frame.map_err(body_error)?.into_data() else {
             continue;
         };
         if read.len() + data.len() > limit {
@@ -128,7 +132,7 @@ pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<Pr
 }
 
 /// `read`, followed by what is left of its body.
-pub(super) fn after(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
+pub(super) fn prepend(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
     let Some(rest) = rest else { return full(read) };
     let first = futures_util::stream::iter([Ok(Frame::data(read))]);
     let rest = http_body_util::BodyStream::new(rest);
@@ -136,7 +140,7 @@ pub(super) fn after(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
 }
 
 /// What the failure of a request's body means.
-pub(super) fn broken(error: BoxError) -> ProxyError {
+pub(super) fn body_error(error: BoxError) -> ProxyError {
     if error.is::<Stalled>() {
         ProxyError::BodyStalled
     } else {
@@ -145,7 +149,7 @@ pub(super) fn broken(error: BoxError) -> ProxyError {
 }
 
 /// As [`broken`], where the client library has wrapped the failure.
-pub(super) fn broken_inside(error: BoxError) -> ProxyError {
+pub(super) fn wrapped_body_error(error: BoxError) -> ProxyError {
     match cause::<Stalled>(error.as_ref()) {
         Some(_) => ProxyError::BodyStalled,
         None => ProxyError::BodyBroken(error),
@@ -154,21 +158,21 @@ pub(super) fn broken_inside(error: BoxError) -> ProxyError {
 
 /// Several pieces as one body of known length.
 #[derive(Debug)]
-struct Segments {
-    left: std::vec::IntoIter<Bytes>,
+struct SegmentsBody {
+    remaining: std::vec::IntoIter<Bytes>,
     bytes_left: u64,
 }
 
-impl Segments {
+impl SegmentsBody {
     fn new(segments: Vec<Bytes>) -> Self {
         Self {
             bytes_left: segments.iter().map(|segment| segment.len() as u64).sum(),
-            left: segments.into_iter(),
+            remaining: segments.into_iter(),
         }
     }
 }
 
-impl Body for Segments {
+impl Body for SegmentsBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -176,7 +180,7 @@ impl Body for Segments {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let next = self.left.find(|segment| !segment.is_empty());
+        let next = self.remaining.find(|segment| !segment.is_empty());
         if let Some(segment) = &next {
             self.bytes_left -= segment.len() as u64;
         }
@@ -192,12 +196,12 @@ impl Body for Segments {
     }
 }
 
-struct Held<T> {
+struct GuardedBody<T> {
     body: ProxyBody,
-    _held: T,
+    _guard: T,
 }
 
-impl<T: Unpin> Body for Held<T> {
+impl<T: Unpin> Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -262,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn segments_are_sent_in_order_with_their_exact_length() {
-        let body = Segments::new(vec![
+        let body = SegmentsBody::new(vec![
             Bytes::new(),
             Bytes::from("ab"),
             Bytes::new(),
@@ -270,6 +274,6 @@ mod tests {
         ]);
         assert_eq!(body.size_hint().exact(), Some(3));
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
-        assert!(Segments::new(vec![Bytes::new()]).is_end_stream());
+        assert!(SegmentsBody::new(vec![Bytes::new()]).is_end_stream());
     }
 }

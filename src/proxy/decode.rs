@@ -16,12 +16,12 @@ mod zstd;
 /// No answer that is worth reading decodes to more.
 const MAX_DECODED: u64 = 64 * 1024 * 1024;
 /// Output that is allowed whatever the ratio: short answers compress absurdly well.
-const FREE: u64 = 1024 * 1024;
+const RATIO_EXEMPT: u64 = 1024 * 1024;
 /// Text of models compresses 3 to 30 times, their event streams up to about 100; deflate's ceiling
 /// is 1,032.
 const MAX_RATIO: u64 = 200;
 /// What one piece of a stream may become on its way to the client.
-const MAX_PIECE: usize = 16 * 1024 * 1024;
+const MAX_PIECE_BYTES: usize = 16 * 1024 * 1024;
 
 /// What `content-encoding` says about a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum Encoding {
 impl Encoding {
     /// Reads the header's value; without one the body is as it is.
     #[must_use]
-    pub fn of(header: Option<&HeaderValue>) -> Self {
+    pub fn from_header(header: Option<&HeaderValue>) -> Self {
         let Some(header) = header else {
             return Self::Identity;
         };
@@ -72,8 +72,8 @@ impl From<io::Error> for Undecodable {
 /// Decodes one body, piece by piece.
 pub struct Decoder {
     codec: Codec,
-    taken: u64,
-    given: u64,
+    bytes_in: u64,
+    bytes_out: u64,
     /// Nothing of it is kept, so each piece has its own bound.
     passing: bool,
 }
@@ -90,8 +90,8 @@ enum Codec {
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Decoder")
-            .field("taken", &self.taken)
-            .field("given", &self.given)
+            .field("taken", &self.bytes_in)
+            .field("given", &self.bytes_out)
             .finish_non_exhaustive()
     }
 }
@@ -113,8 +113,8 @@ impl Decoder {
         };
         Self {
             codec,
-            taken: 0,
-            given: 0,
+            bytes_in: 0,
+            bytes_out: 0,
             passing: false,
         }
     }
@@ -135,17 +135,19 @@ impl Decoder {
     /// If the piece is broken, bigger than allowed, or of a coding that is not read. Nothing that
     /// follows can be decoded then.
     pub fn push(&mut self, piece: Bytes) -> Result<Bytes, Undecodable> {
-        self.taken = self.taken.saturating_add(piece.len() as u64);
+        self.bytes_in = self.bytes_in.saturating_add(piece.len() as u64);
         let allowance = self.allowance();
         let decoded = match &mut self.codec {
             Codec::Identity => return Ok(piece),
             Codec::Deflate(codec) => codec.push(&piece, allowance)?,
-            Codec::Gzip(codec) => through(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?,
-            Codec::Brotli(codec) => through(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?,
+            Codec::Gzip(codec) => decode_with(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?,
+            Codec::Brotli(codec) => {
+                decode_with(codec.as_mut(), |c| c.get_mut(), &piece, allowance)?
+            }
             Codec::Zstd(codec) => codec.push(&piece, allowance)?,
             Codec::Other => return Err(Undecodable),
         };
-        self.given = self.given.saturating_add(decoded.len() as u64);
+        self.bytes_out = self.bytes_out.saturating_add(decoded.len() as u64);
         Ok(decoded)
     }
 
@@ -159,7 +161,7 @@ impl Decoder {
         match &mut self.codec {
             Codec::Identity => Ok(Bytes::new()),
             // An empty body is a whole answer of no bytes (to HEAD, for instance).
-            _ if self.taken == 0 => Ok(Bytes::new()),
+            _ if self.bytes_in == 0 => Ok(Bytes::new()),
             Codec::Gzip(codec) => {
                 codec.get_mut().allowance = allowance;
                 codec.try_finish()?;
@@ -179,15 +181,15 @@ impl Decoder {
     /// Bytes that may still come out, given what went in.
     fn allowance(&self) -> usize {
         if self.passing {
-            return MAX_PIECE;
+            return MAX_PIECE_BYTES;
         }
-        let by_ratio = FREE.max(self.taken.saturating_mul(MAX_RATIO));
-        let left = by_ratio.min(MAX_DECODED).saturating_sub(self.given);
+        let by_ratio = RATIO_EXEMPT.max(self.bytes_in.saturating_mul(MAX_RATIO));
+        let left = by_ratio.min(MAX_DECODED).saturating_sub(self.bytes_out);
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 }
 
-fn through<C: Write>(
+fn decode_with<C: Write>(
     codec: &mut C,
     sink: impl Fn(&mut C) -> &mut Sink,
     piece: &[u8],

@@ -35,7 +35,7 @@ pub enum ProxyError {
     #[error("{0} connections are already open")]
     TooManyConnections(usize),
     #[error("the upstream switched protocols without being asked")]
-    UnaskedUpgrade,
+    UnrequestedUpgrade,
     #[error("the upstream did not answer")]
     Upstream(#[source] SendError),
 }
@@ -53,7 +53,7 @@ impl ProxyError {
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,
             Self::TooManyRequests(_) | Self::TooManyConnections(_) => Side::Internal,
-            Self::UnaskedUpgrade | Self::Upstream(_) => Side::Upstream,
+            Self::UnrequestedUpgrade | Self::Upstream(_) => Side::Upstream,
         }
     }
 }

@@ -9,8 +9,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
-use super::body::{Idle, OutBody, ProxyBody};
-use super::{Memory, Proxy, ProxyError, forward, headers, remember, upgrade};
+use super::body::{IdleTimeout, OutBody, ProxyBody};
+use super::{Memory, Proxy, ProxyError, chat_completions, forward, headers, upgrade};
 
 /// The path of a memory request on the data port, whatever path the upstream's base URL has.
 const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
@@ -26,10 +26,12 @@ pub(super) async fn handle(
     let (parts, body) = request.into_parts();
     let abort = Abort::for_client(&parts);
     match route(proxy, &parts, &body)? {
-        Route::Remember(memory) => remember::handle(proxy, memory, parts, body, abort).await,
-        Route::Tunnel => upgrade::tunnel(proxy, parts).await,
-        Route::Pass => {
-            let body = OutBody::Stream(Idle::new(body, proxy.limits.request_idle));
+        RequestKind::Chat(memory) => {
+            chat_completions::handle(proxy, memory, parts, body, abort).await
+        }
+        RequestKind::Tunnel => upgrade::tunnel(proxy, parts).await,
+        RequestKind::Pass => {
+            let body = OutBody::Stream(IdleTimeout::new(body, proxy.limits.request_idle));
             let response = forward::send(&proxy.upstream, parts, body).await?;
             Ok(stream_back(proxy, response, abort))
         }
@@ -37,29 +39,33 @@ pub(super) async fn handle(
 }
 
 /// What a request is.
-enum Route<'a> {
+enum RequestKind<'a> {
     /// A chat completion, which may have memory.
-    Remember(&'a Arc<Memory>),
+    Chat(&'a Arc<Memory>),
     /// Becomes a byte tunnel if the upstream agrees.
     Tunnel,
     /// Passes untouched.
     Pass,
 }
 
-fn route<'a>(proxy: &'a Proxy, parts: &Parts, body: &Incoming) -> Result<Route<'a>, ProxyError> {
+fn route<'a>(
+    proxy: &'a Proxy,
+    parts: &Parts,
+    body: &Incoming,
+) -> Result<RequestKind<'a>, ProxyError> {
     if parts.method == Method::CONNECT {
         return Err(ProxyError::Connect);
     }
-    if upgrade::is_asked_for(parts) && body.is_end_stream() {
-        return Ok(Route::Tunnel);
+    if upgrade::is_websocket(parts) && body.is_end_stream() {
+        return Ok(RequestKind::Tunnel);
     }
     if let Some(memory) = &proxy.memory
         && parts.method == Method::POST
         && parts.uri.path() == CHAT_COMPLETIONS
     {
-        return Ok(Route::Remember(memory));
+        return Ok(RequestKind::Chat(memory));
     }
-    Ok(Route::Pass)
+    Ok(RequestKind::Pass)
 }
 
 /// The upstream's response as the client gets it, frame by frame.
@@ -71,6 +77,6 @@ pub(super) fn stream_back(
     let (mut parts, body) = response.into_parts();
     parts.version = Version::HTTP_11;
     parts.headers = headers::towards_client(parts.headers);
-    let body = Idle::new(body, proxy.limits.response_idle);
-    Response::from_parts(parts, abort.watch(body).boxed_unsync())
+    let body = IdleTimeout::new(body, proxy.limits.response_idle);
+    Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use tokio::sync::Notify;
 
-use super::body::{self, Gated, OutBody};
+use super::body::{self, GatedBody, OutBody};
 use super::{ProxyError, headers};
 use crate::upstream::{RequestBody, SendError, Upstream};
 
@@ -29,9 +29,9 @@ pub async fn send(
     body: OutBody,
 ) -> Result<Response<Incoming>, ProxyError> {
     let request = prepare(upstream, parts, body)?;
-    let response = upstream.send(request).await.map_err(refused)?;
+    let response = upstream.send(request).await.map_err(to_proxy_error)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(ProxyError::UnaskedUpgrade);
+        return Err(ProxyError::UnrequestedUpgrade);
     }
     Ok(response)
 }
@@ -51,26 +51,27 @@ pub(super) fn prepare(
     // What is left in the extensions is hyper's record of how the client spelled header names.
     parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     parts.headers = headers::towards_upstream(parts.headers);
-    frame(&mut parts, &body);
-    let waits = headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
+    set_framing(&mut parts, &body);
+    let expects_continue =
+        headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
     let mut request = Request::from_parts(parts, body.boxed());
-    if waits {
-        let gate = upstream_consent(&mut request, upstream.timeouts().consent);
-        request = request.map(|body| Gated::new(body, gate).boxed_unsync());
+    if expects_continue {
+        let gate = upstream_continue(&mut request, upstream.timeouts().expect_continue);
+        request = request.map(|body| GatedBody::new(body, gate).boxed_unsync());
     }
     Ok(request)
 }
 
 /// What the failure to get a response means.
-pub(super) fn refused(error: SendError) -> ProxyError {
+pub(super) fn to_proxy_error(error: SendError) -> ProxyError {
     match error {
-        SendError::Body(cause) => body::broken_inside(cause),
+        SendError::Body(cause) => body::wrapped_body_error(cause),
         other => ProxyError::Upstream(other),
     }
 }
 
 /// Sets the headers that describe the body's framing, where hyper would guess differently.
-fn frame(parts: &mut Parts, body: &OutBody) {
+fn set_framing(parts: &mut Parts, body: &OutBody) {
     match body {
         OutBody::Segments(segments) => {
             let length: usize = segments.iter().map(bytes::Bytes::len).sum();
@@ -95,23 +96,23 @@ fn frame(parts: &mut Parts, body: &OutBody) {
 
 /// Ready when the upstream says `100 Continue`, when it speaks HTTP/2 (where hyper does not report
 /// interim responses), or when patience ends.
-fn upstream_consent(
+fn upstream_continue(
     request: &mut Request<RequestBody>,
-    patience: Duration,
+    timeout: Duration,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let said = Arc::new(Notify::new());
-    let heard = Arc::clone(&said);
+    let notify = Arc::new(Notify::new());
+    let notified = Arc::clone(&notify);
     hyper::ext::on_informational(request, move |response| {
         if response.status() == StatusCode::CONTINUE {
-            said.notify_one();
+            notify.notify_one();
         }
     });
     let connection = capture_connection(request);
     async move {
         tokio::select! {
-            () = heard.notified() => {}
+            () = notified.notified() => {}
             () = speaks_http2(connection) => {}
-            () = tokio::time::sleep(patience) => {}
+            () = tokio::time::sleep(timeout) => {}
         }
     }
 }

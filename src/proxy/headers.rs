@@ -54,13 +54,14 @@ const PROTECTED_PREFIXES: [&str; 5] = [
 #[must_use]
 pub fn towards_upstream(received: HeaderMap) -> HeaderMap {
     let trailers = lists(&received, &header::TE, "trailers");
-    let mut kept = without_hop_by_hop(received, |name| *name == header::HOST || is_control(name));
+    let mut forwarded =
+        without_hop_by_hop(received, |name| *name == header::HOST || is_control(name));
     if trailers {
-        kept.insert(header::TE, HeaderValue::from_static("trailers"));
-        kept.insert(header::CONNECTION, HeaderValue::from_static("te"));
+        forwarded.insert(header::TE, HeaderValue::from_static("trailers"));
+        forwarded.insert(header::CONNECTION, HeaderValue::from_static("te"));
     }
-    join_cookies(&mut kept);
-    kept
+    join_cookies(&mut forwarded);
+    forwarded
 }
 
 /// The headers of a response as the client gets them.
@@ -91,7 +92,7 @@ fn is_control(name: &HeaderName) -> bool {
         && name
             .iter()
             .zip(CONTROL_PREFIX.bytes())
-            .all(|(&found, wanted)| found == wanted || (wanted == b'-' && found == b'_'))
+            .all(|(&found, expected)| found == expected || (expected == b'-' && found == b'_'))
 }
 
 fn is_protected(name: &str) -> bool {
@@ -107,20 +108,20 @@ fn without_hop_by_hop(received: HeaderMap, also: impl Fn(&HeaderName) -> bool) -
         .map(str::to_ascii_lowercase)
         .filter(|name| !is_protected(name))
         .collect();
-    let mut kept = HeaderMap::with_capacity(received.len());
-    let mut keeping = None;
+    let mut forwarded = HeaderMap::with_capacity(received.len());
+    let mut kept_name = None;
     for (name, value) in received {
         if let Some(name) = name {
-            let ends_here = HOP_BY_HOP.contains(&name)
+            let is_dropped = HOP_BY_HOP.contains(&name)
                 || nominated.iter().any(|nominee| nominee == name.as_str())
                 || also(&name);
-            keeping = (!ends_here).then_some(name);
+            kept_name = (!is_dropped).then_some(name);
         }
-        if let Some(name) = &keeping {
-            kept.append(name.clone(), value);
+        if let Some(name) = &kept_name {
+            forwarded.append(name.clone(), value);
         }
     }
-    kept
+    forwarded
 }
 
 /// HTTP/2 clients may split a cookie header; HTTP/1.1 knows only one (RFC 9113 §8.2.3).

@@ -20,24 +20,24 @@ use jiff::tz::TimeZone;
 
 use self::credential::credential;
 use self::signed::is_signed;
-use self::token::{Flaw, Verifier};
+use self::token::{TokenError, Verifier};
 use self::users::{Resource, Users};
 use crate::history::Scope;
 use crate::store::Aliases;
 
 pub use self::credential::tenant_of_key;
 pub use self::sources::Sources;
-pub use self::thread::{Thread, thread};
+pub use self::thread::{Thread, find_thread};
 
 /// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
-const ZONE: HeaderName = HeaderName::from_static("x-diarist-timezone");
+const TIME_ZONE_HEADER: HeaderName = HeaderName::from_static("x-diarist-timezone");
 
 /// The longest name of a user taken, in bytes.
-const LONGEST: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 /// What the operator says of who is who.
 #[derive(Debug, Default)]
-pub struct Owners {
+pub struct IdentityRules {
     /// Whether a request without a credential may have memory (only on a loopback listener).
     pub anonymous: bool,
     /// How users of the application are known, where somebody vouches for it.
@@ -56,7 +56,7 @@ pub struct Identity {
     /// The user of the application, where one is named: what the scope's second half stands for.
     pub resource: Option<Resource>,
     /// Why the token in `Authorization` was taken for any other credential.
-    pub flaw: Option<Flaw>,
+    pub token_error: Option<TokenError>,
     /// What the client calls the conversation; empty until its body is parsed.
     pub thread: Thread,
     /// What the client says of the time zone it lives in, not yet judged.
@@ -66,24 +66,24 @@ pub struct Identity {
 impl Identity {
     /// Whether conversations of this owner may share what they learn: only those of a user whom the
     /// operator vouches for. A name that any client can write admits to nothing.
-    pub fn shares(&self) -> bool {
-        self.resource.is_some_and(|resource| resource.vouched)
+    pub fn shares_memory(&self) -> bool {
+        self.resource.is_some_and(|resource| resource.trusted)
     }
 
     /// The zone the client lives in, where it names one there is. May read a file: not for the time
     /// before a request is forwarded.
-    pub fn zone(&self) -> Option<TimeZone> {
+    pub fn time_zone(&self) -> Option<TimeZone> {
         TimeZone::get(self.zone_name.as_deref()?).ok()
     }
 }
 
 /// Why memory stays out of a request. The name stands in audit and response header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Off {
+pub enum OffReason {
     /// `[memory] enabled = false`.
     Disabled,
     /// The client said `x-diarist-memory: off`.
-    Asked,
+    ByHeader,
     /// A rule of the operator says so.
     Rule,
     /// No credential, on a listener others can reach: one tenant for strangers would be none.
@@ -95,12 +95,12 @@ pub enum Off {
     /// The user is named, and the name cannot be used; leaving it out would remove a wall.
     BadResource,
     /// The user is named by a token that does not hold.
-    Unverified(Flaw),
+    Unverified(TokenError),
 }
 
-impl Off {
+impl OffReason {
     /// Whether memory was wanted and could not be had; else it was not wanted here.
-    pub fn is_doubt(self) -> bool {
+    pub fn is_bypass(self) -> bool {
         matches!(
             self,
             Self::Signed | Self::Encoded | Self::BadResource | Self::Unverified(_)
@@ -111,13 +111,13 @@ impl Off {
     pub fn name(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
-            Self::Asked => "asked",
+            Self::ByHeader => "asked",
             Self::Rule => "rule",
             Self::Anonymous => "anonymous",
             Self::Signed => "signed_body",
             Self::Encoded => "encoded_body",
             Self::BadResource => "bad_resource",
-            Self::Unverified(flaw) => flaw.of_resource(),
+            Self::Unverified(token_error) => token_error.resource_name(),
         }
     }
 }
@@ -129,43 +129,47 @@ impl Off {
 pub fn identify(
     headers: &HeaderMap,
     query: Option<&str>,
-    owners: &Owners,
-) -> Result<Identity, Off> {
+    rules: &IdentityRules,
+) -> Result<Identity, OffReason> {
     if is_signed(headers) {
-        return Err(Off::Signed);
+        return Err(OffReason::Signed);
     }
     if is_encoded(headers) {
-        return Err(Off::Encoded);
+        return Err(OffReason::Encoded);
     }
-    owner(headers, query, owners)
+    identify_owner(headers, query, rules)
 }
 
 /// The same, whether or not memory may touch the request: what passes is heard all the same.
 ///
 /// # Errors
 /// Why it cannot be said whose the request is.
-pub fn owner(headers: &HeaderMap, query: Option<&str>, owners: &Owners) -> Result<Identity, Off> {
+pub fn identify_owner(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    rules: &IdentityRules,
+) -> Result<Identity, OffReason> {
     let credential = credential(headers, query.unwrap_or_default());
-    if credential.is_empty() && !owners.anonymous {
-        return Err(Off::Anonymous);
+    if credential.is_empty() && !rules.anonymous {
+        return Err(OffReason::Anonymous);
     }
-    let subject = owners
+    let subject = rules
         .subjects
         .as_ref()
         .and_then(|verifier| verifier.tenant(headers));
-    let (tenant, flaw) = match subject {
+    let (tenant, token_error) = match subject {
         Some(Ok(tenant)) => (tenant, None),
-        Some(Err(flaw)) => (Scope::tenant_of(&credential), Some(flaw)),
-        None => (Scope::tenant_of(&credential), None),
+        Some(Err(token_error)) => (Scope::hash_tenant(&credential), Some(token_error)),
+        None => (Scope::hash_tenant(&credential), None),
     };
     // Before anything is built upon it: links, caches and rows only ever see whom it is served as.
-    let tenant = owners.aliases.resolve(tenant);
-    let resource = users::resource(headers, owners.users.as_ref())?;
+    let tenant = rules.aliases.resolve(tenant);
+    let resource = users::resource(headers, rules.users.as_ref())?;
     // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
-    let mut zones = headers.get_all(ZONE).iter();
+    let mut zones = headers.get_all(TIME_ZONE_HEADER).iter();
     let zone_name = zones.next().map(|value| {
-        let alone = zones.next().is_none();
-        let name = usable(value.as_bytes()).filter(|_| alone);
+        let is_single = zones.next().is_none();
+        let name = usable_name(value.as_bytes()).filter(|_| is_single);
         name.unwrap_or_default().to_owned()
     });
     Ok(Identity {
@@ -175,7 +179,7 @@ pub fn owner(headers: &HeaderMap, query: Option<&str>, owners: &Owners) -> Resul
             resource: resource.map(|resource| resource.id),
         },
         resource,
-        flaw,
+        token_error,
         thread: Thread::default(),
     })
 }
@@ -188,10 +192,11 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 }
 
 /// A value that can be shown and stored: visible ASCII without spaces, not too long.
-fn usable(value: &[u8]) -> Option<&str> {
+fn usable_name(value: &[u8]) -> Option<&str> {
     let value = value.trim_ascii();
-    let fits =
-        !value.is_empty() && value.len() <= LONGEST && value.iter().all(u8::is_ascii_graphic);
+    let fits = !value.is_empty()
+        && value.len() <= MAX_NAME_BYTES
+        && value.iter().all(u8::is_ascii_graphic);
     fits.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
@@ -213,8 +218,8 @@ mod tests {
             .collect()
     }
 
-    fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, Off> {
-        identify(&headers(pairs), None, &Owners::default())
+    fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, OffReason> {
+        identify(&headers(pairs), None, &IdentityRules::default())
     }
 
     #[test]
@@ -240,7 +245,7 @@ mod tests {
         assert_eq!(one, two);
         assert_ne!(one, who(&both[..1]).expect("an identity").scope);
         let hop = ("proxy-authorization", "Basic x");
-        assert_eq!(who(&[hop]), Err(Off::Anonymous));
+        assert_eq!(who(&[hop]), Err(OffReason::Anonymous));
     }
 
     #[test]
@@ -254,13 +259,13 @@ mod tests {
         assert_ne!(none, some);
         assert_eq!(
             who(&[base, ("x-diarist-resource", "")]),
-            Err(Off::BadResource)
+            Err(OffReason::BadResource)
         );
         let mut two = headers(&[base, ("x-diarist-resource", "u1")]);
         two.append("x-diarist-resource", HeaderValue::from_static("u2"));
         assert_eq!(
-            identify(&two, None, &Owners::default()),
-            Err(Off::BadResource)
+            identify(&two, None, &IdentityRules::default()),
+            Err(OffReason::BadResource)
         );
     }
 
@@ -268,7 +273,7 @@ mod tests {
     fn a_tenant_is_whom_it_is_served_as() {
         let [old, new] = ["Bearer old", "Bearer new"].map(|key| ("authorization", key));
         let tenant = |key| who(&[key]).expect("an identity").scope.tenant;
-        let owners = Owners::default();
+        let owners = IdentityRules::default();
         owners.aliases.replace(&[Alias {
             name: tenant(new),
             tenant: tenant(old),
@@ -288,24 +293,24 @@ mod tests {
     #[test]
     fn memory_stays_out() {
         let base = ("authorization", "Bearer k");
-        assert_eq!(who(&[]), Err(Off::Anonymous));
-        let on_loopback = Owners {
+        assert_eq!(who(&[]), Err(OffReason::Anonymous));
+        let on_loopback = IdentityRules {
             anonymous: true,
-            ..Owners::default()
+            ..IdentityRules::default()
         };
         assert!(identify(&HeaderMap::new(), None, &on_loopback).is_ok());
         assert_eq!(
             who(&[base, ("content-encoding", "gzip")]),
-            Err(Off::Encoded)
+            Err(OffReason::Encoded)
         );
         assert!(who(&[base, ("content-encoding", "identity")]).is_ok());
         assert_eq!(
             who(&[base, ("content-digest", "sha-256=:x:")]),
-            Err(Off::Signed)
+            Err(OffReason::Signed)
         );
         assert_eq!(
             who(&[("authorization", "AWS4-HMAC-SHA256 Credential=x")]),
-            Err(Off::Signed)
+            Err(OffReason::Signed)
         );
     }
 }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::identify::{Identity, Owners, Sources};
-use super::manners::{Asker, Manners};
+use super::capabilities::{TenantModel, UpstreamCapabilities};
+use super::identify::{Identity, IdentityRules, Sources};
 use super::mode::{ReadOnly, Rules};
-use super::turns::Turns;
+use super::singleflight::Singleflight;
 use crate::audit::Audit;
-use crate::history::{History, Mark};
-use crate::jobs::{Exchange, InForce, Jobs};
-use crate::memory::place::{EvidenceLevel, Sighting};
+use crate::history::{History, ScopedHash};
+use crate::jobs::{Exchange, Jobs, Reloadable};
+use crate::memory::alignment::{Alignment, EvidenceLevel};
 use crate::memory::{Trim, select};
-use crate::store::Used;
-use crate::store::recall::{Lookup, Recall};
-use crate::wire::chat::Parsed;
+use crate::store::SentWith;
+use crate::store::cache::{Lookup, SnapshotCache};
+use crate::wire::chat::ChatRequest;
 
 /// What is done for a request that does not fit its model, once all that is observed was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,9 +44,9 @@ pub enum AskUsage {
 
 /// How requests are treated. A reload replaces it; each request takes one look, when it is read.
 #[derive(Debug, Default)]
-pub struct Treatment {
+pub struct RequestPolicy {
     /// Who is who.
-    pub owners: Owners,
+    pub identity: IdentityRules,
     /// Where clients write what they call a conversation.
     pub sources: Sources,
     /// For which models memory is sent and never made.
@@ -67,64 +67,64 @@ pub struct Memory {
     /// `[memory] enabled`.
     pub enabled: bool,
     /// How requests are treated now.
-    pub treats: InForce<Treatment>,
+    pub policy: Reloadable<RequestPolicy>,
     /// What this process knows of the store.
-    pub recall: Arc<Recall>,
+    pub cache: Arc<SnapshotCache>,
     /// Where finished exchanges go.
     pub jobs: Jobs,
     /// What the upstream was found to accept.
-    pub manners: Manners,
+    pub capabilities: UpstreamCapabilities,
     /// Requests that are being observed while their clients wait.
-    pub rescuing: Turns,
+    pub overflow_singleflight: Singleflight,
     /// Where the audit lines go, if anywhere.
     pub audit: Option<Audit>,
     /// Answers under way.
-    pub unfinished: Arc<AtomicUsize>,
+    pub pending_answers: Arc<AtomicUsize>,
 }
 
 impl Memory {
     /// Memory for every request that carries a credential, by the defaults in everything else.
-    pub fn new(recall: Arc<Recall>, jobs: Jobs, manners: Manners) -> Self {
+    pub fn new(cache: Arc<SnapshotCache>, jobs: Jobs, capabilities: UpstreamCapabilities) -> Self {
         Self {
             enabled: true,
-            treats: InForce::new(Treatment::default()),
-            recall,
+            policy: Reloadable::new(RequestPolicy::default()),
+            cache,
             jobs,
-            manners,
-            rescuing: Turns::default(),
+            capabilities,
+            overflow_singleflight: Singleflight::default(),
             audit: None,
-            unfinished: Arc::default(),
+            pending_answers: Arc::default(),
         }
     }
 
     /// Waits until every answer that has ended is handed over and memory has nothing left to do.
     /// `false` where `within` was not enough. See [`Jobs::quiet`].
-    pub async fn quiet(&self, within: Duration) -> bool {
+    pub async fn wait_idle(&self, within: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + within;
-        while self.unfinished.load(Ordering::SeqCst) > 0 {
+        while self.pending_answers.load(Ordering::SeqCst) > 0 {
             if tokio::time::Instant::now() >= deadline {
                 return false;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         self.jobs
-            .quiet(deadline.saturating_duration_since(tokio::time::Instant::now()))
+            .wait_until_idle(deadline.saturating_duration_since(tokio::time::Instant::now()))
             .await
     }
 }
 
 /// Counts an answer that is under way.
 #[derive(Debug)]
-pub(super) struct Unfinished(Arc<AtomicUsize>);
+pub(super) struct PendingAnswer(Arc<AtomicUsize>);
 
-impl Unfinished {
-    pub(super) fn of(memory: &Memory) -> Self {
-        memory.unfinished.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(&memory.unfinished))
+impl PendingAnswer {
+    pub(super) fn new(memory: &Memory) -> Self {
+        memory.pending_answers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(&memory.pending_answers))
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -132,83 +132,88 @@ impl Drop for Unfinished {
 
 /// What a request is, once it was read: its parsed body and its chain.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct MemoryRequest {
     pub(super) identity: Identity,
-    pub(super) parsed: Arc<Parsed>,
+    pub(super) parsed: Arc<ChatRequest>,
     /// The chain that memory knows it by.
     pub(super) history: Arc<History>,
     /// How its messages stand on that, where it is not its own chain.
-    pub(super) seen: Option<Arc<Sighting>>,
+    pub(super) alignment: Option<Arc<Alignment>>,
     /// What was known of it when it came.
     pub(super) lookup: Lookup,
     pub(super) model: String,
     /// What its first leading system message is known by.
-    pub(super) system: Option<Mark>,
+    pub(super) system: Option<ScopedHash>,
     /// Whether anything may be remembered of it.
     pub(super) writes: bool,
     /// How it is treated, however the next one is.
-    pub(super) treatment: Arc<Treatment>,
+    pub(super) policy: Arc<RequestPolicy>,
 }
 
-impl Asked {
+impl MemoryRequest {
     /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
-    pub(super) fn sent(&self, place: usize) -> Option<usize> {
-        match &self.seen {
+    pub(super) fn message_at(&self, place: usize) -> Option<usize> {
+        match &self.alignment {
             None => Some(place),
-            Some(seen) => seen.view.sent(place),
+            Some(alignment) => alignment.positions.request_index(place),
         }
     }
 
     /// Whether it may go out as `trim` leaves it.
-    pub(super) fn fits(&self, trim: &Trim) -> bool {
-        trim.fits(&self.history) && self.may_go(trim.to_count, trim.pin)
+    pub(super) fn allows_trim(&self, trim: &Trim) -> bool {
+        trim.still_fits(&self.history) && self.can_omit(trim.to_count, trim.pin)
     }
 
     /// Whether the first `count` messages of the chain may be left out, as far as that depends on how
     /// this request holds them.
-    pub(super) fn may_go(&self, count: usize, pin: Option<usize>) -> bool {
-        let seen = self.seen.as_ref();
-        seen.is_none_or(|seen| select::may_go(seen, count, pin))
+    pub(super) fn can_omit(&self, count: usize, pin: Option<usize>) -> bool {
+        let alignment = self.alignment.as_ref();
+        alignment.is_none_or(|alignment| select::can_omit(alignment, count, pin))
     }
 
     /// Whether its conversation and the user's others may be told of each other.
-    pub(super) fn shares(&self) -> bool {
-        self.identity.shares() && !self.identity.thread.child
+    pub(super) fn shares_memory(&self) -> bool {
+        self.identity.shares_memory() && !self.identity.thread.child
     }
 
     /// Whether it leaves open if its stream reports usage, and may be asked for it.
     pub(super) fn may_ask_usage(&self) -> bool {
-        let open = self.parsed.stream() && self.parsed.usage_asked().is_none();
-        open && self.treatment.ask_usage != AskUsage::Never
+        let open = self.parsed.stream() && self.parsed.requested_usage().is_none();
+        open && self.policy.ask_usage != AskUsage::Never
     }
 
     /// Who asks, and which model.
-    pub(super) fn asker(&self) -> Asker<'_> {
-        Asker {
+    pub(super) fn tenant_model(&self) -> TenantModel<'_> {
+        TenantModel {
             tenant: &self.identity.scope.tenant,
             model: &self.model,
         }
     }
 }
 
-impl Asked {
+impl MemoryRequest {
     /// As it is recorded, answered at once; `way` is the hash of the way it lent.
-    pub(super) fn exchange(self, used: Used, way: Option<[u8; 32]>, at_ms: i64) -> Exchange {
+    pub(super) fn into_exchange(
+        self,
+        sent_with: SentWith,
+        route_hash: Option<[u8; 32]>,
+        at_ms: i64,
+    ) -> Exchange {
         Exchange {
-            zone: self.identity.zone(),
-            shared: self.identity.shares(),
+            zone: self.identity.time_zone(),
+            allows_peer_memory: self.identity.shares_memory(),
             scope: self.identity.scope,
-            child: self.identity.thread.child,
+            sub_agent: self.identity.thread.child,
             thread_key: self.identity.thread.key,
             parsed: self.parsed,
             history: self.history,
-            seen: self.seen,
+            alignment: self.alignment,
             origins: self.lookup.origins,
             system: self.system,
             answer: None,
-            used,
+            sent_with,
             model: self.model,
-            way,
+            route: route_hash,
             at_ms,
             answered_ms: at_ms,
         }

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName};
 pub use crate::memory::Pattern as Glob;
 
 /// Says it for one request.
-const MEMORY: HeaderName = HeaderName::from_static("x-diarist-memory");
+const MEMORY_HEADER: HeaderName = HeaderName::from_static("x-diarist-memory");
 
 /// What memory may do for a request. The stricter one is the lesser one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ impl Rules {
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum DecidedBy {
     Default,
     Header,
     /// The rule of this number, from 1.
@@ -110,7 +110,7 @@ pub(super) enum By {
     ReadOnly,
 }
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for DecidedBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -125,16 +125,16 @@ impl std::fmt::Display for By {
 
 /// A mode, and who decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct ModeDecision {
     pub(super) mode: Mode,
-    pub(super) by: By,
+    pub(super) by: DecidedBy,
 }
 
 /// What the request itself says. Of several values the strictest counts; one that says nothing we
 /// know is passed over.
-pub(super) fn asked(headers: &HeaderMap) -> Option<Mode> {
+pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
     headers
-        .get_all(MEMORY)
+        .get_all(MEMORY_HEADER)
         .iter()
         .filter_map(|value| Mode::from_name(value.to_str().ok()?.trim()))
         .min()
@@ -144,54 +144,54 @@ pub(super) fn asked(headers: &HeaderMap) -> Option<Mode> {
 #[derive(Debug, Default)]
 pub struct ReadOnly {
     /// The narrowest first.
-    pub listed: Vec<(Glob, bool)>,
+    pub overrides: Vec<(Glob, bool)>,
     /// For every other model.
-    pub all: bool,
+    pub default: bool,
 }
 
 impl ReadOnly {
     /// Whether memory is made for no model.
     pub fn for_all(&self) -> bool {
-        self.all && self.listed.iter().all(|(_, read_only)| *read_only)
+        self.default && self.overrides.iter().all(|(_, read_only)| *read_only)
     }
 
-    pub(super) fn of(&self, model: &str) -> bool {
-        let mut listed = self.listed.iter();
-        let known = listed.find(|(pattern, _)| pattern.matches(model));
-        known.map_or(self.all, |(_, read_only)| *read_only)
+    pub(super) fn is_read_only(&self, model: &str) -> bool {
+        let mut overrides = self.overrides.iter();
+        let found = overrides.find(|(pattern, _)| pattern.matches(model));
+        found.map_or(self.default, |(_, read_only)| *read_only)
     }
 }
 
 /// Decides for a request for `model`.
-pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> Decided {
+pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> ModeDecision {
     let by_rule = || {
         let mut listed = rules.listed.iter().zip(1..);
         let (rule, number) = listed.find(|(rule, _)| rule.matches(parts, model))?;
-        Some(Decided {
+        Some(ModeDecision {
             mode: rule.mode,
-            by: By::Rule(number),
+            by: DecidedBy::Rule(number),
         })
     };
     let by_task = || {
-        rules.names_task(&parts.headers).then_some(Decided {
+        rules.names_task(&parts.headers).then_some(ModeDecision {
             mode: Mode::Read,
-            by: By::Task,
+            by: DecidedBy::Task,
         })
     };
-    let decided = match asked(&parts.headers) {
-        Some(mode) => Decided {
+    let decided = match from_header(&parts.headers) {
+        Some(mode) => ModeDecision {
             mode,
-            by: By::Header,
+            by: DecidedBy::Header,
         },
-        None => by_rule().or_else(by_task).unwrap_or(Decided {
+        None => by_rule().or_else(by_task).unwrap_or(ModeDecision {
             mode: Mode::On,
-            by: By::Default,
+            by: DecidedBy::Default,
         }),
     };
     if read_only && decided.mode == Mode::On {
-        return Decided {
+        return ModeDecision {
             mode: Mode::Read,
-            by: By::ReadOnly,
+            by: DecidedBy::ReadOnly,
         };
     }
     decided
@@ -224,7 +224,7 @@ mod tests {
             listed: rules.to_vec(),
             tasks: vec![HeaderName::from_static("x-chat-task")],
         };
-        let Decided { mode, by } = decide(&rules, false, &parts(headers), model);
+        let ModeDecision { mode, by } = decide(&rules, false, &parts(headers), model);
         (mode, by.to_string())
     }
 
@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn the_request_wins_over_rules_and_not_over_read_only() {
         let rules = [rule("", "", None, Mode::Off)];
-        for (said, mode) in [("on", Mode::On), (" READ ", Mode::Read), ("off", Mode::Off)] {
-            let headers = [("x-diarist-memory", said)];
+        for (value, mode) in [("on", Mode::On), (" READ ", Mode::Read), ("off", Mode::Off)] {
+            let headers = [("x-diarist-memory", value)];
             assert_eq!(decided(&rules, &headers, "m"), (mode, "header".into()));
         }
         let unknown = [("x-diarist-memory", "maybe")];
@@ -274,26 +274,35 @@ mod tests {
         let both = [("x-diarist-memory", "on"), ("x-diarist-memory", "read")];
         assert_eq!(decided(&rules, &both, "m"), (Mode::Read, "header".into()));
 
-        let closed = |said| {
-            let parts = parts(&[("x-diarist-memory", said)]);
+        let closed = |value| {
+            let parts = parts(&[("x-diarist-memory", value)]);
             decide(&Rules::default(), true, &parts, "m")
         };
-        let read = Decided {
+        let read = ModeDecision {
             mode: Mode::Read,
-            by: By::ReadOnly,
+            by: DecidedBy::ReadOnly,
         };
         assert_eq!(closed("on"), read);
-        let told = ReadOnly {
-            listed: vec![(Glob::new("*-mini"), false), (Glob::new("gpt-5*"), true)],
-            all: false,
+        let read_only = ReadOnly {
+            overrides: vec![(Glob::new("*-mini"), false), (Glob::new("gpt-5*"), true)],
+            default: false,
         };
-        assert!(told.of("gpt-5") && !told.of("gpt-5-mini") && !told.of("o3") && !told.for_all());
+        assert!(
+            read_only.is_read_only("gpt-5")
+                && !read_only.is_read_only("gpt-5-mini")
+                && !read_only.is_read_only("o3")
+                && !read_only.for_all()
+        );
         let some = |all, read_only| {
             let listed = vec![(Glob::new("*"), read_only)];
-            ReadOnly { listed, all }.for_all()
+            ReadOnly {
+                overrides: listed,
+                default: all,
+            }
+            .for_all()
         };
         assert!(some(true, true) && !some(true, false) && !some(false, true));
         assert_eq!(closed("off").mode, Mode::Off);
-        assert_eq!(closed("read").by, By::Header);
+        assert_eq!(closed("read").by, DecidedBy::Header);
     }
 }

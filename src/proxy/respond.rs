@@ -19,7 +19,7 @@ use crate::upstream::SendError;
 const RETRY_AFTER_OVERLOAD: HeaderValue = HeaderValue::from_static("1");
 
 /// What a client is told.
-struct Told {
+struct ClientError {
     status: StatusCode,
     kind: &'static str,
     code: &'static str,
@@ -28,14 +28,14 @@ struct Told {
 
 /// Turns an error into the response its client gets, logs and counts it.
 pub fn error(error: &ProxyError) -> Response<ProxyBody> {
-    let told = tell(error);
-    record(error, &told);
-    let mut response = Response::new(body::full(render(&told)));
-    *response.status_mut() = told.status;
+    let client_error = describe(error);
+    record(error, &client_error);
+    let mut response = Response::new(body::full(render(&client_error)));
+    *response.status_mut() = client_error.status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if matches!(
-        told.status,
+        client_error.status,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
     ) {
         headers.insert(RETRY_AFTER, RETRY_AFTER_OVERLOAD);
@@ -45,7 +45,7 @@ pub fn error(error: &ProxyError) -> Response<ProxyBody> {
 
 /// The whole answer, head and body, to a request whose head could not be read, in the place of one that says
 /// no more than `status`. The connection ends with it.
-pub fn unread(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
+pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
     let limit = max_head_bytes;
     let error = match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => ProxyError::HeadTooLarge { limit },
@@ -53,9 +53,9 @@ pub fn unread(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
         StatusCode::BAD_REQUEST => ProxyError::HeadMalformed,
         _ => return None,
     };
-    let told = tell(&error);
-    record(&error, &told);
-    let (status, body) = (told.status, render(&told));
+    let client_error = describe(&error);
+    record(&error, &client_error);
+    let (status, body) = (client_error.status, render(&client_error));
     let mut answer = format!(
         "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         status.as_u16(),
@@ -69,10 +69,10 @@ pub fn unread(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
 
 /// The status that [`error`] answers with.
 pub(super) fn status(error: &ProxyError) -> StatusCode {
-    tell(error).status
+    describe(error).status
 }
 
-fn tell(error: &ProxyError) -> Told {
+fn describe(error: &ProxyError) -> ClientError {
     use StatusCode as S;
     let (status, code, message) = match error {
         ProxyError::Connect => (
@@ -132,19 +132,19 @@ fn tell(error: &ProxyError) -> Told {
             "too_many_connections",
             format!("Diarist already has {limit} open connections. Try again shortly."),
         ),
-        ProxyError::UnaskedUpgrade => (
+        ProxyError::UnrequestedUpgrade => (
             S::BAD_GATEWAY,
             "upstream_invalid_response",
             "The upstream switched protocols without being asked.".to_owned(),
         ),
-        ProxyError::Upstream(error) => tell_upstream(error),
+        ProxyError::Upstream(error) => describe_upstream(error),
     };
     let kind = match error.side() {
         Side::Downstream => "invalid_request_error",
         Side::Upstream => "upstream_error",
         Side::Internal => "overloaded_error",
     };
-    Told {
+    ClientError {
         status,
         kind,
         code,
@@ -152,7 +152,7 @@ fn tell(error: &ProxyError) -> Told {
     }
 }
 
-fn tell_upstream(error: &SendError) -> (StatusCode, &'static str, String) {
+fn describe_upstream(error: &SendError) -> (StatusCode, &'static str, String) {
     use StatusCode as S;
     match error {
         SendError::Connect(_) => (
@@ -181,20 +181,20 @@ fn tell_upstream(error: &SendError) -> (StatusCode, &'static str, String) {
     }
 }
 
-fn render(told: &Told) -> Bytes {
+fn render(client_error: &ClientError) -> Bytes {
     let body = serde_json::json!({"error": {
-        "message": told.message,
-        "type": told.kind,
+        "message": client_error.message,
+        "type": client_error.kind,
         "param": null,
-        "code": told.code,
+        "code": client_error.code,
     }});
     Bytes::from(body.to_string())
 }
 
-fn record(error: &ProxyError, told: &Told) {
-    let (side, code) = (error.side().label(), told.code);
+fn record(error: &ProxyError, client_error: &ClientError) {
+    let (side, code) = (error.side().label(), client_error.code);
     metrics::counter!(telemetry::ERRORS, "side" => side, "code" => code).increment(1);
-    let status = told.status.as_u16();
+    let status = client_error.status.as_u16();
     let detail = with_causes(error);
     if error.side() == Side::Downstream {
         tracing::debug!(status, code, side, "answered {status} myself: {detail}");
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {
+    async fn response_to(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {
         let response = super::error(&error);
         let status = response.status().as_u16();
         let retry = response
@@ -275,7 +275,7 @@ mod tests {
                 "upstream_timeout",
             ),
         ] {
-            let (got, retry, body) = told(error).await;
+            let (got, retry, body) = response_to(error).await;
             assert_eq!(got, status);
             assert_eq!(retry.is_some(), matches!(status, 429 | 503));
             let error = &body["error"];

@@ -23,15 +23,15 @@ use tokio::time::Sleep;
 
 use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
-pub use crate::audit::Ended;
+pub use crate::audit::EndReason;
 use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
 use capture::Capture;
 
+mod answer_message;
 mod capture;
-mod said;
 
-pub use self::said::Said;
+pub use self::answer_message::AnswerMessage;
 
 /// Frames a reader may fall behind by. An event is a frame; a burst of a thousand is seconds of the
 /// fastest model.
@@ -43,15 +43,15 @@ const PARSE_INLINE: usize = 256 * 1024;
 
 /// How long the last frame of an answer waits for the reader. It has read everything before, and needs
 /// some microseconds.
-const PATIENCE: Duration = Duration::from_millis(100);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// By what a client may take an answer for whole before its stream ends: that it is done, or why a choice
 /// has ended. What only looks so costs a moment.
-const LAST: [&[u8]; 3] = [b"[DONE]", b"\"finish_reason\":\"", b"\"finish_reason\": \""];
+const END_MARKERS: [&[u8]; 3] = [b"[DONE]", b"\"finish_reason\":\"", b"\"finish_reason\": \""];
 
 /// Told what the model has said so far, before the frame goes to the client that may be the last; and
 /// once more when the answer has ended.
-pub type OnAnswer = Box<dyn Fn(&[Said]) + Send + Sync>;
+pub type OnAnswer = Box<dyn Fn(&[AnswerMessage]) + Send + Sync>;
 
 /// What is known of a response before its body comes.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +70,8 @@ pub struct TeeSpec {
     reason = "independent facts about one answer"
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observed {
-    pub ended: Ended,
+pub struct ObservedAnswer {
+    pub ended: EndReason,
     /// The model had finished: `[DONE]` was seen, or a finish reason on every choice.
     pub saw_done: bool,
     /// In the order of the choices.
@@ -82,7 +82,7 @@ pub struct Observed {
     pub error: bool,
     pub usage: Option<Usage>,
     /// What the first choice says, if it was read whole.
-    pub words: Option<String>,
+    pub text: Option<String>,
     /// When the first byte of the body came; `None` if there was none.
     pub first_byte: Option<Instant>,
     /// Bytes of the body as they were tapped: as the upstream sent them, or decoded for the client.
@@ -98,26 +98,26 @@ pub type Teed<B> = UsageFilter<Tap<B>>;
 pub fn tee<B>(
     body: B,
     spec: TeeSpec,
-    hear: OnAnswer,
+    on_answer: OnAnswer,
     tasks: &Tasks,
-) -> (Teed<B>, oneshot::Receiver<Observed>)
+) -> (Teed<B>, oneshot::Receiver<ObservedAnswer>)
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let (queue, pieces) = mpsc::channel(QUEUE_FRAMES);
     let (ending, ended) = oneshot::channel();
     let (result, observed) = oneshot::channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
+    let queued_bytes = Arc::new(AtomicUsize::new(0));
     let tap = Tap {
         body,
         queue: Some(queue),
-        waiting: Arc::clone(&waiting),
+        queued_bytes: Arc::clone(&queued_bytes),
         ending: Some(ending),
-        seen: Seen::default(),
+        stats: TapStats::default(),
         held: None,
     };
     tasks.spawn("response-reader", async move {
-        let observed = read(pieces, &waiting, ended, spec, hear).await;
+        let observed = read(pieces, &queued_bytes, ended, spec, on_answer).await;
         // The flow may have lost interest; then there is nobody to tell.
         let _ = result.send(observed);
     });
@@ -127,7 +127,7 @@ where
 
 /// What the tap itself knows; complete even where the capture is not.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct TapStats {
     first_byte: Option<Instant>,
     bytes: u64,
     overflow: bool,
@@ -140,9 +140,9 @@ pub struct Tap<B: Body> {
     body: B,
     queue: Option<mpsc::Sender<Piece>>,
     /// Bytes in the queue.
-    waiting: Arc<AtomicUsize>,
-    ending: Option<oneshot::Sender<(Ended, Seen)>>,
-    seen: Seen,
+    queued_bytes: Arc<AtomicUsize>,
+    ending: Option<oneshot::Sender<(EndReason, TapStats)>>,
+    stats: TapStats,
     /// A frame that may be the last, which waits until the reader has heard what was said.
     held: Option<Box<Held<B::Error>>>,
 }
@@ -152,7 +152,7 @@ pub struct Tap<B: Body> {
 enum Piece {
     Bytes(Bytes),
     /// Everything before it was sent: say when it is heard.
-    Heard(oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
 }
 
 /// A frame that waits, or the end of the body.
@@ -161,8 +161,8 @@ type Polled<E> = Option<Result<Frame<Bytes>, E>>;
 #[derive(Debug)]
 struct Held<E> {
     frame: Polled<E>,
-    heard: oneshot::Receiver<()>,
-    patience: Pin<Box<Sleep>>,
+    flushed: oneshot::Receiver<()>,
+    timeout: Pin<Box<Sleep>>,
 }
 
 impl<B> Tap<B>
@@ -176,7 +176,7 @@ where
             Some(Err(_)) => false,
             Some(Ok(frame)) => {
                 let holds = |data: &Bytes, text: &[u8]| memchr::memmem::find(data, text).is_some();
-                let says_done = |data: &Bytes| LAST.iter().any(|text| holds(data, text));
+                let says_done = |data: &Bytes| END_MARKERS.iter().any(|text| holds(data, text));
                 self.body.is_end_stream()
                     || self.body.size_hint().exact() == Some(0)
                     || frame.is_trailers()
@@ -186,20 +186,20 @@ where
     }
 
     /// Asks the reader to say when it has heard everything so far. `None` where it is not there.
-    fn ask(&mut self) -> Option<oneshot::Receiver<()>> {
-        let (say, heard) = oneshot::channel();
+    fn request_flush(&mut self) -> Option<oneshot::Receiver<()>> {
+        let (flushed_sender, flushed) = oneshot::channel();
         let queue = self.queue.as_ref()?;
-        queue.try_send(Piece::Heard(say)).ok()?;
-        Some(heard)
+        queue.try_send(Piece::Flush(flushed_sender)).ok()?;
+        Some(flushed)
     }
 
-    fn copied(&mut self, polled: Option<&Result<Frame<Bytes>, B::Error>>) {
+    fn copy_frame(&mut self, polled: Option<&Result<Frame<Bytes>, B::Error>>) {
         match polled {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(data) => self.copy(data),
-                None => self.seen.trailers = true,
+                None => self.stats.trailers = true,
             },
-            Some(Err(_)) => self.end(Ended::UpstreamError),
+            Some(Err(_)) => self.end(EndReason::UpstreamError),
             None => {}
         }
     }
@@ -210,29 +210,29 @@ impl<B: Body> Tap<B> {
         if data.is_empty() {
             return;
         }
-        self.seen.first_byte.get_or_insert_with(Instant::now);
-        self.seen.bytes = self.seen.bytes.saturating_add(data.len() as u64);
+        self.stats.first_byte.get_or_insert_with(Instant::now);
+        self.stats.bytes = self.stats.bytes.saturating_add(data.len() as u64);
         let Some(queue) = &self.queue else { return };
-        let waiting = self.waiting.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        if waiting > QUEUE_BYTES || queue.try_send(Piece::Bytes(data.clone())).is_err() {
-            self.seen.overflow = true;
+        let queued = self.queued_bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
+        if queued > QUEUE_BYTES || queue.try_send(Piece::Bytes(data.clone())).is_err() {
+            self.stats.overflow = true;
             self.queue = None;
         }
     }
 
     /// What goes to the client now.
-    fn passed<E>(&mut self, polled: Polled<E>) -> Polled<E> {
+    fn pass<E>(&mut self, polled: Polled<E>) -> Polled<E> {
         if polled.is_none() {
-            self.end(Ended::Complete);
+            self.end(EndReason::Complete);
         }
         polled
     }
 
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: EndReason) {
         self.queue = None;
         if let Some(ending) = self.ending.take() {
             // Only a reader that was ended by a shutdown is not there to hear it.
-            let _ = ending.send((ended, self.seen));
+            let _ = ending.send((ended, self.stats));
         }
     }
 }
@@ -251,28 +251,28 @@ where
         let tap = &mut *self;
         if tap.held.is_none() {
             let polled = ready!(Pin::new(&mut tap.body).poll_frame(cx));
-            tap.copied(polled.as_ref());
+            tap.copy_frame(polled.as_ref());
             let last = tap.is_last(polled.as_ref());
-            match last.then(|| tap.ask()).flatten() {
-                None => return Poll::Ready(tap.passed(polled)),
-                Some(heard) => {
+            match last.then(|| tap.request_flush()).flatten() {
+                None => return Poll::Ready(tap.pass(polled)),
+                Some(flushed) => {
                     tap.held = Some(Box::new(Held {
                         frame: polled,
-                        heard,
-                        patience: Box::pin(tokio::time::sleep(PATIENCE)),
+                        flushed,
+                        timeout: Box::pin(tokio::time::sleep(FLUSH_TIMEOUT)),
                     }));
                 }
             }
         }
         if let Some(held) = &mut tap.held {
             // A reader that is gone has heard all it will.
-            let heard = Pin::new(&mut held.heard).poll(cx).is_ready();
-            if !heard && held.patience.as_mut().poll(cx).is_pending() {
+            let flushed = Pin::new(&mut held.flushed).poll(cx).is_ready();
+            if !flushed && held.timeout.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
         }
         let frame = tap.held.take().and_then(|held| held.frame);
-        Poll::Ready(tap.passed(frame))
+        Poll::Ready(tap.pass(frame))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -291,87 +291,89 @@ impl<B: Body> Drop for Tap<B> {
     fn drop(&mut self) {
         // A server drops a body without asking for its end once the length it promised is written,
         // or once the trailers are.
-        let complete = self.held.is_none() && (self.seen.trailers || self.body.is_end_stream());
+        let complete = self.held.is_none() && (self.stats.trailers || self.body.is_end_stream());
         self.end(if complete {
-            Ended::Complete
+            EndReason::Complete
         } else {
-            Ended::HungUp
+            EndReason::HungUp
         });
     }
 }
 
 async fn read(
     mut pieces: mpsc::Receiver<Piece>,
-    waiting: &AtomicUsize,
-    ending: oneshot::Receiver<(Ended, Seen)>,
+    queued_bytes: &AtomicUsize,
+    ending: oneshot::Receiver<(EndReason, TapStats)>,
     spec: TeeSpec,
-    hear: OnAnswer,
-) -> Observed {
+    on_answer: OnAnswer,
+) -> ObservedAnswer {
     let mut capture = Some(Capture::new(spec.streaming, spec.encoding));
     while let Some(piece) = pieces.recv().await {
         capture = match piece {
             Piece::Bytes(bytes) => {
-                waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+                queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
                 capture.and_then(|mut capture| {
                     guarded(move || {
-                        capture.take(bytes);
+                        capture.push(bytes);
                         capture
                     })
                 })
             }
-            Piece::Heard(say) => {
-                let settled = settle(capture).await;
-                let (capture, said) = settled.unzip();
-                if let Some(said) = said {
-                    guarded(|| hear(&said));
+            Piece::Flush(flushed_sender) => {
+                let partial = read_messages(capture).await;
+                let (capture, messages) = partial.unzip();
+                if let Some(messages) = messages {
+                    guarded(|| on_answer(&messages));
                 }
                 // The client may have gone meanwhile.
-                let _ = say.send(());
+                let _ = flushed_sender.send(());
                 capture
             }
         };
     }
-    let (ended, seen) = ending.await.unwrap_or((Ended::HungUp, Seen::default()));
+    let (ended, stats) = ending
+        .await
+        .unwrap_or((EndReason::HungUp, TapStats::default()));
     let summary = match capture {
-        Some(capture) if capture.held() > PARSE_INLINE => {
+        Some(capture) if capture.unparsed_bytes() > PARSE_INLINE => {
             tokio::task::spawn_blocking(|| capture.finish()).await.ok()
         }
         Some(capture) => guarded(|| capture.finish()),
         None => None,
     };
-    let (summary, said) = summary.unzip();
-    if let Some(said) = said {
-        guarded(|| hear(&said));
+    let (summary, messages) = summary.unzip();
+    if let Some(messages) = messages {
+        guarded(|| on_answer(&messages));
     }
     let capture_complete =
-        summary.as_ref().is_some_and(|summary| summary.complete) && !seen.overflow;
+        summary.as_ref().is_some_and(|summary| summary.complete) && !stats.overflow;
     let mut summary = summary.unwrap_or_default();
-    Observed {
+    ObservedAnswer {
         ended,
         saw_done: summary.is_done(),
         finish_reasons: summary.finish_reasons(),
         refusal: summary.refusal,
         error: summary.error,
-        words: summary.take_words().filter(|_| capture_complete),
+        text: summary.take_text().filter(|_| capture_complete),
         usage: summary.usage,
-        first_byte: seen.first_byte,
-        bytes: seen.bytes,
+        first_byte: stats.first_byte,
+        bytes: stats.bytes,
         capture_complete,
     }
 }
 
 /// Reads what came so far, and says what the model has said.
-async fn settle(capture: Option<Capture>) -> Option<(Capture, Vec<Said>)> {
+async fn read_messages(capture: Option<Capture>) -> Option<(Capture, Vec<AnswerMessage>)> {
     let mut capture = capture?;
-    let held = capture.held();
-    let settle = move || {
-        let said = capture.settle();
-        (capture, said)
+    let held = capture.unparsed_bytes();
+    let read = move || {
+        let messages = capture.read_messages();
+        (capture, messages)
     };
     if held > PARSE_INLINE {
-        return tokio::task::spawn_blocking(settle).await.ok();
+        return tokio::task::spawn_blocking(read).await.ok();
     }
-    guarded(settle)
+    guarded(read)
 }
 
 /// The parser of events has panicked on input before. That must not cost the one value the flow is

@@ -28,7 +28,7 @@ const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("Upgrade");
 
 /// Whether a client asks for a WebSocket. Other protocols (h2c above all, which would carry
 /// requests past this proxy) are not offered: their `Upgrade` header ends here.
-pub(super) fn is_asked_for(parts: &Parts) -> bool {
+pub(super) fn is_websocket(parts: &Parts) -> bool {
     parts.version == Version::HTTP_11
         && parts.method == Method::GET
         && names_websocket(&parts.headers)
@@ -49,17 +49,17 @@ pub(super) async fn tunnel(
     };
     let abort = Abort::for_client(&parts);
     let mut request = forward::prepare(&proxy.upstream, parts, OutBody::Empty)?;
-    ask_for_websocket(request.headers_mut());
+    set_websocket_headers(request.headers_mut());
     let mut response = proxy
         .upstream
         .send_upgradable(request)
         .await
-        .map_err(forward::refused)?;
+        .map_err(forward::to_proxy_error)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(flow::stream_back(proxy, response, abort));
     }
     if !names_websocket(response.headers()) {
-        return Err(ProxyError::UnaskedUpgrade);
+        return Err(ProxyError::UnrequestedUpgrade);
     }
     let upstream_side = hyper::upgrade::on(&mut response);
     let (stopped, hold) = (proxy.tasks.token(), proxy.tasks.hold());
@@ -71,11 +71,11 @@ pub(super) async fn tunnel(
     });
     let (mut parts, _) = response.into_parts();
     parts.headers = headers::towards_client(parts.headers);
-    ask_for_websocket(&mut parts.headers);
+    set_websocket_headers(&mut parts.headers);
     Ok(Response::from_parts(parts, body::empty()))
 }
 
-fn ask_for_websocket(headers: &mut HeaderMap) {
+fn set_websocket_headers(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, UPGRADE_TOKEN);
     headers.insert(UPGRADE, WEBSOCKET);
 }
@@ -89,51 +89,51 @@ async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, idle: Duratio
         }
     };
     metrics::gauge!(telemetry::TUNNELS).increment(1.0);
-    carry(TokioIo::new(client), TokioIo::new(upstream), idle).await;
+    copy_both(TokioIo::new(client), TokioIo::new(upstream), idle).await;
     metrics::gauge!(telemetry::TUNNELS).decrement(1.0);
 }
 
 /// Carries bytes until one side breaks, both have ended, or none has moved for `idle`.
-async fn carry<C, U>(client: C, mut upstream: U, idle: Duration)
+async fn copy_both<C, U>(client: C, mut upstream: U, idle: Duration)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let moved = Moved::default();
+    let activity = LastActivity::default();
     // Whatever is carried is read from the client or written to it.
-    let mut client = Watched {
+    let mut tracked_client = ActivityStream {
         side: client,
-        moved: moved.clone(),
+        activity: activity.clone(),
     };
-    let carried = tokio::select! {
-        carried = copy_bidirectional(&mut client, &mut upstream) => carried,
-        () = moved.none_for(idle) => {
+    let copied = tokio::select! {
+        copied = copy_bidirectional(&mut tracked_client, &mut upstream) => copied,
+        () = activity.wait_idle(idle) => {
             tracing::debug!("a tunnel was closed: no byte moved in it for {idle:?}");
             return;
         }
     };
-    if let Err(error) = carried {
+    if let Err(error) = copied {
         tracing::debug!("a tunnel broke: {error}");
     }
 }
 
 /// When a byte last moved.
 #[derive(Clone, Debug)]
-struct Moved(Arc<Mutex<Instant>>);
+struct LastActivity(Arc<Mutex<Instant>>);
 
-impl Default for Moved {
+impl Default for LastActivity {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Instant::now())))
     }
 }
 
-impl Moved {
-    fn now(&self) {
+impl LastActivity {
+    fn touch(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Ready once none has moved for `limit`.
-    async fn none_for(&self, limit: Duration) {
+    async fn wait_idle(&self, limit: Duration) {
         loop {
             let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if last.elapsed() >= limit {
@@ -145,12 +145,12 @@ impl Moved {
 }
 
 /// One side of a tunnel.
-struct Watched<S> {
+struct ActivityStream<S> {
     side: S,
-    moved: Moved,
+    activity: LastActivity,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,13 +159,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.side).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.moved.now();
+            self.activity.touch();
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -173,7 +173,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.side).poll_write(cx, bytes);
         if let Poll::Ready(Ok(1..)) = written {
-            self.moved.now();
+            self.activity.touch();
         }
         written
     }
@@ -202,8 +202,8 @@ mod tests {
     async fn a_tunnel_ends_when_no_byte_has_moved_for_so_long_and_not_before() {
         let (mut client, ours) = duplex(64);
         let (mut upstream, theirs) = duplex(64);
-        let began = Instant::now();
-        let carrying = carry(ours, theirs, IDLE);
+        let started = Instant::now();
+        let carrying = copy_both(ours, theirs, IDLE);
         let talking = async {
             for _ in 0..3 {
                 sleep(NEARLY).await;
@@ -213,11 +213,11 @@ mod tests {
                 upstream.write_all(b"!").await.unwrap();
                 assert_eq!(client.read_u8().await.unwrap(), b'!');
             }
-            let talked = began.elapsed();
+            let talked = started.elapsed();
             // Both ends see the end.
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
             assert_eq!(upstream.read(&mut [0]).await.unwrap(), 0);
-            began.elapsed().checked_sub(talked)
+            started.elapsed().checked_sub(talked)
         };
         let ((), silent) = tokio::join!(carrying, talking);
         assert_eq!(silent, Some(IDLE));

@@ -23,25 +23,25 @@ pub const MAX_HELD: usize = 64 * 1024;
 
 /// Bytes in, the same bytes out, without the one event.
 #[derive(Debug)]
-struct Filter {
+struct ReportFilter {
     ends: BlockEnds,
     /// The beginning of the event that is not complete yet.
     held: BytesMut,
     /// The event that comes now is too long to be held: it passes as it comes.
     passing: bool,
     /// The report has been taken out; everything else passes.
-    found: bool,
+    report_found: bool,
     /// The report ended in CR: an LF that follows at once is still part of it.
     drop_lf: bool,
 }
 
-impl Filter {
+impl ReportFilter {
     fn new() -> Self {
         Self {
             ends: BlockEnds::new(),
             held: BytesMut::new(),
             passing: false,
-            found: false,
+            report_found: false,
             drop_lf: false,
         }
     }
@@ -53,41 +53,43 @@ impl Filter {
         }
         // Everything before `settled` has been given or dropped; everything before `seen` belongs
         // to events that are complete.
-        let (mut settled, mut seen) = (0, 0);
+        let (mut forwarded, mut complete) = (0, 0);
         if self.held.is_empty() && self.ends.begins_with_stray_lf(chunk) {
-            seen = 1;
-            settled = usize::from(self.drop_lf);
+            complete = 1;
+            forwarded = usize::from(self.drop_lf);
         }
         self.drop_lf = false;
-        while !self.found
-            && let Some(length) = self.ends.next_end(chunk.get(seen..).unwrap_or_default())
+        while !self.report_found
+            && let Some(length) = self
+                .ends
+                .next_end(chunk.get(complete..).unwrap_or_default())
         {
-            let end = seen + length;
+            let end = complete + length;
             if std::mem::take(&mut self.passing) {
-                seen = end;
+                complete = end;
                 continue;
             }
-            if self.is_report(chunk.get(seen..end).unwrap_or_default()) {
-                self.found = true;
+            if self.is_report(chunk.get(complete..end).unwrap_or_default()) {
+                self.report_found = true;
                 self.held.clear();
-                give(out, chunk.slice(settled..seen));
-                settled = end;
+                push_non_empty(out, chunk.slice(forwarded..complete));
+                forwarded = end;
                 self.drop_lf = end == chunk.len() && chunk.ends_with(b"\r");
             } else {
-                give(out, self.held.split().freeze());
+                push_non_empty(out, self.held.split().freeze());
             }
-            seen = end;
+            complete = end;
         }
-        if self.found {
-            give(out, chunk.slice(settled..));
-        } else if self.passing || self.held.len() + chunk.len() - seen > MAX_HELD {
+        if self.report_found {
+            push_non_empty(out, chunk.slice(forwarded..));
+        } else if self.passing || self.held.len() + chunk.len() - complete > MAX_HELD {
             self.passing = true;
-            give(out, self.held.split().freeze());
-            give(out, chunk.slice(settled..));
+            push_non_empty(out, self.held.split().freeze());
+            push_non_empty(out, chunk.slice(forwarded..));
         } else {
-            give(out, chunk.slice(settled..seen));
+            push_non_empty(out, chunk.slice(forwarded..complete));
             self.held
-                .extend_from_slice(chunk.get(seen..).unwrap_or_default());
+                .extend_from_slice(chunk.get(complete..).unwrap_or_default());
         }
     }
 
@@ -102,22 +104,22 @@ impl Filter {
 
     /// From now on everything passes.
     fn pass(&mut self, out: &mut VecDeque<Bytes>) {
-        give(out, self.held.split().freeze());
-        self.found = true;
+        push_non_empty(out, self.held.split().freeze());
+        self.report_found = true;
     }
 
     /// What is still held when the stream ends.
     fn finish(&mut self, out: &mut VecDeque<Bytes>) {
         let held = self.held.split().freeze();
-        if !self.found && is_usage_report(&held) {
-            self.found = true;
+        if !self.report_found && is_usage_report(&held) {
+            self.report_found = true;
         } else {
-            give(out, held);
+            push_non_empty(out, held);
         }
     }
 }
 
-fn give(out: &mut VecDeque<Bytes>, bytes: Bytes) {
+fn push_non_empty(out: &mut VecDeque<Bytes>, bytes: Bytes) {
     if !bytes.is_empty() {
         out.push_back(bytes);
     }
@@ -166,12 +168,12 @@ fn names_no_choices(block: &[u8]) -> bool {
 #[derive(Debug)]
 pub struct UsageFilter<B: Body> {
     body: B,
-    filter: Option<Filter>,
+    filter: Option<ReportFilter>,
     /// Set where what comes now was not asked for its usage.
-    unasked: Option<Arc<AtomicBool>>,
+    stop_flag: Option<Arc<AtomicBool>>,
     ready: VecDeque<Bytes>,
     /// Trailers or an error, which follow what is still held.
-    last: Option<Result<Frame<Bytes>, B::Error>>,
+    last_frame: Option<Result<Frame<Bytes>, B::Error>>,
     ended: bool,
 }
 
@@ -181,19 +183,19 @@ impl<B: Body> UsageFilter<B> {
     pub fn new(body: B, filter: bool) -> Self {
         Self {
             body,
-            filter: filter.then(Filter::new),
-            unasked: None,
+            filter: filter.then(ReportFilter::new),
+            stop_flag: None,
             ready: VecDeque::new(),
-            last: None,
+            last_frame: None,
             ended: false,
         }
     }
 
     /// The same, which takes out nothing that comes once `unasked` is set.
     #[must_use]
-    pub fn unless(self, unasked: Arc<AtomicBool>) -> Self {
+    pub fn stop_when(self, stop_flag: Arc<AtomicBool>) -> Self {
         Self {
-            unasked: Some(unasked),
+            stop_flag: Some(stop_flag),
             ..self
         }
     }
@@ -218,7 +220,7 @@ where
             if let Some(bytes) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            if let Some(last) = this.last.take() {
+            if let Some(last) = this.last_frame.take() {
                 return Poll::Ready(Some(last));
             }
             if this.ended {
@@ -226,8 +228,8 @@ where
             }
             let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
             // Only the frame that came knows whose it is.
-            let set = |unasked: &Arc<AtomicBool>| unasked.load(Ordering::Relaxed);
-            if this.unasked.take_if(|unasked| set(unasked)).is_some() {
+            let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+            if this.stop_flag.take_if(|flag| is_set(flag)).is_some() {
                 filter.pass(&mut this.ready);
             }
             match frame {
@@ -235,12 +237,12 @@ where
                     Ok(data) => filter.push(&data, &mut this.ready),
                     Err(trailers) => {
                         filter.finish(&mut this.ready);
-                        this.last = Some(Ok(trailers));
+                        this.last_frame = Some(Ok(trailers));
                     }
                 },
                 Some(Err(error)) => {
                     filter.finish(&mut this.ready);
-                    this.last = Some(Err(error));
+                    this.last_frame = Some(Err(error));
                     this.ended = true;
                 }
                 None => {
@@ -256,7 +258,7 @@ where
             .filter
             .as_ref()
             .is_some_and(|filter| !filter.held.is_empty());
-        let nothing_left = !held && self.ready.is_empty() && self.last.is_none();
+        let nothing_left = !held && self.ready.is_empty() && self.last_frame.is_none();
         nothing_left && (self.ended || self.body.is_end_stream())
     }
 

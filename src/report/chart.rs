@@ -3,7 +3,7 @@
 //! Two bars in one column: the solid one is what was sent, the shade above it what did not have to
 //! be. Several requests share a column where there are more requests than columns.
 
-use super::{Mark, Step};
+use super::{MemoryChange, ReportStep};
 
 /// How much room there is, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,11 @@ const SHADE: char = '░';
 struct Column {
     received: u64,
     sent: u64,
-    mark: Option<Mark>,
+    mark: Option<MemoryChange>,
 }
 
 /// Draws `steps`, with the scale on the left and a legend below. Empty where nothing was counted.
-pub fn chart(steps: &[Step], size: Size) -> String {
+pub fn chart(steps: &[ReportStep], size: Size) -> String {
     let columns = columns(steps, size.width.saturating_sub(SCALE).max(1));
     let top = columns
         .iter()
@@ -56,7 +56,10 @@ pub fn chart(steps: &[Step], size: Size) -> String {
     }
     let axis = "─".repeat(columns.len());
     picture.push_str(&line("     0 └", &axis));
-    let marks: String = columns.iter().map(|column| sign(column.mark)).collect();
+    let marks: String = columns
+        .iter()
+        .map(|column| mark_symbol(column.mark))
+        .collect();
     if !marks.trim().is_empty() {
         picture.push_str(&line("        ", &marks));
     }
@@ -71,7 +74,7 @@ pub fn chart(steps: &[Step], size: Size) -> String {
 }
 
 /// The steps in at most `width` columns: several to a column, or each over several columns.
-fn columns(steps: &[Step], width: usize) -> Vec<Column> {
+fn columns(steps: &[ReportStep], width: usize) -> Vec<Column> {
     if steps.len() > width {
         // Integer arithmetic over the whole width: every step falls into one column.
         let bound = |at: usize| at * steps.len() / width;
@@ -80,7 +83,7 @@ fn columns(steps: &[Step], width: usize) -> Vec<Column> {
             .collect();
     }
     let each = width / steps.len().max(1);
-    let spread = |step: &Step| {
+    let spread = |step: &ReportStep| {
         let first = column(std::slice::from_ref(step));
         // Marked once, where the step begins.
         let rest = Column {
@@ -92,12 +95,12 @@ fn columns(steps: &[Step], width: usize) -> Vec<Column> {
     steps.iter().flat_map(spread).collect()
 }
 
-fn column(steps: &[Step]) -> Column {
+fn column(steps: &[ReportStep]) -> Column {
     steps.iter().fold(Column::default(), |column, step| {
         let received = step.direct.and_then(|tokens| tokens.prompt);
         Column {
             received: column.received.max(received.unwrap_or(0)),
-            sent: column.sent.max(step.carried.prompt.unwrap_or(0)),
+            sent: column.sent.max(step.forwarded.prompt.unwrap_or(0)),
             mark: column.mark.max(step.mark),
         }
     })
@@ -118,33 +121,33 @@ fn cell(column: &Column, row: usize, height: usize, top: u64) -> char {
     }
 }
 
-fn sign(mark: Option<Mark>) -> char {
+fn mark_symbol(mark: Option<MemoryChange>) -> char {
     match mark {
         None => ' ',
-        Some(Mark::Activation) => '▲',
-        Some(Mark::Reflection) => '◆',
+        Some(MemoryChange::Activation) => '▲',
+        Some(MemoryChange::Reflection) => '◆',
     }
 }
 
-fn legend(steps: &[Step]) -> String {
+fn legend(steps: &[ReportStep]) -> String {
     let mut legend = String::new();
-    let saved = |step: &Step| Some(step.direct?.prompt? > step.carried.prompt?);
+    let saved = |step: &ReportStep| Some(step.direct?.prompt? > step.forwarded.prompt?);
     if steps.iter().any(|step| saved(step) == Some(true)) {
         legend.push_str("        ░ tokens received from the client, and not sent\n");
     }
     legend.push_str("        █ tokens sent to the provider\n");
-    for (mark, said) in [
+    for (mark, text) in [
         (
-            Mark::Activation,
+            MemoryChange::Activation,
             "▲ activation: observations took the place of older messages",
         ),
         (
-            Mark::Reflection,
+            MemoryChange::Reflection,
             "◆ reflection: the observations were condensed",
         ),
     ] {
         if steps.iter().any(|step| step.mark == Some(mark)) {
-            legend.push_str(&format!("        {said}\n"));
+            legend.push_str(&format!("        {text}\n"));
         }
     }
     legend
@@ -168,27 +171,27 @@ mod tests {
     use super::*;
     use crate::report::Tokens;
 
-    fn step(received: u64, sent: u64, mark: Option<Mark>) -> Step {
+    fn step(received: u64, sent: u64, mark: Option<MemoryChange>) -> ReportStep {
         let prompt = |tokens| Tokens {
             prompt: Some(tokens),
             ..Tokens::default()
         };
-        Step {
+        ReportStep {
             direct: Some(prompt(received)),
-            carried: prompt(sent),
+            forwarded: prompt(sent),
             mark,
         }
     }
 
-    fn story() -> Vec<Step> {
-        let mut steps: Vec<Step> = (1..=24)
+    fn story() -> Vec<ReportStep> {
+        let mut steps: Vec<ReportStep> = (1..=24)
             .map(|n| {
                 let full = n * 1_000;
                 step(full, full.min(4_000 + full % 4_000), None)
             })
             .collect();
-        steps[7].mark = Some(Mark::Activation);
-        steps[15].mark = Some(Mark::Reflection);
+        steps[7].mark = Some(MemoryChange::Activation);
+        steps[15].mark = Some(MemoryChange::Reflection);
         steps
     }
 
@@ -207,25 +210,25 @@ mod tests {
         for steps in [1, 2, 7, 15, 24] {
             for width in [9, 20, 33, 80] {
                 let size = Size { width, height: 4 };
-                let drawn = chart(&all[..steps], size);
+                let picture = chart(&all[..steps], size);
                 let legend = |line: &&str| line.contains("tokens");
-                let lines: Vec<&str> = drawn.lines().take_while(|line| !legend(line)).collect();
+                let lines: Vec<&str> = picture.lines().take_while(|line| !legend(line)).collect();
                 let widest = lines.iter().map(|line| line.chars().count()).max();
                 assert!(
                     widest <= Some(width.max(10)),
-                    "{steps} in {width}:\n{drawn}"
+                    "{steps} in {width}:\n{picture}"
                 );
                 // In one single column the reflection would stand for both.
                 let marked = usize::from(steps > 7 && (steps < 16 || width > 9));
                 let marks = lines.concat().matches('▲').count();
-                assert_eq!(marks, marked, "{steps} in {width}:\n{drawn}");
+                assert_eq!(marks, marked, "{steps} in {width}:\n{picture}");
             }
         }
     }
 
     #[test]
     fn without_a_baseline_nothing_is_shaded() {
-        let steps = story().into_iter().map(|step| Step {
+        let steps = story().into_iter().map(|step| ReportStep {
             direct: None,
             ..step
         });
@@ -233,9 +236,9 @@ mod tests {
             width: 40,
             height: 5,
         };
-        let drawn = chart(&steps.collect::<Vec<_>>(), size);
-        assert!(!drawn.contains('░') && drawn.contains('█'), "{drawn}");
-        assert_eq!(chart(&[Step::default()], size), "");
+        let picture = chart(&steps.collect::<Vec<_>>(), size);
+        assert!(!picture.contains('░') && picture.contains('█'), "{picture}");
+        assert_eq!(chart(&[ReportStep::default()], size), "");
         assert_eq!(chart(&[], size), "");
     }
 }

@@ -4,22 +4,25 @@
 /// a note in the place of what is left out.
 pub fn excerpt(text: &str, head: usize, tail: usize, width: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    let shown = |line: &&str| clipped(line, width) + "\n";
+    let clipped_line = |line: &&str| clip(line, width) + "\n";
     if lines.len() <= head + tail + 1 {
-        return lines.iter().map(shown).collect();
+        return lines.iter().map(clipped_line).collect();
     }
     let left_out = lines.len() - head - tail;
-    let first: String = lines[..head].iter().map(shown).collect();
-    let last: String = lines[lines.len() - tail..].iter().map(shown).collect();
+    let first: String = lines[..head].iter().map(clipped_line).collect();
+    let last: String = lines[lines.len() - tail..]
+        .iter()
+        .map(clipped_line)
+        .collect();
     format!("{first}  … {left_out} more lines …\n{last}")
 }
 
-fn clipped(line: &str, width: usize) -> String {
+fn clip(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();
     }
-    let kept: String = line.chars().take(width.saturating_sub(1)).collect();
-    kept + "…"
+    let start: String = line.chars().take(width.saturating_sub(1)).collect();
+    start + "…"
 }
 
 #[cfg(test)]

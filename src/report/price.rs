@@ -33,7 +33,7 @@ pub struct BadPrice;
 impl Price {
     /// What one request cost, in dollars; `None` where its tokens are not known. A prompt whose
     /// cached share is not known counts as uncached.
-    pub fn of(&self, tokens: &Tokens) -> Option<f64> {
+    pub fn cost(&self, tokens: &Tokens) -> Option<f64> {
         const MILLION: f64 = 1e6;
         let prompt = tokens.prompt?;
         let cached = tokens.cached.unwrap_or(0).min(prompt);
@@ -90,14 +90,14 @@ mod tests {
             cached: Some(400_000),
             completion: Some(100_000),
         };
-        let cost = price.of(&tokens).unwrap();
+        let cost = price.cost(&tokens).unwrap();
         assert!((cost - (1.5 + 0.1 + 1.0)).abs() < 1e-9, "{cost}");
         let cold = Tokens {
             cached: None,
             ..tokens
         };
-        assert!((price.of(&cold).unwrap() - 3.5).abs() < 1e-9);
-        assert_eq!(price.of(&Tokens::default()), None);
+        assert!((price.cost(&cold).unwrap() - 3.5).abs() < 1e-9);
+        assert_eq!(price.cost(&Tokens::default()), None);
     }
 
     #[test]

@@ -1,34 +1,36 @@
 //! The totals, with and without Diarist.
 
-use super::align::{Side, align};
-use super::{Mark, Price, Prices, Story, Tokens, grouped};
+use super::columns::{ColumnAlign, align_columns};
+use super::{MemoryChange, Price, Prices, Story, Tokens, grouped};
 
 /// A sum over requests, some of which may not have reported the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     total: u64,
-    told: usize,
-    of: usize,
+    reported: usize,
+    count: usize,
 }
 
 impl Sum {
-    fn over(numbers: impl Iterator<Item = Option<u64>>) -> Self {
+    fn from_numbers(numbers: impl Iterator<Item = Option<u64>>) -> Self {
         numbers.fold(Self::default(), |sum, number| Self {
             total: sum.total + number.unwrap_or(0),
-            told: sum.told + usize::from(number.is_some()),
-            of: sum.of + 1,
+            reported: sum.reported + usize::from(number.is_some()),
+            count: sum.count + 1,
         })
     }
 
     /// The total, if every request reported it.
-    fn whole(&self) -> Option<u64> {
-        (self.told == self.of).then_some(self.total)
+    fn complete_total(&self) -> Option<u64> {
+        (self.reported == self.count).then_some(self.total)
     }
 
-    fn said(&self) -> String {
-        match self.told {
-            0 if self.of > 0 => "not reported".to_owned(),
-            told if told < self.of => format!("({told} of {}) {}", self.of, grouped(self.total)),
+    fn to_text(&self) -> String {
+        match self.reported {
+            0 if self.count > 0 => "not reported".to_owned(),
+            reported if reported < self.count => {
+                format!("({reported} of {}) {}", self.count, grouped(self.total))
+            }
             _ => grouped(self.total),
         }
     }
@@ -45,9 +47,10 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(requests: &[Tokens], price: &Price) -> Self {
-        let sum = |number: fn(&Tokens) -> Option<u64>| Sum::over(requests.iter().map(number));
-        let costs: Option<Vec<f64>> = requests.iter().map(|tokens| price.of(tokens)).collect();
+    fn new(requests: &[Tokens], price: &Price) -> Self {
+        let sum =
+            |number: fn(&Tokens) -> Option<u64>| Sum::from_numbers(requests.iter().map(number));
+        let costs: Option<Vec<f64>> = requests.iter().map(|tokens| price.cost(tokens)).collect();
         Self {
             requests: requests.len(),
             prompt: sum(|tokens| tokens.prompt),
@@ -63,30 +66,30 @@ impl Totals {
 type Pick = fn(&Totals) -> Sum;
 
 /// All rows; `baseline` is there if the conversation was also played without Diarist.
-struct Totalled {
+struct Comparison {
     baseline: Option<Totals>,
-    carried: Totals,
+    forwarded: Totals,
     observer: Totals,
     reflector: Totals,
 }
 
-impl Totalled {
-    fn of(story: &Story, prices: &Prices) -> Self {
+impl Comparison {
+    fn new(story: &Story, prices: &Prices) -> Self {
         let direct: Vec<Tokens> = story.steps.iter().filter_map(|step| step.direct).collect();
-        let carried: Vec<Tokens> = story.steps.iter().map(|step| step.carried).collect();
+        let forwarded: Vec<Tokens> = story.steps.iter().map(|step| step.forwarded).collect();
         Self {
             baseline: story
                 .has_baseline()
-                .then(|| Totals::of(&direct, &prices.conversation)),
-            carried: Totals::of(&carried, &prices.conversation),
-            observer: Totals::of(&story.observer, &prices.memory),
-            reflector: Totals::of(&story.reflector, &prices.memory),
+                .then(|| Totals::new(&direct, &prices.conversation)),
+            forwarded: Totals::new(&forwarded, &prices.conversation),
+            observer: Totals::new(&story.observer, &prices.memory),
+            reflector: Totals::new(&story.reflector, &prices.memory),
         }
     }
 
     /// What the conversation cost with Diarist, memory's own calls included.
     fn net(&self) -> Option<f64> {
-        Some(self.carried.cost? + self.observer.cost? + self.reflector.cost?)
+        Some(self.forwarded.cost? + self.observer.cost? + self.reflector.cost?)
     }
 }
 
@@ -102,7 +105,7 @@ fn row(name: &str, without: Option<String>, with: String, change: Option<String>
 
 /// The totals as a table of text. Columns without a baseline are left out.
 pub fn table(story: &Story, prices: &Prices) -> String {
-    let totals = Totalled::of(story, prices);
+    let totals = Comparison::new(story, prices);
     let baseline = totals.baseline.as_ref();
     let mut rows = vec![row(
         "",
@@ -113,7 +116,7 @@ pub fn table(story: &Story, prices: &Prices) -> String {
     rows.push(row(
         "requests",
         baseline.map(|without| grouped(without.requests as u64)),
-        grouped(totals.carried.requests as u64),
+        grouped(totals.forwarded.requests as u64),
         None,
     ));
     let prompts: [(&str, Pick); 3] = [
@@ -122,27 +125,31 @@ pub fn table(story: &Story, prices: &Prices) -> String {
         ("  UNCACHED", |totals| totals.uncached),
     ];
     for (name, pick) in prompts {
-        let (without, with) = (baseline.map(pick), pick(&totals.carried));
-        let change =
-            without.and_then(|without| change(without.whole()? as f64, with.whole()? as f64));
+        let (without, with) = (baseline.map(pick), pick(&totals.forwarded));
+        let change = without.and_then(|without| {
+            change(
+                without.complete_total()? as f64,
+                with.complete_total()? as f64,
+            )
+        });
         rows.push(row(
             name,
-            without.map(|sum| sum.said()),
-            with.said(),
+            without.map(|sum| sum.to_text()),
+            with.to_text(),
             change,
         ));
     }
     rows.push(row(
         "tokens answered",
-        baseline.map(|without| without.completion.said()),
-        totals.carried.completion.said(),
+        baseline.map(|without| without.completion.to_text()),
+        totals.forwarded.completion.to_text(),
         None,
     ));
     let cost = |totals: &Totals| dollars(totals.cost);
     rows.push(row(
         "cost of the conversation",
         baseline.map(cost),
-        cost(&totals.carried),
+        cost(&totals.forwarded),
         None,
     ));
     for (name, calls) in [
@@ -150,7 +157,7 @@ pub fn table(story: &Story, prices: &Prices) -> String {
         ("Reflector", &totals.reflector),
     ] {
         rows.push(row(
-            &format!("{name}, {}", counted(calls.requests, "call")),
+            &format!("{name}, {}", pluralized(calls.requests, "call")),
             None,
             cost(calls),
             None,
@@ -162,40 +169,48 @@ pub fn table(story: &Story, prices: &Prices) -> String {
         dollars(totals.net()),
         baseline.and_then(|without| change(without.cost?, totals.net()?)),
     ));
-    align(&rows, &[Side::Left, Side::Right, Side::Right, Side::Right])
+    align_columns(
+        &rows,
+        &[
+            ColumnAlign::Left,
+            ColumnAlign::Right,
+            ColumnAlign::Right,
+            ColumnAlign::Right,
+        ],
+    )
 }
 
 /// One line for each conversation: its id, and how long it grew.
 pub fn conversations(stories: &[(&str, &Story)]) -> String {
-    let named = |name: &str| name.to_owned();
+    let header = |name: &str| name.to_owned();
     let with_baseline = stories.iter().any(|(_, story)| story.has_baseline());
     let mut rows = vec![vec![
-        named("conversation"),
-        named("requests"),
-        named(if with_baseline { "longest without" } else { "" }),
-        named(if with_baseline {
+        header("conversation"),
+        header("requests"),
+        header(if with_baseline { "longest without" } else { "" }),
+        header(if with_baseline {
             "with Diarist"
         } else {
             "longest prompt"
         }),
-        named("activations"),
-        named("reflections"),
+        header("activations"),
+        header("reflections"),
     ]];
     let number = |number: Option<u64>| number.map_or_else(String::new, grouped);
     rows.extend(stories.iter().map(|(id, story)| {
-        let (direct, carried) = story.peaks();
+        let (direct, forwarded) = story.peaks();
         vec![
             shortened(id),
             story.steps.len().to_string(),
             number(direct),
-            number(carried),
-            story.count(Mark::Activation).to_string(),
-            story.count(Mark::Reflection).to_string(),
+            number(forwarded),
+            story.count(MemoryChange::Activation).to_string(),
+            story.count(MemoryChange::Reflection).to_string(),
         ]
     }));
-    let mut sides = [Side::Right; 6];
-    sides[0] = Side::Left;
-    align(&rows, &sides)
+    let mut sides = [ColumnAlign::Right; 6];
+    sides[0] = ColumnAlign::Left;
+    align_columns(&rows, &sides)
 }
 
 /// An id of at most 32 characters, its middle left out: ids that are long differ at their ends.
@@ -210,7 +225,7 @@ fn shortened(id: &str) -> String {
 
 /// What has to be said beside the table: the prices, memory's own tokens, numbers that are missing.
 pub fn notes(story: &Story, prices: &Prices) -> String {
-    let totals = Totalled::of(story, prices);
+    let totals = Comparison::new(story, prices);
     let mut notes = format!(
         "Prices per million tokens: {}; of Observer and\nReflector {}.\n",
         prices.conversation, prices.memory
@@ -222,37 +237,41 @@ pub fn notes(story: &Story, prices: &Prices) -> String {
         if calls.requests > 0 {
             notes.push_str(&format!(
                 "The {name} read {} tokens ({} of them cached) and wrote {}.\n",
-                calls.prompt.said(),
-                calls.cached.said(),
-                calls.completion.said()
+                calls.prompt.to_text(),
+                calls.cached.to_text(),
+                calls.completion.to_text()
             ));
         }
     }
-    let played = [Some(&totals.carried), totals.baseline.as_ref()];
+    let played = [Some(&totals.forwarded), totals.baseline.as_ref()];
     let all = [&totals.observer, &totals.reflector];
     let all = || played.into_iter().flatten().chain(all);
     let (silent, uncertain) = all().fold((0, 0), |(silent, uncertain), totals| {
         (
-            silent + totals.prompt.of - totals.prompt.told,
-            uncertain + totals.prompt.told.saturating_sub(totals.uncached.told),
+            silent + totals.prompt.count - totals.prompt.reported,
+            uncertain
+                + totals
+                    .prompt
+                    .reported
+                    .saturating_sub(totals.uncached.reported),
         )
     });
     if silent > 0 {
         notes.push_str(&format!(
             "{} came back without usage: no cost can be told.\n",
-            counted(silent, "answer")
+            pluralized(silent, "answer")
         ));
     }
     if uncertain > 0 {
         notes.push_str(&format!(
             "{} did not say what was cached: their prompts are priced as uncached.\n",
-            counted(uncertain, "answer")
+            pluralized(uncertain, "answer")
         ));
     }
     notes
 }
 
-fn counted(number: usize, what: &str) -> String {
+fn pluralized(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", grouped(number as u64))
 }
@@ -269,7 +288,7 @@ fn change(before: f64, after: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Step;
+    use crate::report::ReportStep;
 
     fn prices() -> Prices {
         Prices {
@@ -287,9 +306,9 @@ mod tests {
     }
 
     fn story() -> Story {
-        let step = |direct, carried| Step {
+        let step = |direct, carried| ReportStep {
             direct: Some(direct),
-            carried,
+            forwarded: carried,
             mark: None,
         };
         Story {
@@ -324,15 +343,15 @@ mod tests {
     #[test]
     fn what_nobody_reported_is_neither_zero_nor_free() {
         let mut story = story();
-        story.steps[1].carried.cached = None;
+        story.steps[1].forwarded.cached = None;
         let text = table(&story, &prices()) + &notes(&story, &prices());
         assert!(text.contains("(1 of 2) 500,000"), "{text}");
         assert!(
             text.contains("1 answer did not say what was cached"),
             "{text}"
         );
-        story.steps[0].carried = Tokens::default();
-        story.steps[1].carried = Tokens::default();
+        story.steps[0].forwarded = Tokens::default();
+        story.steps[1].forwarded = Tokens::default();
         let text = table(&story, &prices()) + &notes(&story, &prices());
         assert!(text.contains("not reported"), "{text}");
         assert!(text.contains("2 answers came back without usage"), "{text}");

@@ -18,11 +18,11 @@ pub(super) struct Activity {
 struct State {
     requests: usize,
     /// The last change of that.
-    since: Instant,
+    last_change: Instant,
     /// Whether what is written may belong to the answer of a request.
-    owes: bool,
+    answer_pending: bool,
     /// Whether the connection speaks another protocol by now.
-    handed_over: bool,
+    upgraded: bool,
 }
 
 impl Default for Activity {
@@ -30,9 +30,9 @@ impl Default for Activity {
         Self {
             state: Mutex::new(State {
                 requests: 0,
-                since: Instant::now(),
-                owes: false,
-                handed_over: false,
+                last_change: Instant::now(),
+                answer_pending: false,
+                upgraded: false,
             }),
             changed: Notify::new(),
         }
@@ -41,13 +41,13 @@ impl Default for Activity {
 
 /// A request of a connection, until its answer has ended.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Activity>);
+pub(super) struct ActiveRequest(Arc<Activity>);
 
 impl Activity {
-    pub(super) fn begin(this: &Arc<Self>) -> Busy {
+    pub(super) fn start(this: &Arc<Self>) -> ActiveRequest {
         this.update(|requests| requests + 1);
-        this.state().owes = true;
-        Busy(Arc::clone(this))
+        this.state().answer_pending = true;
+        ActiveRequest(Arc::clone(this))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -57,7 +57,7 @@ impl Activity {
     fn update(&self, change: impl Fn(usize) -> usize) {
         let mut state = self.state();
         state.requests = change(state.requests);
-        state.since = Instant::now();
+        state.last_change = Instant::now();
         drop(state);
         self.changed.notify_one();
     }
@@ -65,26 +65,26 @@ impl Activity {
     /// Everything that was to be written so far is written.
     pub(super) fn flushed(&self) {
         let mut state = self.state();
-        state.owes = state.requests > 0;
+        state.answer_pending = state.requests > 0;
     }
 
     /// Whether what is written now may be part of an answer of ours, or of a tunnel.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn may_be_answer(&self) -> bool {
         let state = self.state();
-        state.owes || state.handed_over
+        state.answer_pending || state.upgraded
     }
 
     /// Ready once there has been no request for `limit`.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
-            let (requests, since) = {
+            let (requests, last_change) = {
                 let state = self.state();
-                (state.requests, state.since)
+                (state.requests, state.last_change)
             };
             if requests > 0 {
                 self.changed.notified().await;
-            } else if since.elapsed() < limit {
-                sleep_until(since + limit).await;
+            } else if last_change.elapsed() < limit {
+                sleep_until(last_change + limit).await;
             } else {
                 return;
             }
@@ -92,14 +92,14 @@ impl Activity {
     }
 }
 
-impl Busy {
+impl ActiveRequest {
     /// From its answer on the connection is a tunnel.
-    pub(super) fn hands_over(&self) {
-        self.0.state().handed_over = true;
+    pub(super) fn mark_upgraded(&self) {
+        self.0.state().upgraded = true;
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.update(|requests| requests.saturating_sub(1));
     }

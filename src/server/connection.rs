@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::activity::Activity;
+use super::bad_request::BadRequestAnswer;
 use super::socket::ClientStream;
-use super::unread::Unread;
 use crate::proxy::abort::ResetOnClose;
 use crate::proxy::{ProxyBody, body};
 use crate::tasks::Tasks;
 
 /// How connections are served; one for all of them.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct ConnectionServer {
     http: auto::Builder<Tasks>,
     header_timeout: Duration,
     idle_timeout: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Rules {
     stopped: CancellationToken,
 }
 
-impl Rules {
+impl ConnectionServer {
     pub(super) fn new(settings: &Settings, tasks: &Tasks) -> Arc<Self> {
         let mut http = auto::Builder::new(tasks.clone());
         // hyper refuses to go below 8 KiB.
@@ -65,7 +65,7 @@ impl Rules {
 
     /// Serves a connection until it ends, falls idle, `leave` is cancelled and its requests are
     /// answered, or everything is stopped.
-    pub(super) async fn serve<H, F>(&self, stream: TcpStream, leave: &CancellationToken, handle: H)
+    pub(super) async fn serve<H, F>(&self, stream: TcpStream, drain: &CancellationToken, handle: H)
     where
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<ProxyBody>> + Send + 'static,
@@ -73,15 +73,15 @@ impl Rules {
         let activity = Arc::new(Activity::default());
         let reset = ResetOnClose::default();
         let service = service_fn(|mut request: Request<Incoming>| {
-            let busy = Activity::begin(&activity);
+            let active_request = Activity::start(&activity);
             request.extensions_mut().insert(reset.clone());
             let answer = handle(request);
             async move {
                 let answer = answer.await;
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    busy.hands_over();
+                    active_request.mark_upgraded();
                 }
-                Ok::<_, Infallible>(answer.map(|body| body::hold(body, busy)))
+                Ok::<_, Infallible>(answer.map(|body| body::with_guard(body, active_request)))
             }
         });
         let stream = ClientStream::new(
@@ -89,19 +89,19 @@ impl Rules {
             reset.clone(),
             self.header_timeout,
             self.write_timeout,
-            Unread::new(Arc::clone(&activity), self.max_head_bytes),
+            BadRequestAnswer::new(Arc::clone(&activity), self.max_head_bytes),
         );
         let mut connection = pin!(
             self.http
                 .serve_connection_with_upgrades(TokioIo::new(stream), service)
         );
-        let mut leaving = false;
+        let mut closing = false;
         let ended = loop {
             tokio::select! {
                 ended = connection.as_mut() => break ended,
                 () = self.stopped.cancelled() => return,
-                () = time_to_go(&activity, self.idle_timeout, leave), if !leaving => {
-                    leaving = true;
+                () = wait_for_close(&activity, self.idle_timeout, drain), if !closing => {
+                    closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -114,18 +114,18 @@ impl Rules {
 
     /// Gives a connection one answer, whatever it asks, and closes it.
     pub(super) async fn refuse(&self, stream: TcpStream, answer: impl Fn() -> Response<ProxyBody>) {
-        let leave = CancellationToken::new();
-        self.serve(stream, &leave, |_| {
-            leave.cancel();
+        let drain = CancellationToken::new();
+        self.serve(stream, &drain, |_| {
+            drain.cancel();
             std::future::ready(answer())
         })
         .await;
     }
 }
 
-async fn time_to_go(activity: &Activity, idle: Duration, leave: &CancellationToken) {
+async fn wait_for_close(activity: &Activity, idle: Duration, drain: &CancellationToken) {
     tokio::select! {
-        () = leave.cancelled() => {}
+        () = drain.cancelled() => {}
         () = activity.idle_for(idle) => {}
     }
 }

@@ -16,11 +16,11 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How the drain went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainReport {
     /// Connections and tunnels that were cut at the deadline.
-    pub cut: usize,
+    pub aborted_requests: usize,
     /// Tasks that did not end even then.
-    pub left: usize,
+    pub unfinished_tasks: usize,
 }
 
 pub(super) async fn drain(
@@ -28,13 +28,13 @@ pub(super) async fn drain(
     readiness: &Readiness,
     deadline: Duration,
     flush: impl Future<Output = ()>,
-) -> Drained {
+) -> DrainReport {
     tracing::info!("1/4 accepting no more connections");
     readiness.drain();
     tasks.begin_drain();
 
     tracing::info!(
-        in_hand = tasks.held(),
+        in_hand = tasks.held_count(),
         "2/4 letting answers end, at most {deadline:?}"
     );
     tokio::select! {
@@ -42,13 +42,16 @@ pub(super) async fn drain(
         () = tasks.token().cancelled_owned() => tracing::info!("cut short"),
     }
 
-    let cut = tasks.held();
+    let cut = tasks.held_count();
     tracing::info!(cut, "3/4 stopping what is left");
     let left = tasks.stop(LAST_GRACE).await;
 
     tracing::info!("4/4 flushing");
     flush.await;
-    Drained { cut, left }
+    DrainReport {
+        aborted_requests: cut,
+        unfinished_tasks: left,
+    }
 }
 
 /// Ready when nothing is in hand any more; says how much is, until then.
@@ -58,7 +61,7 @@ async fn report(tasks: &Tasks) {
     loop {
         tokio::select! {
             () = drained.as_mut() => return,
-            _ = tick.tick() => tracing::info!(in_hand = tasks.held(), "still draining"),
+            _ = tick.tick() => tracing::info!(in_hand = tasks.held_count(), "still draining"),
         }
     }
 }

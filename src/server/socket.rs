@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, Sleep};
 
-use super::unread::Unread;
+use super::bad_request::BadRequestAnswer;
 use crate::proxy::abort::ResetOnClose;
 
 /// A port that cannot be taken.
@@ -57,7 +57,7 @@ pub(super) fn listen(port: &'static str, addr: SocketAddr) -> Result<TcpListener
 }
 
 /// Errors of `accept` that are about the connection that was to be accepted.
-pub(super) fn concerns_one_connection(error: &io::Error) -> bool {
+pub(super) fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::ConnectionAborted
@@ -81,16 +81,16 @@ pub(super) struct ClientStream {
     write_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
     stalling: bool,
-    unread: Unread,
+    bad_request: BadRequestAnswer,
     /// Its frames are not to be touched.
     http2: bool,
     /// What is left of what goes out in the place of so many bytes.
-    instead: Option<(Bytes, usize)>,
+    replacement: Option<(Bytes, usize)>,
 }
 
 #[derive(Debug)]
 struct Preface {
-    seen: usize,
+    matched: usize,
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -100,7 +100,7 @@ impl ClientStream {
         reset: ResetOnClose,
         first_bytes: Duration,
         write_timeout: Duration,
-        unread: Unread,
+        bad_request: BadRequestAnswer,
     ) -> Self {
         // A delayed small write costs a token 40 ms. Fails only if the peer is already gone.
         let _ = stream.set_nodelay(true);
@@ -108,20 +108,20 @@ impl ClientStream {
             stream,
             reset,
             preface: Some(Preface {
-                seen: 0,
+                matched: 0,
                 deadline: Box::pin(tokio::time::sleep(first_bytes)),
             }),
             write_timeout,
             stall: None,
             stalling: false,
-            unread,
+            bad_request,
             http2: false,
-            instead: None,
+            replacement: None,
         }
     }
 
     /// Writes what goes out in the place of `bytes`, where something does; then those count as written.
-    fn write_instead(
+    fn write_replacement(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
@@ -129,11 +129,11 @@ impl ClientStream {
         if self.http2 {
             return None;
         }
-        if self.instead.is_none() {
-            let instead = self.unread.instead_of(bytes)?;
-            self.instead = Some((instead, bytes.len()));
+        if self.replacement.is_none() {
+            let replacement = self.bad_request.replacement_for(bytes)?;
+            self.replacement = Some((replacement, bytes.len()));
         }
-        let (rest, length) = self.instead.as_mut()?;
+        let (rest, length) = self.replacement.as_mut()?;
         while !rest.is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
                 Poll::Ready(Ok(written)) if written > 0 => rest.advance(written),
@@ -141,7 +141,7 @@ impl ClientStream {
             }
         }
         let written = *length;
-        self.instead = None;
+        self.replacement = None;
         Some(Poll::Ready(Ok(written)))
     }
 
@@ -172,14 +172,14 @@ impl ClientStream {
 
 impl Preface {
     /// Whether `bytes`, which came next, are the rest of it.
-    fn is_whole_with(&self, bytes: &[u8]) -> bool {
-        bytes.starts_with(&PREFACE[self.seen..])
+    fn completes_with(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(&PREFACE[self.matched..])
     }
 
     /// Whether `bytes`, which came next, leave open which protocol is spoken.
-    fn still_open(&mut self, bytes: &[u8]) -> bool {
-        let rest = &PREFACE[self.seen..];
-        self.seen += bytes.len();
+    fn accepts(&mut self, bytes: &[u8]) -> bool {
+        let rest = &PREFACE[self.matched..];
+        self.matched += bytes.len();
         bytes.len() < rest.len() && rest.starts_with(bytes)
     }
 }
@@ -205,8 +205,8 @@ impl AsyncRead for ClientStream {
                     .map(|()| Err(timed_out("the client says nothing")));
             }
             let bytes = &buffer.filled()[before..];
-            let whole = preface.is_whole_with(bytes);
-            if !preface.still_open(bytes) {
+            let whole = preface.completes_with(bytes);
+            if !preface.accepts(bytes) {
                 self.http2 = whole;
                 self.preface = None;
             }
@@ -221,8 +221,8 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let instead = self.write_instead(cx, bytes);
-        let written = instead.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write(cx, bytes));
+        let replaced = self.write_replacement(cx, bytes);
+        let written = replaced.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write(cx, bytes));
         self.watch_write(cx, written)
     }
 
@@ -231,12 +231,12 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let instead = match slices {
-            [only] => self.write_instead(cx, only),
+        let replaced = match slices {
+            [only] => self.write_replacement(cx, only),
             _ => None,
         };
         let written =
-            instead.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write_vectored(cx, slices));
+            replaced.unwrap_or_else(|| Pin::new(&mut self.stream).poll_write_vectored(cx, slices));
         self.watch_write(cx, written)
     }
 
@@ -247,13 +247,13 @@ impl AsyncWrite for ClientStream {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if flushed.is_ready() {
-            self.unread.flushed();
+            self.bad_request.flushed();
         }
         self.watch_write(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.reset.is_wished() {
+        if self.reset.is_requested() {
             // A shutdown would be a clean end; the drop that follows resets instead.
             return Poll::Ready(Ok(()));
         }
@@ -263,7 +263,7 @@ impl AsyncWrite for ClientStream {
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
-        if self.reset.is_wished() {
+        if self.reset.is_requested() {
             // Fails only if the connection is gone already, which tells the client as well.
             let _ = self.stream.set_zero_linger();
         }
@@ -283,12 +283,12 @@ mod tests {
     fn the_protocol_is_open_only_while_the_preface_may_still_come() {
         let open = |pieces: &[&[u8]]| {
             let mut preface = Preface {
-                seen: 0,
+                matched: 0,
                 deadline: Box::pin(tokio::time::sleep(Duration::ZERO)),
             };
             pieces
                 .iter()
-                .map(|piece| preface.still_open(piece))
+                .map(|piece| preface.accepts(piece))
                 .collect::<Vec<_>>()
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -306,36 +306,36 @@ mod tests {
     #[tokio::test]
     async fn the_preface_is_whole_with_its_last_byte() {
         let mut preface = Preface {
-            seen: 0,
+            matched: 0,
             deadline: Box::pin(tokio::time::sleep(Duration::ZERO)),
         };
-        assert!(preface.is_whole_with(&[PREFACE, b"settings"].concat()));
-        assert!(!preface.is_whole_with(b"POST / HTTP/1.1\r\nhost: a\r\n\r\n"));
+        assert!(preface.completes_with(&[PREFACE, b"settings"].concat()));
+        assert!(!preface.completes_with(b"POST / HTTP/1.1\r\nhost: a\r\n\r\n"));
         let (first, rest) = PREFACE.split_at(10);
-        assert!(!preface.is_whole_with(first));
-        assert!(preface.still_open(first));
-        assert!(!preface.is_whole_with(&rest[1..]));
-        assert!(preface.is_whole_with(rest));
+        assert!(!preface.completes_with(first));
+        assert!(preface.accepts(first));
+        assert!(!preface.completes_with(&rest[1..]));
+        assert!(preface.completes_with(rest));
     }
 
     /// What a client is sent that said `said`, where hyper writes `answer`.
-    async fn sent_to(said: &[&[u8]], answer: &[u8]) -> Vec<u8> {
+    async fn sent_to(chunks: &[&[u8]], answer: &[u8]) -> Vec<u8> {
         let listener = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let addr = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(addr).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         let limit = Duration::from_mins(1);
-        let unread = Unread::new(Arc::new(Activity::default()), 8 << 10);
+        let unread = BadRequestAnswer::new(Arc::new(Activity::default()), 8 << 10);
         let mut stream = ClientStream::new(accepted, ResetOnClose::default(), limit, limit, unread);
-        for piece in said {
+        for piece in chunks {
             client.write_all(piece).await.unwrap();
             stream.read_exact(&mut vec![0; piece.len()]).await.unwrap();
         }
         stream.write_all(answer).await.unwrap();
         drop(stream);
-        let mut seen = Vec::new();
-        client.read_to_end(&mut seen).await.unwrap();
-        seen
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        received
     }
 
     /// What looks like hyper's own answer is one only where HTTP/1 is spoken: a frame may hold anything.
@@ -343,12 +343,12 @@ mod tests {
     async fn frames_are_left_alone_whatever_they_hold() {
         let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
         let (first, rest) = PREFACE.split_at(10);
-        for said in [&[PREFACE][..], &[first, rest]] {
-            assert_eq!(sent_to(said, bare).await, bare);
+        for chunks in [&[PREFACE][..], &[first, rest]] {
+            assert_eq!(sent_to(chunks, bare).await, bare);
         }
-        let told = sent_to(&[b"GET /"], bare).await;
-        let told = String::from_utf8(told).unwrap();
-        assert!(told.contains("application/json"), "{told}");
+        let answer = sent_to(&[b"GET /"], bare).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.contains("application/json"), "{answer}");
     }
 
     #[tokio::test]

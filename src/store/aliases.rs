@@ -20,17 +20,17 @@ pub struct Alias {
 
 /// What became of a new alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aliased {
+pub enum AddAliasOutcome {
     /// It holds.
-    New,
+    Added,
     /// It held already.
-    Known,
+    Unchanged,
     /// The two are one.
-    Itself,
+    SameTenant,
     /// The second is served as the first already.
     Cycle,
     /// The name is served as another one.
-    Taken([u8; 32]),
+    NameInUse([u8; 32]),
 }
 
 /// A tenant with memory, for people.
@@ -60,21 +60,21 @@ pub fn resolve(aliases: &[Alias], tenant: [u8; 32]) -> [u8; 32] {
 }
 
 /// What would become of one more alias.
-pub(super) fn judge(aliases: &[Alias], name: [u8; 32], tenant: [u8; 32]) -> Aliased {
+pub(super) fn check_alias(aliases: &[Alias], name: [u8; 32], tenant: [u8; 32]) -> AddAliasOutcome {
     if name == tenant {
-        return Aliased::Itself;
+        return AddAliasOutcome::SameTenant;
     }
-    if let Some(held) = aliases.iter().find(|alias| alias.name == name) {
-        return if held.tenant == tenant {
-            Aliased::Known
+    if let Some(existing) = aliases.iter().find(|alias| alias.name == name) {
+        return if existing.tenant == tenant {
+            AddAliasOutcome::Unchanged
         } else {
-            Aliased::Taken(held.tenant)
+            AddAliasOutcome::NameInUse(existing.tenant)
         };
     }
     if resolve(aliases, tenant) == name {
-        return Aliased::Cycle;
+        return AddAliasOutcome::Cycle;
     }
-    Aliased::New
+    AddAliasOutcome::Added
 }
 
 /// The aliases in force. Clones share them.
@@ -131,14 +131,14 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let held = [alias(2, 1), alias(3, 2)];
-        let judged = |name: u8, tenant: u8| judge(&held, [name; 32], [tenant; 32]);
-        assert_eq!(judged(4, 4), Aliased::Itself);
-        assert_eq!(judged(1, 3), Aliased::Cycle);
-        assert_eq!(judged(1, 2), Aliased::Cycle);
-        assert_eq!(judged(2, 1), Aliased::Known);
-        assert_eq!(judged(2, 4), Aliased::Taken([1; 32]));
-        assert_eq!(judged(4, 3), Aliased::New);
-        assert_eq!(judged(1, 4), Aliased::New);
+        let check = |name: u8, tenant: u8| check_alias(&held, [name; 32], [tenant; 32]);
+        assert_eq!(check(4, 4), AddAliasOutcome::SameTenant);
+        assert_eq!(check(1, 3), AddAliasOutcome::Cycle);
+        assert_eq!(check(1, 2), AddAliasOutcome::Cycle);
+        assert_eq!(check(2, 1), AddAliasOutcome::Unchanged);
+        assert_eq!(check(2, 4), AddAliasOutcome::NameInUse([1; 32]));
+        assert_eq!(check(4, 3), AddAliasOutcome::Added);
+        assert_eq!(check(1, 4), AddAliasOutcome::Added);
     }
 
     /// No verb writes one; a table that was edited by hand may hold it.

@@ -8,23 +8,23 @@ pub struct Cost {
     /// For what.
     pub kind: PartKind,
     /// Tokens of the prompt.
-    pub sent: u64,
+    pub prompt_tokens: u64,
     /// Of these, how many came from the provider's cache.
-    pub cached: u64,
+    pub cached_tokens: u64,
     /// Tokens of the answer.
-    pub written: u64,
+    pub completion_tokens: u64,
     /// Of the prompt's and the answer's, how many were counted here, since the endpoint reported none.
-    pub guessed: u64,
+    pub estimated_tokens: u64,
 }
 
 impl Cost {
     /// Together with another one of the same kind.
     pub fn merge(&mut self, other: &Self) {
         let sums = [
-            (&mut self.sent, other.sent),
-            (&mut self.cached, other.cached),
-            (&mut self.written, other.written),
-            (&mut self.guessed, other.guessed),
+            (&mut self.prompt_tokens, other.prompt_tokens),
+            (&mut self.cached_tokens, other.cached_tokens),
+            (&mut self.completion_tokens, other.completion_tokens),
+            (&mut self.estimated_tokens, other.estimated_tokens),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);
@@ -34,24 +34,24 @@ impl Cost {
 
 /// What model calls of one kind cost a lineage. See [`Cost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct CallTotals {
     /// How many calls.
     pub calls: u64,
     /// See [`Cost::sent`].
-    pub sent: u64,
+    pub prompt_tokens: u64,
     /// See [`Cost::cached`].
-    pub cached: u64,
+    pub cached_tokens: u64,
     /// See [`Cost::written`].
-    pub written: u64,
+    pub completion_tokens: u64,
     /// See [`Cost::guessed`].
-    pub guessed: u64,
+    pub estimated_tokens: u64,
 }
 
 /// What memory's own model calls cost a lineage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
+pub struct LineageCosts {
     /// The Observer's.
-    pub observing: Spent,
+    pub observer: CallTotals,
     /// The Reflector's.
-    pub reflecting: Spent,
+    pub reflector: CallTotals,
 }

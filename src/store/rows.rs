@@ -4,39 +4,42 @@
 //! Columns are read by position; the statements in `sql` say which stands where.
 
 mod lists;
-mod others;
+mod peer_memory;
 
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 
-use crate::history::align::{Run, Standing};
-use crate::history::{Item, Link, Mark, Role, Scope, Stand, View};
-use crate::memory::faithful::Retention;
-use crate::memory::provenance::Origins;
+use crate::history::align::{MessageOrigin, Run};
+use crate::history::{Link, MessageKey, PathMessage, PositionMap, Role, Scope, ScopedHash};
+use crate::memory::provenance::LineSources;
+use crate::memory::retention::Retention;
 use crate::memory::{
-    Cause, Evidence, NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot,
-    SnapshotId, SnapshotMeta, Span, Trim,
+    NewPart, Node, Part, PartAnalysis, PartId, PartKind, PartMeta, Rendering, Snapshot,
+    SnapshotCause, SnapshotId, SnapshotMeta, Span, Trim,
 };
 
-use super::{Alarms, Costs, Event, Job, NewJob, Spent, StoreError, Timer, Used, Waiting};
-use crate::memory::advance::{Work, WorkState};
-use crate::memory::place::{Held, Origin, Step, StoredView, Witness};
+use super::{
+    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, TenantBacklog,
+    Timer,
+};
+use crate::memory::advance::{ChainJob, JobState};
+use crate::memory::alignment::{Origin, PathEntry, StoredAlignment, Withheld, Witness};
 
 pub(super) use lists::{
-    content_list, count, id_list, mark_list, node_list, number_list, pair_list, probes, proof_list,
-    run_list, way, whole, word_list,
+    content_list, count, id_list, link_list, mark_list, message_list, node_list, number_list,
+    pair_list, proof_list, route_bytes, run_list, token_count,
 };
-pub(super) use others::{others, others_text};
+pub(super) use peer_memory::{peer_memory, peer_memory_json};
 
-type Read<T> = Result<T, StoreError>;
+type StoreResult<T> = Result<T, StoreError>;
 
 pub(super) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt(what.to_owned())
 }
 
 /// A column as SQLite gives it.
-pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Read<T>
+pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> StoreResult<T>
 where
     T: Decode<'r, Sqlite> + Type<Sqlite>,
 {
@@ -44,30 +47,30 @@ where
 }
 
 /// An integer that fits.
-pub(super) fn int<T: TryFrom<i64>>(row: &SqliteRow, column: usize) -> Read<T> {
+pub(super) fn int<T: TryFrom<i64>>(row: &SqliteRow, column: usize) -> StoreResult<T> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| corrupt("a number is out of range"))
 }
 
-fn flag(row: &SqliteRow, column: usize) -> Read<bool> {
+fn flag(row: &SqliteRow, column: usize) -> StoreResult<bool> {
     Ok(get::<i64>(row, column)? != 0)
 }
 
-pub(super) fn link(row: &SqliteRow, column: usize) -> Read<Link> {
+pub(super) fn link(row: &SqliteRow, column: usize) -> StoreResult<Link> {
     Link::from_slice(get::<&[u8]>(row, column)?).ok_or_else(|| corrupt("a link has a wrong length"))
 }
 
-pub(super) fn tenant(row: &SqliteRow, column: usize) -> Read<[u8; 32]> {
+pub(super) fn tenant(row: &SqliteRow, column: usize) -> StoreResult<[u8; 32]> {
     let bytes: &[u8] = get(row, column)?;
     bytes
         .try_into()
         .map_err(|_| corrupt("an owner has a wrong length"))
 }
 
-fn json<T: DeserializeOwned>(row: &SqliteRow, column: usize) -> Read<T> {
+fn json<T: DeserializeOwned>(row: &SqliteRow, column: usize) -> StoreResult<T> {
     serde_json::from_str(get(row, column)?).map_err(|_| corrupt("a list is not valid JSON"))
 }
 
-fn part_ids(row: &SqliteRow, column: usize) -> Read<Vec<PartId>> {
+fn part_ids(row: &SqliteRow, column: usize) -> StoreResult<Vec<PartId>> {
     Ok(json::<Vec<i64>>(row, column)?
         .into_iter()
         .map(PartId)
@@ -75,7 +78,7 @@ fn part_ids(row: &SqliteRow, column: usize) -> Read<Vec<PartId>> {
 }
 
 /// Four columns: from, from_count, to, to_count.
-pub(super) fn span(row: &SqliteRow, first: usize) -> Read<Span> {
+pub(super) fn span(row: &SqliteRow, first: usize) -> StoreResult<Span> {
     Ok(Span {
         from: link(row, first)?,
         from_count: int(row, first + 1)?,
@@ -85,7 +88,7 @@ pub(super) fn span(row: &SqliteRow, first: usize) -> Read<Span> {
 }
 
 /// The columns of `NODES_OF_CHAIN` and of the longest chain.
-pub(super) fn node(row: &SqliteRow) -> Read<Node> {
+pub(super) fn node(row: &SqliteRow) -> StoreResult<Node> {
     Ok(Node {
         link: link(row, 0)?,
         count: int(row, 1)?,
@@ -93,28 +96,28 @@ pub(super) fn node(row: &SqliteRow) -> Read<Node> {
         tokens: int(row, 3)?,
         closed: flag(row, 4)?,
         turn_end: flag(row, 5)?,
-        born: int(row, 6)?,
+        first_length: int(row, 6)?,
         confirmed: flag(row, 7)?,
-        seen_ms: int(row, 8)?,
+        received_ms: int(row, 8)?,
         live: flag(row, 9)?,
     })
 }
 
 /// The first ten columns of every statement about parts.
-pub(super) fn part_meta(row: &SqliteRow) -> Read<PartMeta> {
+pub(super) fn part_meta(row: &SqliteRow) -> StoreResult<PartMeta> {
     Ok(PartMeta {
         id: PartId(int(row, 0)?),
         kind: part_kind(get(row, 1)?)?,
         span: span(row, 2)?,
         tokens: int(row, 6)?,
         message_tokens: int(row, 7)?,
-        asked: flag(row, 8)?,
-        stopgap: flag(row, 9)?,
+        requested: flag(row, 8)?,
+        code_reflection: flag(row, 9)?,
     })
 }
 
 /// All nineteen columns of a part.
-pub(super) fn part(row: &SqliteRow) -> Read<Part> {
+pub(super) fn part(row: &SqliteRow) -> StoreResult<Part> {
     let meta = part_meta(row)?;
     Ok(Part {
         id: meta.id,
@@ -129,10 +132,10 @@ pub(super) fn part(row: &SqliteRow) -> Read<Part> {
             suggested_response: get(row, 12)?,
             sources: part_ids(row, 13)?,
             model: get(row, 14)?,
-            asked: meta.asked,
-            stopgap: meta.stopgap,
-            evidence: Evidence {
-                origins: Origins::from_json(get(row, 15)?)
+            requested: meta.requested,
+            code_reflection: meta.code_reflection,
+            analysis: PartAnalysis {
+                line_sources: LineSources::from_json(get(row, 15)?)
                     .ok_or_else(|| corrupt("the origins of a part are not readable"))?,
                 retention: Retention::from_json(get(row, 16)?)
                     .ok_or_else(|| corrupt("the retention of a part is not readable"))?,
@@ -142,7 +145,7 @@ pub(super) fn part(row: &SqliteRow) -> Read<Part> {
 }
 
 /// Columns 17 and 18 of a part.
-fn rendering(row: &SqliteRow) -> Read<Option<Rendering>> {
+fn rendering(row: &SqliteRow) -> StoreResult<Option<Rendering>> {
     let Some(as_of) = get::<Option<&str>>(row, 18)? else {
         return Ok(None);
     };
@@ -153,7 +156,7 @@ fn rendering(row: &SqliteRow) -> Read<Option<Rendering>> {
     Ok(Some(Rendering { preamble, as_of }))
 }
 
-fn pin(row: &SqliteRow, column: usize) -> Read<Option<usize>> {
+fn pin(row: &SqliteRow, column: usize) -> StoreResult<Option<usize>> {
     get::<Option<i64>>(row, column)?
         .map(usize::try_from)
         .transpose()
@@ -161,7 +164,7 @@ fn pin(row: &SqliteRow, column: usize) -> Read<Option<usize>> {
 }
 
 /// Columns 1 to 9 and 11 of every statement about snapshots (column 0 tells rows of `FIND` apart).
-pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
+pub(super) fn snapshot_meta(row: &SqliteRow) -> StoreResult<SnapshotMeta> {
     Ok(SnapshotMeta {
         id: SnapshotId(int(row, 1)?),
         to: link(row, 2)?,
@@ -170,14 +173,14 @@ pub(super) fn snapshot_meta(row: &SqliteRow) -> Read<SnapshotMeta> {
         pin: pin(row, 5)?,
         parts: part_ids(row, 6)?,
         tokens: int(row, 7)?,
-        cause: Cause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
+        cause: SnapshotCause::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown cause"))?,
         placement: get(row, 9)?,
-        others: others(row, 11)?.map(Into::into),
+        peer_memory: peer_memory(row, 11)?.map(Into::into),
     })
 }
 
 /// A snapshot with its text in column 10.
-pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
+pub(super) fn snapshot(row: &SqliteRow) -> StoreResult<Snapshot> {
     Ok(Snapshot {
         meta: snapshot_meta(row)?,
         segments: json(row, 10)?,
@@ -185,17 +188,17 @@ pub(super) fn snapshot(row: &SqliteRow) -> Read<Snapshot> {
 }
 
 /// What a request was sent with: the row of kind 1 of `FIND`.
-pub(super) fn used(row: &SqliteRow) -> Read<Used> {
-    Ok(Used {
+pub(super) fn sent_with(row: &SqliteRow) -> StoreResult<SentWith> {
+    Ok(SentWith {
         snapshot: get::<Option<i64>>(row, 1)?.map(SnapshotId),
         placement: get(row, 9)?,
-        asked_usage: get(row, 3)?,
-        trimmed: trim(row)?,
+        usage_requested: get(row, 3)?,
+        trim: trim(row)?,
     })
 }
 
 /// Columns 4 to 6 of the rows of `FIND` about requests.
-pub(super) fn trim(row: &SqliteRow) -> Read<Option<Trim>> {
+pub(super) fn trim(row: &SqliteRow) -> StoreResult<Option<Trim>> {
     let Some(to_count) = get::<Option<i64>>(row, 4)? else {
         return Ok(None);
     };
@@ -207,42 +210,44 @@ pub(super) fn trim(row: &SqliteRow) -> Read<Option<Trim>> {
     }))
 }
 
-pub(super) fn mark(row: &SqliteRow, column: usize) -> Read<Option<Mark>> {
+pub(super) fn mark(row: &SqliteRow, column: usize) -> StoreResult<Option<ScopedHash>> {
     get::<Option<&[u8]>>(row, column)?
-        .map(|bytes| Mark::from_slice(bytes).ok_or_else(|| corrupt("a mark has a wrong length")))
+        .map(|bytes| {
+            ScopedHash::from_slice(bytes).ok_or_else(|| corrupt("a mark has a wrong length"))
+        })
         .transpose()
 }
 
 /// A message of a path as `FIND` gives it, and its place.
-pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
+pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
     let link = link(row, 2)?;
     let role = Role::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown role"))?;
     let item = match (mark(row, 6)?, get::<Option<i64>>(row, 3)?) {
-        (Some(content), Some(_)) => Some(Item {
+        (Some(content), Some(_)) => Some(MessageKey {
             role,
             content,
             ids: mark(row, 7)?,
-            weight: int(row, 3)?,
+            distinctive_bytes: int(row, 3)?,
         }),
         _ => None,
     };
     // 1: a range ends here, 2: its words are kept.
-    let known: i64 = get(row, 5)?;
+    let range_flags: i64 = get(row, 5)?;
     // 1: said while somebody watched, 2: given by the upstream, 4: held by another conversation too.
-    let flags: i64 = get(row, 11)?;
-    let step = Step {
-        stand: Stand { link, role },
+    let origin_flags: i64 = get(row, 11)?;
+    let step = PathEntry {
+        message: PathMessage { link, role },
         parent: self::link(row, 10)?,
-        item,
+        message_key: item,
         anchor: mark(row, 9)?,
-        taken: known & 1 != 0,
-        kept: known & 2 != 0,
-        live: flags & 1 != 0,
+        range_end: range_flags & 1 != 0,
+        text_kept: range_flags & 2 != 0,
+        live: origin_flags & 1 != 0,
         lineage: int(row, 4)?,
         origin: Origin(get(row, 12)?),
-        standing: Standing {
-            given: flags & 2 != 0,
-            alone: flags & 4 == 0,
+        message_origin: MessageOrigin {
+            from_upstream: origin_flags & 2 != 0,
+            unshared: origin_flags & 4 == 0,
         },
         pending: false,
     };
@@ -250,26 +255,26 @@ pub(super) fn step(row: &SqliteRow) -> Read<(usize, Step)> {
 }
 
 /// A view as `FIND` gives it.
-pub(super) fn view(row: &SqliteRow) -> Read<StoredView> {
+pub(super) fn stored_alignment(row: &SqliteRow) -> StoreResult<StoredAlignment> {
     let runs = json::<Vec<[usize; 3]>>(row, 8)?
         .into_iter()
         .map(|[client, path, len]| Run { client, path, len })
         .collect();
-    Ok(StoredView {
+    Ok(StoredAlignment {
         count: int(row, 1)?,
         base: link(row, 2)?,
-        view: View::from_parts(runs, int(row, 3)?, int(row, 4)?)
+        positions: PositionMap::from_parts(runs, int(row, 3)?, int(row, 4)?)
             .ok_or_else(|| corrupt("the runs of a view are out of order"))?,
         proof: json::<Vec<(String, i64)>>(row, 11)?
             .iter()
             .map(|(mark, origin)| witness(mark, *origin))
             .collect::<Option<_>>()
             .ok_or_else(|| corrupt("the proof of a view is not readable"))?,
-        held: match get::<Option<i64>>(row, 5)? {
+        withheld: match get::<Option<i64>>(row, 5)? {
             None => None,
-            Some(_) => Some(Held {
+            Some(_) => Some(Withheld {
                 from: int(row, 5)?,
-                since: int(row, 6)?,
+                client_len: int(row, 6)?,
             }),
         },
     })
@@ -279,30 +284,30 @@ fn witness(mark: &str, origin: i64) -> Option<Witness> {
     let digits = mark.as_bytes().chunks_exact(2);
     let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
     Some(Witness {
-        mark: Mark::from_slice(&bytes.collect::<Option<Vec<u8>>>()?)?,
+        hash: ScopedHash::from_slice(&bytes.collect::<Option<Vec<u8>>>()?)?,
         origin: Origin(origin),
     })
 }
 
 /// The columns of `JOBS_OF_CHAIN`.
-pub(super) fn work(row: &SqliteRow) -> Read<Work> {
+pub(super) fn work(row: &SqliteRow) -> StoreResult<ChainJob> {
     let waits_after_a_try = get::<bool>(row, 6)?;
     let state = match get(row, 5)? {
-        "open" if waits_after_a_try => WorkState::Retrying,
-        "open" => WorkState::Fresh,
-        "abandoned" => WorkState::Abandoned,
+        "open" if waits_after_a_try => JobState::Retrying,
+        "open" => JobState::Fresh,
+        "abandoned" => JobState::Abandoned,
         _ => return Err(corrupt("an unknown state of a job")),
     };
     let (kind, span) = (part_kind(get(row, 0)?)?, span(row, 1)?);
-    Ok(Work { kind, span, state })
+    Ok(ChainJob { kind, span, state })
 }
 
 /// The columns of `CLAIM`.
-pub(super) fn job(row: &SqliteRow) -> Read<Job> {
+pub(super) fn job(row: &SqliteRow) -> StoreResult<Job> {
     Ok(Job {
         id: int(row, 0)?,
         scope: scope(row, 1)?,
-        work: NewJob {
+        spec: NewJob {
             kind: part_kind(get(row, 3)?)?,
             span: span(row, 4)?,
             message_tokens: int(row, 8)?,
@@ -311,7 +316,7 @@ pub(super) fn job(row: &SqliteRow) -> Read<Job> {
             model: get(row, 11)?,
             tip: link(row, 12)?,
             tip_count: int(row, 13)?,
-            way: match get::<&[u8]>(row, 17)? {
+            route_hash: match get::<&[u8]>(row, 17)? {
                 [] => None,
                 bytes => Some(
                     bytes
@@ -328,7 +333,7 @@ pub(super) fn job(row: &SqliteRow) -> Read<Job> {
 }
 
 /// The columns of `CLAIM_TIMER`.
-pub(super) fn timer(row: &SqliteRow) -> Read<Timer> {
+pub(super) fn timer(row: &SqliteRow) -> StoreResult<Timer> {
     let zone: String = get(row, 5)?;
     Ok(Timer {
         scope: scope(row, 0)?,
@@ -345,7 +350,7 @@ pub(super) fn timer(row: &SqliteRow) -> Read<Timer> {
 }
 
 /// Two columns: tenant and resource (empty for none).
-pub(super) fn scope(row: &SqliteRow, first: usize) -> Read<Scope> {
+pub(super) fn scope(row: &SqliteRow, first: usize) -> StoreResult<Scope> {
     let wrong = |_| corrupt("an owner has a wrong length");
     let resource: &[u8] = get(row, first + 1)?;
     Ok(Scope {
@@ -357,7 +362,7 @@ pub(super) fn scope(row: &SqliteRow, first: usize) -> Read<Scope> {
     })
 }
 
-fn part_kind(name: &str) -> Read<PartKind> {
+fn part_kind(name: &str) -> StoreResult<PartKind> {
     [PartKind::Chunk, PartKind::Reflection]
         .into_iter()
         .find(|kind| kind.name() == name)
@@ -365,26 +370,26 @@ fn part_kind(name: &str) -> Read<PartKind> {
 }
 
 /// What the calls for a lineage cost: the rows of `COSTS_OF_LINEAGE`.
-pub(super) fn costs(rows: &[SqliteRow]) -> Read<Costs> {
-    let mut costs = Costs::default();
+pub(super) fn costs(rows: &[SqliteRow]) -> StoreResult<LineageCosts> {
+    let mut costs = LineageCosts::default();
     for row in rows {
-        let of_kind = match part_kind(get(row, 0)?)? {
-            PartKind::Chunk => &mut costs.observing,
-            PartKind::Reflection => &mut costs.reflecting,
+        let totals = match part_kind(get(row, 0)?)? {
+            PartKind::Chunk => &mut costs.observer,
+            PartKind::Reflection => &mut costs.reflector,
         };
-        *of_kind = Spent {
+        *totals = CallTotals {
             calls: int(row, 1)?,
-            sent: int(row, 2)?,
-            cached: int(row, 3)?,
-            written: int(row, 4)?,
-            guessed: int(row, 5)?,
+            prompt_tokens: int(row, 2)?,
+            cached_tokens: int(row, 3)?,
+            completion_tokens: int(row, 4)?,
+            estimated_tokens: int(row, 5)?,
         };
     }
     Ok(costs)
 }
 
 /// The columns of `EVENTS_OF_LINEAGE`.
-pub(super) fn event(row: &SqliteRow) -> Read<Event> {
+pub(super) fn event(row: &SqliteRow) -> StoreResult<Event> {
     Ok(Event {
         kind: get(row, 0)?,
         at_ms: get(row, 1)?,
@@ -393,16 +398,16 @@ pub(super) fn event(row: &SqliteRow) -> Read<Event> {
 }
 
 /// The columns of `WAITING`.
-pub(super) fn waiting(row: &SqliteRow) -> Read<Waiting> {
+pub(super) fn tenant_backlog(row: &SqliteRow) -> StoreResult<TenantBacklog> {
     let tenant: &[u8] = get(row, 0)?;
     let tenant = tenant.try_into();
     let owner = Scope {
         tenant: tenant.map_err(|_| corrupt("an owner has a wrong length"))?,
         resource: None,
     };
-    Ok(Waiting {
+    Ok(TenantBacklog {
         tenant: owner.tenant_label(),
-        jobs: int(row, 1)?,
-        tokens: int(row, 2)?,
+        open_jobs: int(row, 1)?,
+        spent_tokens: int(row, 2)?,
     })
 }

@@ -6,49 +6,50 @@
 //! never depends on how long a history is. Two tests read these files: every statement that touches
 //! a table of an owner names the owner, and no statement scans a table that grows.
 
+mod admin;
 mod aliases;
-mod books;
+mod costs;
 mod find;
 mod forget;
-mod messages;
-mod others;
-mod people;
+mod message_archive;
+mod operator_requests;
+mod peer_memory;
 mod queue;
 mod timers;
-mod wishes;
 
-pub(super) use aliases::{ALIASES, CROWDS, DROP_ALIAS, NEW_ALIAS, TENANTS};
-pub(super) use books::{
-    BOUND_EVENTS, COST, COSTS_OF_LINEAGE, EVENTS_OF_LINEAGE, FORGET_SPENDING, NEW_EVENT, SPEND,
-    SPENT, THREAD_OF_LINK,
+pub(super) use admin::{
+    COUNTS_OF_LINEAGE, LONGEST_CHAIN, PARTS_OF_LINEAGE, SET_TITLE, SNAPSHOTS_OF_LINEAGE, THREAD,
+    THREADS, TITLE, TOTALS_OF_LINEAGE,
+};
+pub(super) use aliases::{ALIASES, DROP_ALIAS, NEW_ALIAS, SHARED_THREAD_KEYS, TENANTS};
+pub(super) use costs::{
+    ADD_COST, ADD_SPENDING, COSTS_OF_LINEAGE, EVENTS_OF_LINEAGE, FORGET_SPENDING, NEW_EVENT,
+    SPENT_TOKENS, THREAD_OF_LINK, TRIM_EVENTS,
 };
 pub(super) use find::{
     ANSWERED_BEFORE, FIND, FORGET_ANSWERS, FORGET_VIEWS, LINEAGES_NAMED, NEW_ANSWER, NEW_VIEW,
-    SAID_ELSEWHERE,
+    SHARED_MESSAGES,
 };
 pub(super) use forget::{
     FORGET_CONTENTS, FORGET_COSTS, FORGET_EVENTS, FORGET_JOBS, FORGET_LINEAGE, FORGET_NODES,
-    FORGET_PARTS, FORGET_REQUESTS, FORGET_SNAPSHOTS, FORGET_TIMER, HAND_OVER,
+    FORGET_PARTS, FORGET_REQUESTS, FORGET_SNAPSHOTS, FORGET_TIMER, REASSIGN_SHARED_ROWS,
 };
-pub(super) use messages::{
-    EXPIRE_MESSAGES, FORGET_MESSAGES, FORGET_WORDS, KEEP_MESSAGES, KEPT_MESSAGES,
+pub(super) use message_archive::{
+    EXPIRE_MESSAGES, FORGET_MESSAGES, FORGET_NODE_MESSAGES, KEEP_MESSAGES, KEPT_MESSAGES,
 };
-pub(super) use others::{
-    COUNT_LINEAGES, DROP_OPENERS, FORGET_DIGEST, FORGET_TOLD, NEW_TOLD, NEWEST_OPENER,
-    OPENERS_OF_LINEAGE, TELL, TOLD, USE_OPENER,
+pub(super) use operator_requests::{
+    COMPLETE_OPERATOR_REQUEST, DUE_NOW, FORGET_ABANDONED, OPERATOR_REQUEST, PART_OF_SPAN,
+    PENDING_TEXTS_OF_LINEAGE, PUT_OPERATOR_REQUEST, REQUEUE_REQUESTED,
 };
-pub(super) use people::{
-    COUNTS_OF_LINEAGE, ENTITLE, LONGEST_CHAIN, PARTS_OF_LINEAGE, SNAPSHOTS_OF_LINEAGE, THREAD,
-    THREADS, TITLE, TOTALS_OF_LINEAGE,
+pub(super) use peer_memory::{
+    COUNT_LINEAGES, DROP_PEER_INTROS, FORGET_DIGEST, FORGET_SNAPSHOT_PEERS, NEW_SNAPSHOT_PEERS,
+    NEWEST_PEER_INTRO, PEER_DIGESTS, PEER_INTROS_OF_LINEAGE, PUBLISH_DIGEST, USE_PEER_INTRO,
 };
 pub(super) use queue::{
-    ABANDON, CHARGE, CHUNK_OF_SPAN, CLAIM, DROP_JOB, FINISH, NEW_PART, OFFER, OPEN_JOBS, RENEW,
-    RETRY, STEER, WAITING, WHY_NOT_OFFERED,
+    ABANDON, CHARGE, CHUNK_OF_SPAN, CLAIM, DROP_JOB, ENQUEUE, FINISH, NEW_PART, OPEN_JOBS, RENEW,
+    REPRIORITIZE, RETRY, TENANT_BACKLOGS, WHY_NOT_ENQUEUED,
 };
 pub(super) use timers::{CLAIM_TIMER, END_TIMER, KEEP_TIMER, NEXT_TIMER, SET_TIMER};
-pub(super) use wishes::{
-    DEMAND, DUE_NOW, GIVEN, OFFER_AGAIN, PART_OF_SPAN, WANT, WANTED, WORDS_OF_LINEAGE,
-};
 
 /// One snapshot (`$3`: id) with its text.
 pub(super) const SNAPSHOT: &str = "
@@ -121,7 +122,7 @@ ORDER BY n.count DESC LIMIT 1";
 
 /// Of the latest lineages under a name (`$3`) with a request since `$4` those that were gone on with. Side
 /// calls under the name of their conversation are not: nobody carries them again.
-pub(super) const NAMESAKES: &str = "
+pub(super) const COUNT_LIVE_CONVERSATIONS: &str = "
 SELECT count(*) FROM (SELECT id FROM lineages
                       WHERE tenant = $1 AND resource = $2 AND thread_key = $3 AND last_ms >= $4
                       ORDER BY last_ms DESC LIMIT 64) latest
@@ -226,7 +227,7 @@ SELECT link FROM up ORDER BY count";
 // === Snapshots ===
 
 /// Changes whenever another connection has committed something.
-pub(super) const COMMITS_OF_OTHERS: &str = "PRAGMA data_version";
+pub(super) const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// Whether a link (`$3`) is recorded.
 pub(super) const NODE_EXISTS: &str = "
@@ -238,7 +239,7 @@ SELECT count(*) FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
 /// Fixes how parts (`$3`: ids) are written, where no block held them yet.
-pub(super) const FREEZE_PARTS: &str = "
+pub(super) const FIX_RENDERING: &str = "
 UPDATE parts SET preamble = coalesce(preamble, $4), as_of = $5
 WHERE tenant = $1 AND resource = $2 AND as_of IS NULL
   AND id IN (SELECT p.value FROM json_each($3) AS p)";
@@ -248,7 +249,7 @@ WHERE tenant = $1 AND resource = $2 AND as_of IS NULL
 /// Bounded: a tip near the root of a much forked tree has everything below it. Where the bound is
 /// hit the answer is too small, and only requests that were never recorded could notice: recorded
 /// ones are pinned to what they were sent with.
-pub(super) const LONGEST: &str = "
+pub(super) const LONGEST_EXTENSION: &str = "
 WITH RECURSIVE below (link, count) AS (
     SELECT $3, $4
     UNION ALL

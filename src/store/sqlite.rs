@@ -6,25 +6,25 @@
 //! begun with the write lock, so they never fail halfway for want of it. This file decides how
 //! statements are run; `verbs` and the files it calls say which.
 
-mod adopt;
+mod admin;
 mod aliases;
-mod books;
+mod costs;
 mod error;
-mod messages;
-mod open;
-mod others;
-mod people;
 #[cfg(test)]
-mod plans;
+mod fault_tests;
+mod message_archive;
+mod open;
+mod operator_requests;
+mod overflow_observe;
+mod peer_memory;
 mod queue;
 mod read;
 mod record;
 mod snapshots;
-mod timers;
 #[cfg(test)]
-mod trouble;
+mod statement_tests;
+mod timers;
 mod verbs;
-mod wishes;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -45,40 +45,40 @@ use super::{StoreError, sql};
 
 /// What the request path waits for memory at most; then the request goes on by what this process
 /// remembers, or raw (INV-OPEN).
-const REQUEST_BOUND: Duration = Duration::from_millis(250);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
 /// What closing waits for work in hand: longer than the longest wait for a lock.
 const CLOSE_GRACE: Duration = Duration::from_secs(15);
 
-type Answer<T> = Result<T, StoreError>;
+type StoreResult<T> = Result<T, StoreError>;
 
 /// A store in one SQLite file (or in memory, for tests and demonstrations).
 pub struct SqliteStore {
     writer: SqlitePool,
-    front: SqlitePool,
-    back: SqlitePool,
-    file: Option<File>,
+    request_pool: SqlitePool,
+    worker_pool: SqlitePool,
+    file: Option<DatabaseFile>,
     tasks: Tasks,
-    neighbours: Arc<Neighbours>,
+    other_writers: Arc<OtherWriters>,
 }
 
 /// Whether another process writes to the same file. SQLite counts the commits of others for each
 /// connection, and all of this process's own go through one.
 #[derive(Default)]
-struct Neighbours {
+struct OtherWriters {
     /// The count when it was last read; 0 before.
-    commits: AtomicI64,
-    write: AtomicBool,
+    data_version: AtomicI64,
+    detected: AtomicBool,
 }
 
-impl Neighbours {
+impl OtherWriters {
     /// Looks, inside a transaction of the writer.
-    async fn look(&self, writer: &mut SqliteConnection) -> Answer<()> {
-        let now: i64 = sqlx::query_scalar(sql::COMMITS_OF_OTHERS)
+    async fn check(&self, writer: &mut SqliteConnection) -> StoreResult<()> {
+        let now: i64 = sqlx::query_scalar(sql::DATA_VERSION)
             .fetch_one(writer)
             .await?;
-        let before = self.commits.swap(now, Ordering::Relaxed);
+        let before = self.data_version.swap(now, Ordering::Relaxed);
         if before != 0 && before != now {
-            self.write.store(true, Ordering::Relaxed);
+            self.detected.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Neighbours {
 /// The file that was opened. SQLite goes on writing into a file that was deleted or replaced, and
 /// everything written so is lost.
 #[derive(Clone)]
-struct File {
+struct DatabaseFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
@@ -99,7 +99,7 @@ impl SqliteStore {
     /// # Errors
     /// Each says what is wrong and what to do; nothing was changed in a file that is not ours.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::over(open::open(url).await?).await)
+        Ok(Self::from_pools(open::open(url).await?).await)
     }
 
     /// Opens the database `url` names for reading, while a Diarist may be writing it. Makes
@@ -108,24 +108,24 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`]; also where there is no such file, or an older Diarist made it.
     pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::over(open::open_to_read(url).await?).await)
+        Ok(Self::from_pools(open::open_to_read(url).await?).await)
     }
 
-    async fn over(pools: open::Pools) -> Self {
+    async fn from_pools(pools: open::Pools) -> Self {
         let file = match pools.path {
             None => None,
-            Some(path) => Some(File {
-                identity: identity(&path).await,
+            Some(path) => Some(DatabaseFile {
+                identity: file_identity(&path).await,
                 path,
             }),
         };
         Self {
             writer: pools.writer,
-            front: pools.front,
-            back: pools.back,
+            request_pool: pools.request_pool,
+            worker_pool: pools.worker_pool,
             file,
             tasks: Tasks::new(),
-            neighbours: Arc::default(),
+            other_writers: Arc::default(),
         }
     }
 
@@ -135,10 +135,10 @@ impl SqliteStore {
     }
 
     /// Runs `work` as a task that ends by itself, whatever becomes of the caller.
-    async fn detached<T, F>(&self, name: &'static str, work: F) -> Answer<T>
+    async fn run_detached<T, F>(&self, name: &'static str, work: F) -> StoreResult<T>
     where
         T: Send + 'static,
-        F: Future<Output = Answer<T>> + Send + 'static,
+        F: Future<Output = StoreResult<T>> + Send + 'static,
     {
         let (done, answer) = oneshot::channel();
         self.tasks.spawn(name, async move {
@@ -151,46 +151,53 @@ impl SqliteStore {
     }
 
     /// A query of the request path.
-    async fn hurried<T, W>(&self, name: &'static str, work: W) -> Answer<T>
+    async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
     {
-        let pool = self.front.clone();
-        let query = self.detached(name, async move {
+        let pool = self.request_pool.clone();
+        let query = self.run_detached(name, async move {
             let mut conn = pool.acquire().await?;
             work(&mut conn).await
         });
-        tokio::time::timeout(REQUEST_BOUND, query)
+        tokio::time::timeout(REQUEST_TIMEOUT, query)
             .await
             .unwrap_or_else(|_| {
                 Err(StoreError::Busy(format!(
                     "no answer within {} ms",
-                    REQUEST_BOUND.as_millis()
+                    REQUEST_TIMEOUT.as_millis()
                 )))
             })
     }
 
     /// Queries of workers and people: one view of the database for all of them.
-    async fn read<T, W>(&self, name: &'static str, work: W) -> Answer<T>
+    async fn read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
     {
-        let pool = self.back.clone();
-        self.detached(name, transaction(pool, "BEGIN", work)).await
+        let pool = self.worker_pool.clone();
+        self.run_detached(name, transaction(pool, "BEGIN", work))
+            .await
     }
 
     /// One write transaction.
-    async fn write<T, W>(&self, name: &'static str, work: W) -> Answer<T>
+    async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>> + Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
     {
         let (pool, file) = (self.writer.clone(), self.file.clone());
-        self.detached(name, async move {
+        self.run_detached(name, async move {
             if let Some(file) = file {
-                file.still_there().await?;
+                file.check_unchanged().await?;
             }
             transaction(pool, "BEGIN IMMEDIATE", work).await
         })
@@ -203,9 +210,9 @@ impl SqliteStore {
 /// After a full disk or an I/O error SQLite has rolled back by itself; sqlx does not know, takes the
 /// failing ROLLBACK for an open transaction and would refuse every later one on that connection. So
 /// a connection whose transaction did not end cleanly is thrown away.
-async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> Answer<T>
+async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> StoreResult<T>
 where
-    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Answer<T>>,
+    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
 {
     let mut conn = pool.acquire().await?;
     let mut tx: Transaction<'_, _> = conn.begin_with(begin).await?;
@@ -223,9 +230,9 @@ where
     answer
 }
 
-impl File {
-    async fn still_there(&self) -> Answer<()> {
-        let now = identity(&self.path).await;
+impl DatabaseFile {
+    async fn check_unchanged(&self) -> StoreResult<()> {
+        let now = file_identity(&self.path).await;
         if now.is_some() && now == self.identity {
             return Ok(());
         }
@@ -237,7 +244,7 @@ impl File {
 }
 
 /// What tells a file from another one put in its place.
-async fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+async fn file_identity(path: &std::path::Path) -> Option<(u64, u64)> {
     let metadata = tokio::fs::metadata(path).await.ok()?;
     #[cfg(unix)]
     {

@@ -18,14 +18,19 @@ impl Alarms {
     }
 
     /// Those that have come at `now_ms`, and those that have not.
-    pub fn at(self, now_ms: i64) -> (Self, Self) {
-        let split = |at: Option<i64>| (at.filter(|ms| *ms <= now_ms), at.filter(|ms| *ms > now_ms));
+    pub fn split_due(self, now_ms: i64) -> (Self, Self) {
+        let split = |moment: Option<i64>| {
+            (
+                moment.filter(|ms| *ms <= now_ms),
+                moment.filter(|ms| *ms > now_ms),
+            )
+        };
         let (activate, reflect) = (split(self.activate_ms), split(self.reflect_ms));
-        let pair = |activate_ms, reflect_ms| Self {
+        let alarms = |activate_ms, reflect_ms| Self {
             activate_ms,
             reflect_ms,
         };
-        (pair(activate.0, reflect.0), pair(activate.1, reflect.1))
+        (alarms(activate.0, reflect.0), alarms(activate.1, reflect.1))
     }
 }
 
@@ -68,10 +73,10 @@ mod tests {
             reflect_ms: Some(9),
         };
         assert_eq!(alarms.next(), Some(5));
-        let (come, left) = alarms.at(5);
+        let (come, left) = alarms.split_due(5);
         assert_eq!((come.activate_ms, come.reflect_ms), (Some(5), None));
         assert_eq!((left.activate_ms, left.reflect_ms), (None, Some(9)));
         assert_eq!(left.next(), Some(9));
-        assert_eq!(left.at(9).1.next(), None);
+        assert_eq!(left.split_due(9).1.next(), None);
     }
 }

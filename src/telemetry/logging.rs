@@ -29,14 +29,14 @@ pub enum LoggingError {
     #[error("the log filter `{filter}` cannot be read")]
     Filter { filter: String, source: ParseError },
     #[error("logging has been set up before")]
-    Twice(#[from] TryInitError),
+    AlreadyInitialized(#[from] TryInitError),
 }
 
 const DEFAULT_FILTER: &str = "warn,diarist=info";
 
 /// Libraries whose debug and trace lines quote what passes through them: header values, statements,
 /// TLS state. Credentials must not reach a log at any level, so these stop at `info`.
-const QUOTING: [&str; 9] = [
+const QUOTING_LIBRARIES: [&str; 9] = [
     "hyper",
     "hyper_util",
     "hyper_rustls",
@@ -56,11 +56,11 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
     let filter = filter
         .filter(|text| !text.trim().is_empty())
         .unwrap_or(DEFAULT_FILTER);
-    let wanted = EnvFilter::try_new(filter).map_err(|source| LoggingError::Filter {
+    let parsed = EnvFilter::try_new(filter).map_err(|source| LoggingError::Filter {
         filter: filter.to_owned(),
         source,
     })?;
-    let filter = wanted.and(filter_fn(may_be_logged));
+    let filter = parsed.and(filter_fn(may_be_logged));
     let stderr = std::io::stderr;
     let json = match format {
         LogFormat::Auto => !stderr().is_terminal(),
@@ -81,7 +81,7 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
 
 fn may_be_logged(line: &Metadata<'_>) -> bool {
     let library = line.target().split("::").next().unwrap_or_default();
-    !QUOTING.contains(&library) || *line.level() <= LevelFilter::INFO
+    !QUOTING_LIBRARIES.contains(&library) || *line.level() <= LevelFilter::INFO
 }
 
 #[cfg(test)]
@@ -103,17 +103,17 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let seen = Arc::new(AtomicUsize::new(0));
+        let count = Arc::new(AtomicUsize::new(0));
         let filter = EnvFilter::new("trace").and(filter_fn(may_be_logged));
         let lines =
-            tracing_subscriber::registry().with(Count(Arc::clone(&seen)).with_filter(filter));
+            tracing_subscriber::registry().with(Count(Arc::clone(&count)).with_filter(filter));
         tracing::subscriber::with_default(lines, || {
             tracing::debug!(target: "h2::codec", "quotes a header");
             tracing::trace!(target: "hyper", "quotes a body");
-            assert_eq!(seen.load(Ordering::Relaxed), 0);
+            assert_eq!(count.load(Ordering::Relaxed), 0);
             tracing::info!(target: "hyper", "a remark");
             tracing::trace!(target: "diarist::proxy", "a detail");
-            assert_eq!(seen.load(Ordering::Relaxed), 2);
+            assert_eq!(count.load(Ordering::Relaxed), 2);
         });
     }
 

@@ -25,8 +25,8 @@ pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, 
     };
     let any = schemes().enable_http2().wrap_connector(tcp(deadline));
     let http1 = schemes().wrap_connector(tcp(deadline));
-    let within = |inner| Connector { inner, deadline };
-    (within(any), within(http1))
+    let with_deadline = |inner| Connector { inner, deadline };
+    (with_deadline(any), with_deadline(http1))
 }
 
 fn tcp(deadline: Duration) -> HttpConnector {
@@ -52,7 +52,7 @@ fn tls_config() -> Result<WantsRoots, SetupError> {
 }
 
 /// Trusts what the platform trusts (or what `SSL_CERT_FILE` and `SSL_CERT_DIR` name).
-pub(super) fn trusting_platform() -> Result<ClientConfig, SetupError> {
+pub(super) fn with_platform_roots() -> Result<ClientConfig, SetupError> {
     let roots = tls_config()?
         .with_native_roots()
         .map_err(SetupError::Roots)?;
@@ -60,7 +60,7 @@ pub(super) fn trusting_platform() -> Result<ClientConfig, SetupError> {
 }
 
 /// Trusts only these.
-pub(super) fn trusting(roots: RootCertStore) -> Result<ClientConfig, SetupError> {
+pub(super) fn with_roots(roots: RootCertStore) -> Result<ClientConfig, SetupError> {
     let config = tls_config()?.with_root_certificates(roots);
     Ok(config.with_no_client_auth())
 }

@@ -1,12 +1,12 @@
 //! Users of one key whose conversations hold the same messages: nobody is told what another one said, and
 //! nobody what was taken back. The shapes are those by which it once happened.
 
-use diarist_provider::{Improvise, Part, Reply};
+use diarist_provider::{CallerKind, DefaultScript, Reply};
 use serde_json::Value;
 
+use crate::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
 use crate::rig::Rig;
-use crate::script::said;
-use crate::stage::{Client, Seen, chat_settings, roomy, talk, user};
+use crate::script::message;
 
 type Headers = Vec<(&'static str, &'static str)>;
 
@@ -18,12 +18,12 @@ const CANNED: &str = "Refunds reach your bank within a week, depending on the ba
 /// Messages of a script: long enough to tell something, the same for everybody.
 fn scripted() -> Vec<Value> {
     vec![
-        said("assistant", CANNED),
-        said(
+        message("assistant", CANNED),
+        message(
             "user",
             "And what do I do if the refund does not arrive in time?",
         ),
-        said(
+        message(
             "assistant",
             "Then you write to us, and we look into it with the bank. It takes two days more, and you hear from us.",
         ),
@@ -31,16 +31,23 @@ fn scripted() -> Vec<Value> {
 }
 
 /// Sends `sent`; the upstream gives `answer`, or something that nobody else is given.
-async fn send(rig: &mut Rig, headers: &Headers, sent: &[Value], answer: Option<&Value>) -> Seen {
+async fn send(
+    rig: &mut Rig,
+    headers: &Headers,
+    sent: &[Value],
+    answer: Option<&Value>,
+) -> SentRequest {
     match answer {
         Some(answer) => {
             let reply = Reply::recorded(answer);
-            rig.provider
-                .script(Part::Actor, move |_: &diarist_provider::Ask<'_>| {
-                    reply.clone()
-                });
+            rig.provider.script(
+                CallerKind::Actor,
+                move |_: &diarist_provider::ScriptInput<'_>| reply.clone(),
+            );
         }
-        None => rig.provider.script(Part::Actor, Improvise::default()),
+        None => rig
+            .provider
+            .script(CallerKind::Actor, DefaultScript::default()),
     }
     let mut client = Client::new(rig);
     client.headers.clone_from(headers);
@@ -59,8 +66,8 @@ async fn hold(rig: &mut Rig, headers: &Headers, messages: &[Value]) {
 /// Alice's conversation ends with the script, and all of it but that is observed.
 async fn alice(rig: &mut Rig, headers: &Headers) {
     let mut messages = talk("alice", 41);
-    messages.push(said("assistant", "What else may I do for you?"));
-    messages.push(said("user", "When does the refund reach my bank?"));
+    messages.push(message("assistant", "What else may I do for you?"));
+    messages.push(message("user", "When does the refund reach my bank?"));
     messages.extend(scripted());
     messages.push(user("alice", 46));
     hold(rig, headers, &messages).await;
@@ -79,11 +86,15 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
         alice(&mut rig, &hers).await;
         for turns in [2, 12] {
             let mut bob = talk("bob", turns);
-            bob.push(said("user", "When does the refund reach my bank?"));
+            bob.push(message("user", "When does the refund reach my bank?"));
             bob.extend(scripted());
             bob.push(user("bob", 20));
             let seen = send(&mut rig, &his, &bob, None).await;
-            assert!(seen.told.is_empty(), "{turns} turns: {:?}", seen.told);
+            assert!(
+                seen.in_block.is_empty(),
+                "{turns} turns: {:?}",
+                seen.in_block
+            );
             assert!(!seen.body.0.contains("alice#"));
         }
     }
@@ -92,9 +103,9 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
 /// The last answer of Alice's conversation is one that Bob has as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_two_users_got_alike_is_no_summary() {
-    let asks = said("user", "When does the refund reach my bank?");
-    let answer = said("assistant", CANNED);
-    let now = said("user", "And what did I tell you about myself?");
+    let asks = message("user", "When does the refund reach my bank?");
+    let answer = message("assistant", CANNED);
+    let now = message("user", "And what did I tell you about myself?");
     for (hers, his) in names() {
         for first_turn in ["never seen", "off", "read", "at once"] {
             let mut rig = Rig::with(diarist_provider::Options::default(), &chat_settings()).await;
@@ -118,12 +129,16 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
             for sent in [
                 vec![asks.clone(), answer.clone(), now.clone()],
                 vec![
-                    said("user", format!("You once told me:\n{CANNED}")),
+                    message("user", format!("You once told me:\n{CANNED}")),
                     now.clone(),
                 ],
             ] {
                 let seen = send(&mut rig, &his, &sent, None).await;
-                assert!(seen.told.is_empty(), "{first_turn}: {:?}", seen.told);
+                assert!(
+                    seen.in_block.is_empty(),
+                    "{first_turn}: {:?}",
+                    seen.in_block
+                );
             }
         }
     }
@@ -137,15 +152,15 @@ async fn what_is_taken_back_is_not_told() {
     let all = talk("it", 49);
     hold(&mut rig, &vec![], &all[..41]).await;
     let before = send(&mut rig, &vec![], &all[..43], all.get(43)).await;
-    assert!(before.told.contains("it#4"), "it is observed");
+    assert!(before.in_block.contains("it#4"), "it is observed");
     let mut edited = all.clone();
     edited[4] = user("instead", 4);
     let mut removed = all.clone();
     removed.drain(4..6);
     for sent in [&edited[..45], &edited[..47], &removed[..45]] {
         let seen = send(&mut rig, &vec![], sent, None).await;
-        assert!(!seen.body.0.contains("it#4)"), "{:?}", seen.told);
-        assert!(!seen.told.contains("it#4"));
+        assert!(!seen.body.0.contains("it#4)"), "{:?}", seen.in_block);
+        assert!(!seen.in_block.contains("it#4"));
     }
 }
 
@@ -169,8 +184,8 @@ async fn an_operator_says_which_evidence_counts() {
         let all = talk("it", 45);
         hold(&mut rig, &headers, &all[..41]).await;
         let whole = send(&mut rig, &headers, &all[..43], all.get(43)).await;
-        assert!(!whole.told.is_empty(), "all of it is in the request");
+        assert!(!whole.in_block.is_empty(), "all of it is in the request");
         let seen = send(&mut rig, &headers, &all[30..45], None).await;
-        assert_eq!(!seen.told.is_empty(), told, "{level}, named: {named}");
+        assert_eq!(!seen.in_block.is_empty(), told, "{level}, named: {named}");
     }
 }

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use crate::client_habits::{ClientHabits, summary_head};
 use crate::dice::Dice;
-use crate::manners::{Manners, summary_head};
-use crate::script::said;
-use crate::stage::{marks, text, user};
+use crate::harness::{marks, text, user};
+use crate::script::message;
 
 /// Which saying a message is, whatever became of its words since: the same words behind the same saying
 /// are the same one, the same words elsewhere are another.
@@ -70,7 +70,7 @@ pub struct Ask {
     /// How often it is sent at one moment.
     pub times: usize,
     /// What was said on this branch of this conversation, what was edited away with it.
-    pub may: BTreeSet<Origin>,
+    pub allowed: BTreeSet<Origin>,
     /// The same by the marks of the texts.
     pub may_tell: BTreeSet<String>,
 }
@@ -95,7 +95,7 @@ pub enum Op {
 #[derive(Clone, Debug)]
 struct Talk {
     name: String,
-    said: Vec<Line>,
+    messages: Vec<Line>,
     /// What was answered last; the client may go on from it.
     pending: Value,
     /// What was edited away: where it stood.
@@ -106,25 +106,25 @@ struct Talk {
 
 impl Talk {
     fn push(&mut self, value: Value) {
-        let line = Line::behind(self.said.last(), value);
-        self.said.push(line);
+        let line = Line::behind(self.messages.last(), value);
+        self.messages.push(line);
     }
 
     fn all(&self) -> impl Iterator<Item = &Line> {
         let replaced = self.replaced.iter().map(|(_, line)| line);
-        self.said.iter().chain(replaced)
+        self.messages.iter().chain(replaced)
     }
 
     fn sent(&self) -> Vec<Line> {
         match &self.summary {
-            None => self.said.clone(),
+            None => self.messages.clone(),
             Some((from, head, _)) => {
                 let head = head.iter().map(|head| {
-                    let kept = Some(&self.said[0]).filter(|first| first.value == *head);
+                    let kept = Some(&self.messages[0]).filter(|first| first.value == *head);
                     kept.cloned()
                         .unwrap_or_else(|| Line::inserted(head.clone()))
                 });
-                head.chain(self.said[*from..].iter().cloned()).collect()
+                head.chain(self.messages[*from..].iter().cloned()).collect()
             }
         }
     }
@@ -135,21 +135,21 @@ impl Talk {
 
     /// Questions behind what was summarised, but for the first and the newest message.
     fn questions(&self) -> Vec<usize> {
-        let end = self.said.len().saturating_sub(1);
-        let questions = (self.begins() + 1..end).filter(|at| self.said[*at].is_question());
+        let end = self.messages.len().saturating_sub(1);
+        let questions = (self.begins() + 1..end).filter(|at| self.messages[*at].is_question());
         questions.collect()
     }
 
     /// Goes back to before `at`.
     fn back_to(&mut self, at: usize) {
-        self.said.truncate(at);
+        self.messages.truncate(at);
         self.replaced.retain(|(place, _)| *place < at);
     }
 
     fn replace(&mut self, at: usize, value: Value) {
-        let before = at.checked_sub(1).map(|before| &self.said[before]);
+        let before = at.checked_sub(1).map(|before| &self.messages[before]);
         let line = Line::behind(before, value);
-        let old = std::mem::replace(&mut self.said[at], line);
+        let old = std::mem::replace(&mut self.messages[at], line);
         self.replaced.push((at, old));
     }
 }
@@ -165,11 +165,11 @@ pub struct Composer {
     left: [Option<Talk>; 2],
     /// What somebody else said of each under another key.
     others: [(BTreeSet<Origin>, BTreeSet<String>); 2],
-    manners: Manners,
+    habits: ClientHabits,
     /// Servers that number their calls begin anew with each conversation.
     numbered: bool,
     template: bool,
-    asked: usize,
+    request_count: usize,
     /// What was said of each kind.
     pub kinds: BTreeMap<&'static str, usize>,
 }
@@ -179,7 +179,7 @@ impl Composer {
         let mut dice = Dice::new(seed);
         let empty = |name: &str| Talk {
             name: name.to_owned(),
-            said: Vec::new(),
+            messages: Vec::new(),
             pending: Value::Null,
             replaced: Vec::new(),
             summary: None,
@@ -191,10 +191,10 @@ impl Composer {
             talks: [empty("one"), empty("two")],
             left: [None, None],
             others: Default::default(),
-            manners: Manners::default(),
+            habits: ClientHabits::default(),
             numbered,
             template,
-            asked: 0,
+            request_count: 0,
             kinds: BTreeMap::new(),
         };
         for which in 0..2 {
@@ -215,9 +215,9 @@ impl Composer {
     /// A conversation from its first message on, now and then one that was long before.
     fn begin(&mut self, which: usize) {
         let talk = &mut self.talks[which];
-        (talk.said, talk.replaced, talk.summary) = (Vec::new(), Vec::new(), None);
+        (talk.messages, talk.replaced, talk.summary) = (Vec::new(), Vec::new(), None);
         if self.template {
-            for message in crate::stage::talk("template", 6) {
+            for message in crate::harness::talk("template", 6) {
                 talk.push(message);
             }
         }
@@ -241,8 +241,8 @@ impl Composer {
         let kind = self.dice.below(12);
         let talk = &mut self.talks[which];
         talk.push(match kind {
-            0 | 1 => said("user", "go on"),
-            2 => said("user", "yes"),
+            0 | 1 => message("user", "go on"),
+            2 => message("user", "yes"),
             // The same long question as ever in this conversation.
             3 => user(&again(&talk.name), 1),
             4 => json!({"role": "user", "content": [
@@ -260,17 +260,17 @@ impl Composer {
         let drawn = self.dice.next();
         let talk = &mut self.talks[which];
         let again = again(&talk.name);
-        let asked_again = talk.said.last().map(|line| &line.value) == Some(&user(&again, 1));
+        let asked_again = talk.messages.last().map(|line| &line.value) == Some(&user(&again, 1));
         talk.pending = match kind {
-            _ if asked_again => said("assistant", text(&again, 2)),
-            0 => said("assistant", "Ok."),
-            1 => said("assistant", format!("No, {number}.")),
-            2 => said("assistant", GOODBYE),
-            3 => said("assistant", "Got it. Shall I go on with the next of them?"),
+            _ if asked_again => message("assistant", text(&again, 2)),
+            0 => message("assistant", "Ok."),
+            1 => message("assistant", format!("No, {number}.")),
+            2 => message("assistant", GOODBYE),
+            3 => message("assistant", "Got it. Shall I go on with the next of them?"),
             4..=7 => {
                 let calls = (0..width).map(|at| {
                     let id = if self.numbered {
-                        let before = talk.said.iter().filter(|line| line.role() == "tool");
+                        let before = talk.messages.iter().filter(|line| line.role() == "tool");
                         format!("call_{}", before.count() + at)
                     } else {
                         format!("call_{drawn:016x}{at}")
@@ -282,7 +282,7 @@ impl Composer {
                 let calls: Vec<Value> = calls.collect();
                 json!({"role": "assistant", "content": null, "tool_calls": calls})
             }
-            _ => said("assistant", text(&talk.name, number)),
+            _ => message("assistant", text(&talk.name, number)),
         };
     }
 
@@ -312,37 +312,37 @@ impl Composer {
         }
         self.goes_on(which);
         let (number, talk) = (self.count(), &mut self.talks[which]);
-        talk.pending = said("assistant", text(&talk.name, number));
+        talk.pending = message("assistant", text(&talk.name, number));
         ops.push(self.request(which));
     }
 
     /// The request as it goes out now.
     fn request(&mut self, which: usize) -> Op {
         let talk = &self.talks[which];
-        let lines = self.manners.shape(&talk.sent());
+        let lines = self.habits.shape(&talk.sent());
         let system = match &talk.summary {
             Some((_, _, Some(system))) => system.clone(),
-            _ if self.manners.system => format!("You are patient. It is {} past.", lines.len()),
+            _ if self.habits.system => format!("You are patient. It is {} past.", lines.len()),
             _ => "You are a patient assistant.".to_owned(),
         };
         let may_tell = talk.all().flat_map(|line| marks(&line.value.to_string()));
         let ask = Ask {
             tenant: 0,
             talk: talk.name.clone(),
-            fields: self.manners.fields(lines.len()),
+            fields: self.habits.fields(lines.len()),
             lines,
             system,
             reply: talk.pending.clone(),
-            gives: Line::behind(talk.said.last(), talk.pending.clone()).origin,
+            gives: Line::behind(talk.messages.last(), talk.pending.clone()).origin,
             times: 1,
-            may: talk.all().filter_map(|line| line.origin).collect(),
+            allowed: talk.all().filter_map(|line| line.origin).collect(),
             may_tell: may_tell.collect(),
         };
-        self.asked += 1;
+        self.request_count += 1;
         Op::Ask(Box::new(ask))
     }
 
-    fn asks(&mut self, which: usize) -> Op {
+    fn next_request(&mut self, which: usize) -> Op {
         self.reply(which);
         self.request(which)
     }
@@ -356,8 +356,8 @@ impl Composer {
                 self.kind("restart");
                 ops.push(Op::Restart);
             }
-            2 | 3 => self.manners = Manners::of(&mut self.dice),
-            4 => self.manners = Manners::default(),
+            2 | 3 => self.habits = ClientHabits::random(&mut self.dice),
+            4 => self.habits = ClientHabits::default(),
             5 => self.edit(which),
             6 => self.branch(which),
             7 => self.swap(which),
@@ -365,8 +365,8 @@ impl Composer {
             10..=13 => {
                 self.kind("again, out of order");
                 for _ in 0..=self.dice.below(3) {
-                    let at = self.dice.below(self.asked);
-                    ops.extend((self.asked > 0).then_some(Op::Again(at)));
+                    let at = self.dice.below(self.request_count);
+                    ops.extend((self.request_count > 0).then_some(Op::Again(at)));
                 }
                 return ops;
             }
@@ -375,7 +375,7 @@ impl Composer {
             16 => {
                 self.kind("at once");
                 self.goes_on(which);
-                let mut asks = self.asks(which);
+                let mut asks = self.next_request(which);
                 if let Op::Ask(ask) = &mut asks {
                     ask.times = 3;
                 }
@@ -387,13 +387,13 @@ impl Composer {
                 self.talks[which].name = format!("new{number}x");
                 self.begin(which);
             }
-            18 => return vec![self.as_another(which)],
+            18 => return vec![self.request_as_other_tenant(which)],
             _ => {
                 self.kind("goes on");
                 self.goes_on(which);
             }
         }
-        ops.push(self.asks(which));
+        ops.push(self.next_request(which));
         ops
     }
 
@@ -435,8 +435,8 @@ impl Composer {
     fn edit_newest(&mut self, which: usize) {
         let number = self.count();
         let talk = &mut self.talks[which];
-        let last = talk.said.len() - 1;
-        if talk.said[last].is_question() {
+        let last = talk.messages.len() - 1;
+        if talk.messages[last].is_question() {
             let words = user(&talk.name, number);
             talk.back_to(last);
             talk.push(words);
@@ -449,10 +449,10 @@ impl Composer {
     /// The last answer, given again.
     fn regenerate(&mut self, which: usize) {
         let talk = &mut self.talks[which];
-        let end = talk.said.len().saturating_sub(2);
+        let end = talk.messages.len().saturating_sub(2);
         let answer = end > talk.begins() + 1
-            && talk.said[end].role() == "assistant"
-            && talk.said[end + 1].is_question();
+            && talk.messages[end].role() == "assistant"
+            && talk.messages[end + 1].is_question();
         if answer {
             talk.back_to(end);
             self.kind("regenerates");
@@ -462,7 +462,7 @@ impl Composer {
     }
 
     /// Somebody else says the same, word for word, and has nothing to do with it.
-    fn as_another(&mut self, which: usize) -> Op {
+    fn request_as_other_tenant(&mut self, which: usize) -> Op {
         self.kind("another key");
         let asked = self.request(which);
         let Op::Ask(mut ask) = asked else {
@@ -475,7 +475,7 @@ impl Composer {
                 .iter()
                 .flat_map(|line| marks(&line.value.to_string())),
         );
-        (ask.may, ask.may_tell) = (origins.clone(), told.clone());
+        (ask.allowed, ask.may_tell) = (origins.clone(), told.clone());
         ask.tenant = 1;
         Op::Ask(ask)
     }
@@ -497,7 +497,7 @@ impl Composer {
                 json!({"role": "assistant", "content": null, "tool_calls": [call]});
             ops.push(self.request(which));
         }
-        let kept = self.talks[which].said.len();
+        let kept = self.talks[which].messages.len();
         if on_a_call {
             self.goes_on(which);
         } else {
@@ -505,14 +505,14 @@ impl Composer {
             self.talks[which].push(pending);
         }
         let number = self.count();
-        let mut asked = self.manners.shape(&self.talks[which].sent());
+        let mut asked = self.habits.shape(&self.talks[which].sent());
         let words = format!("Summarise the conversation so far, number {number}.");
-        asked.push(Line::inserted(said("user", words)));
+        asked.push(Line::inserted(message("user", words)));
         let flat = on_a_call || how == 6;
         if flat {
             let words: Vec<String> = asked.iter().map(|line| line.value.to_string()).collect();
             let words = format!("Summarise this:\n{}", words.join("\n"));
-            asked = vec![Line::inserted(said("user", words))];
+            asked = vec![Line::inserted(message("user", words))];
         }
         let each = "The user asked for something, and it was done as was asked. ".repeat(5);
         let summary = format!("Summary {number}. {}", each.trim());
@@ -520,30 +520,30 @@ impl Composer {
             return ops;
         };
         side.lines = asked;
-        side.reply = said("assistant", summary.clone());
+        side.reply = message("assistant", summary.clone());
         side.gives = None;
         ops.push(Op::Ask(side));
         let tail = self.dice.below(8);
         let talk = &mut self.talks[which];
-        let (head, system) = summary_head(how, &summary, &talk.said[0].value);
+        let (head, system) = summary_head(how, &summary, &talk.messages[0].value);
         // From a question on, or nothing is kept.
-        let least = talk.said.len().saturating_sub(tail).max(1);
-        let from = (least..talk.said.len()).find(|at| talk.said[*at].is_question());
+        let least = talk.messages.len().saturating_sub(tail).max(1);
+        let from = (least..talk.messages.len()).find(|at| talk.messages[*at].is_question());
         let from = if on_a_call {
             kept
         } else {
-            from.unwrap_or(talk.said.len())
+            from.unwrap_or(talk.messages.len())
         };
         // The summary tells of all that, wherever its user goes back to.
         let summarised: Vec<(usize, Line)> =
-            talk.said.iter().map(|line| (0, line.clone())).collect();
+            talk.messages.iter().map(|line| (0, line.clone())).collect();
         talk.replaced.extend(summarised);
         talk.summary = Some((from, head, system));
         let number = self.count();
         let talk = &mut self.talks[which];
         let words = user(&talk.name, number);
         talk.push(words);
-        ops.push(self.asks(which));
+        ops.push(self.next_request(which));
         ops
     }
 }

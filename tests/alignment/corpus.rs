@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::replayed::{Line, Play, Row, play};
+use crate::replayed::{PlayOptions, RecordedRequest, Row, play};
 
 fn corpus(client: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
@@ -14,7 +14,7 @@ fn corpus(client: &str) -> String {
 }
 
 /// Reads requests in which what was spelled out before stands as its number.
-fn read(text: &str) -> Vec<Line> {
+fn read(text: &str) -> Vec<RecordedRequest> {
     let (mut messages, mut tools) = (Vec::new(), Vec::<Value>::new());
     let spelled = |line: &str| {
         let mut line: Value = serde_json::from_str(line).unwrap();
@@ -22,7 +22,7 @@ fn read(text: &str) -> Vec<Line> {
         let said = body["messages"].as_array().unwrap().clone();
         body["messages"] = said
             .iter()
-            .flat_map(|said| spell(said, &mut messages))
+            .flat_map(|said| expand(said, &mut messages))
             .collect();
         if let Some(offered) = body.get_mut("tools") {
             if let Some(number) = offered.as_u64() {
@@ -31,20 +31,20 @@ fn read(text: &str) -> Vec<Line> {
                 tools.push(offered.clone());
             }
         }
-        Line::of(&line)
+        RecordedRequest::from_json(&line)
     };
     text.lines().map(spelled).collect()
 }
 
 /// One message, or `n` for the n-th that was spelled out, or `[a, b]` for all from the a-th to the b-th.
-fn spell(said: &Value, known: &mut Vec<Value>) -> Vec<Value> {
+fn expand(spelling: &Value, messages: &mut Vec<Value>) -> Vec<Value> {
     let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-    match said {
-        Value::Number(_) => vec![known[number(said)].clone()],
-        Value::Array(ends) => known[number(&ends[0])..=number(&ends[1])].to_vec(),
+    match spelling {
+        Value::Number(_) => vec![messages[number(spelling)].clone()],
+        Value::Array(ends) => messages[number(&ends[0])..=number(&ends[1])].to_vec(),
         _ => {
-            known.push(said.clone());
-            vec![said.clone()]
+            messages.push(spelling.clone());
+            vec![spelling.clone()]
         }
     }
 }
@@ -65,7 +65,7 @@ struct Expected {
     applied: usize,
 }
 
-const fn of(client: &'static str, numbers: [usize; 7]) -> Expected {
+const fn expected(client: &'static str, numbers: [usize; 7]) -> Expected {
     let [requests, side, refused, exact, aligned, compacted, applied] = numbers;
     Expected {
         client,
@@ -81,39 +81,39 @@ const fn of(client: &'static str, numbers: [usize; 7]) -> Expected {
 
 /// Against the strictest provider: requests, side calls, refused; exact, aligned, compacted, applied.
 const STRICT: [Expected; 19] = [
-    of("ai-sdk", [36, 5, 0, 27, 0, 0, 326]),
-    of("aider", [29, 0, 28, 0, 0, 0, 0]),
-    of("autogen", [36, 1, 13, 14, 1, 0, 221]),
-    of("cline", [26, 1, 0, 18, 0, 0, 203]),
-    of("codex", [41, 0, 41, 0, 0, 0, 0]),
-    of("continue", [40, 1, 15, 17, 0, 0, 230]),
-    of("langchain", [40, 5, 0, 24, 4, 0, 253]),
-    of("litellm", [18, 0, 0, 14, 0, 0, 217]),
-    of("litellm-behind", [14, 0, 0, 10, 0, 0, 121]),
-    of("litellm-in-front", [14, 0, 0, 10, 0, 0, 122]),
-    of("llama-index", [38, 11, 10, 4, 5, 0, 68]),
-    of("llm", [14, 0, 0, 10, 0, 0, 120]),
-    of("open-webui", [14, 0, 0, 10, 0, 0, 120]),
-    of("openai-agents", [36, 1, 1, 18, 9, 0, 272]),
-    of("opencode", [44, 5, 9, 21, 2, 0, 245]),
-    of("pydantic-ai", [18, 0, 0, 14, 0, 0, 218]),
-    of("qwen-code", [56, 2, 0, 41, 1, 0, 601]),
-    of("shell-gpt", [28, 1, 1, 10, 9, 0, 139]),
-    of("smolagents", [14, 0, 0, 10, 0, 0, 125]),
+    expected("ai-sdk", [36, 5, 0, 27, 0, 0, 326]),
+    expected("aider", [29, 0, 28, 0, 0, 0, 0]),
+    expected("autogen", [36, 1, 13, 14, 1, 0, 221]),
+    expected("cline", [26, 1, 0, 18, 0, 0, 203]),
+    expected("codex", [41, 0, 41, 0, 0, 0, 0]),
+    expected("continue", [40, 1, 15, 17, 0, 0, 230]),
+    expected("langchain", [40, 5, 0, 24, 4, 0, 253]),
+    expected("litellm", [18, 0, 0, 14, 0, 0, 217]),
+    expected("litellm-behind", [14, 0, 0, 10, 0, 0, 121]),
+    expected("litellm-in-front", [14, 0, 0, 10, 0, 0, 122]),
+    expected("llama-index", [38, 11, 10, 4, 5, 0, 68]),
+    expected("llm", [14, 0, 0, 10, 0, 0, 120]),
+    expected("open-webui", [14, 0, 0, 10, 0, 0, 120]),
+    expected("openai-agents", [36, 1, 1, 18, 9, 0, 272]),
+    expected("opencode", [44, 5, 9, 21, 2, 0, 245]),
+    expected("pydantic-ai", [18, 0, 0, 14, 0, 0, 218]),
+    expected("qwen-code", [56, 2, 0, 41, 1, 0, 601]),
+    expected("shell-gpt", [28, 1, 1, 10, 9, 0, 139]),
+    expected("smolagents", [14, 0, 0, 10, 0, 0, 125]),
 ];
 
 /// Clients of whose own requests the strictest provider refuses some, against an ordinary one. Those that slide
 /// have one request that it refuses: the first that lacks two messages, which may have been taken back, goes out
 /// as its client sent it, and begins with an answer.
 const ORDINARY: [Expected; 8] = [
-    of("aider", [29, 1, 0, 18, 0, 0, 197]),
-    of("autogen", [36, 1, 0, 14, 13, 0, 234]),
-    of("codex", [41, 2, 0, 30, 0, 1, 395]),
-    of("continue", [40, 2, 0, 27, 0, 0, 281]),
-    of("llama-index", [38, 11, 0, 4, 14, 0, 70]),
-    of("openai-agents", [36, 1, 0, 18, 9, 0, 272]),
-    of("opencode", [44, 5, 0, 23, 2, 0, 250]),
-    of("shell-gpt", [28, 1, 0, 10, 9, 0, 139]),
+    expected("aider", [29, 1, 0, 18, 0, 0, 197]),
+    expected("autogen", [36, 1, 0, 14, 13, 0, 234]),
+    expected("codex", [41, 2, 0, 30, 0, 1, 395]),
+    expected("continue", [40, 2, 0, 27, 0, 0, 281]),
+    expected("llama-index", [38, 11, 0, 4, 14, 0, 70]),
+    expected("openai-agents", [36, 1, 0, 18, 9, 0, 272]),
+    expected("opencode", [44, 5, 0, 23, 2, 0, 250]),
+    expected("shell-gpt", [28, 1, 0, 10, 9, 0, 139]),
 ];
 
 /// Runs in which a client summarises, slides or drops: how many requests at least tell of what it no longer
@@ -137,8 +137,8 @@ const BEHIND: [(&str, usize); 9] = [
 fn behind(row: &Row, run: &str) -> usize {
     let mut said = BTreeSet::new();
     let mut count = 0;
-    for seen in row.seen.iter().filter(|seen| seen.run == run) {
-        let mut gone = seen.told.difference(&seen.sent);
+    for seen in row.outcomes.iter().filter(|seen| seen.run == run) {
+        let mut gone = seen.noted.difference(&seen.sent);
         count += usize::from(gone.any(|mark| said.contains(mark)));
         said.extend(seen.sent.iter().cloned());
     }
@@ -150,13 +150,13 @@ async fn all(clients: &[Expected], strict: bool) -> Vec<Row> {
     println!("{}", Row::TITLES);
     let mut rows = Vec::new();
     for expected in clients {
-        let how = Play {
+        let how = PlayOptions {
             strict,
             restart: true,
-            ..Play::default()
+            ..PlayOptions::default()
         };
         let row = play(&read(&corpus(expected.client)), how).await;
-        println!("{}", row.told(expected.client));
+        println!("{}", row.format_row(expected.client));
         for (run, active) in row.runs() {
             let behind = behind(&row, run);
             println!("    {run}: {active} with memory, {behind} tell of what is not sent any more");
@@ -167,7 +167,7 @@ async fn all(clients: &[Expected], strict: bool) -> Vec<Row> {
 }
 
 fn check(expected: &Expected, row: &Row) {
-    let told = row.told(expected.client);
+    let told = row.format_row(expected.client);
     assert!(row.wrong.is_empty(), "{told}\n{:#?}", row.wrong);
     assert!(row.ratio() <= 150, "{told}");
     assert_eq!(row.requests, expected.requests, "{told}");

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use diarist_provider::{Call, Reply, script};
+use diarist_provider::{Reply, ToolCall, script};
 use serde_json::Value;
 
 const WORDS: [&str; 32] = [
@@ -37,7 +37,7 @@ pub struct Inflate {
 }
 
 impl Inflate {
-    pub fn of(conversation: &str) -> Self {
+    pub fn new(conversation: &str) -> Self {
         Self {
             conversation: conversation.to_owned(),
             ..Self::default()
@@ -178,7 +178,7 @@ impl Inflate {
             calls: calls
                 .into_iter()
                 .flatten()
-                .map(|call| Call {
+                .map(|call| ToolCall {
                     id: text(&call["id"]),
                     name: text(&call["function"]["name"]),
                     arguments: text(&call["function"]["arguments"]),

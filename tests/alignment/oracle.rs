@@ -10,7 +10,7 @@ use crate::inflate::{mark, marks};
 
 /// What became of the messages of one request.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct MessageFates {
     /// How many did not go out.
     pub left_out: usize,
     /// Left out, and nothing tells of them.
@@ -24,10 +24,10 @@ pub struct Judged {
     /// Sent, not the client's, or not in its order.
     pub strange: Vec<String>,
     /// All that the notes tell of.
-    pub told: BTreeSet<String>,
+    pub in_notes: BTreeSet<String>,
 }
 
-impl Judged {
+impl MessageFates {
     pub fn is_wrong(&self) -> bool {
         let none = self.lost.is_empty() && self.twice.is_empty();
         !(none && self.foreign.is_empty() && self.strange.is_empty())
@@ -36,7 +36,7 @@ impl Judged {
 
 /// What the models of memory were shown so far.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ModelInputs {
     /// Histories, to Observers.
     pub history: String,
     /// Logs, to Reflectors.
@@ -48,7 +48,7 @@ pub struct Shown {
 pub struct Oracle {
     /// What a tool's result said when it was first sent.
     results: BTreeMap<String, String>,
-    said: BTreeMap<String, BTreeSet<String>>,
+    messages: BTreeMap<String, BTreeSet<String>>,
     /// In what shapes a mark was sent: a message that lost its calls is another message.
     shapes: BTreeMap<String, BTreeSet<String>>,
     /// Behind which messages a mark was said: some clients say the same again.
@@ -67,8 +67,8 @@ fn shape(message: &Value) -> String {
 
 impl Oracle {
     /// What is known of `conversation` now includes these messages.
-    fn hear(&mut self, conversation: &str, messages: &[Value]) {
-        let said = self.said.entry(conversation.to_owned()).or_default();
+    fn add_messages(&mut self, conversation: &str, messages: &[Value]) {
+        let said = self.messages.entry(conversation.to_owned()).or_default();
         for message in messages {
             for mark in marks(&script::text(message)) {
                 let shapes = self.shapes.entry(mark.clone()).or_default();
@@ -88,13 +88,13 @@ impl Oracle {
     }
 
     /// How often a mark was said: so often it may be told.
-    fn times(&self, mark: Option<&String>) -> usize {
+    fn allowed_times(&self, mark: Option<&String>) -> usize {
         let behind = mark.and_then(|mark| self.behind.get(mark));
         behind.map_or(1, BTreeSet::len)
     }
 
     /// The marks one of which has to be told where `message` is not sent.
-    fn known_by(&self, message: &Value) -> Vec<String> {
+    fn accepted_marks(&self, message: &Value) -> Vec<String> {
         let first = message["tool_call_id"]
             .as_str()
             .and_then(|id| self.results.get(id).cloned());
@@ -102,36 +102,39 @@ impl Oracle {
     }
 
     /// What became of `ours`, given what went out.
-    pub fn judge(
+    pub fn check(
         &mut self,
         conversation: &str,
-        ours: &[Value],
+        client_messages: &[Value],
         sent: &[Value],
-        shown: &Shown,
-    ) -> Judged {
-        self.hear(conversation, ours);
-        let mut judged = Judged::default();
-        let (kept, inserted) = kept(ours, sent, &mut judged.strange);
-        let told: Vec<String> = inserted.iter().flat_map(|m| notes(m)).collect();
+        shown: &ModelInputs,
+    ) -> MessageFates {
+        self.add_messages(conversation, client_messages);
+        let mut fates = MessageFates::default();
+        let (is_sent, inserted) = split_sent(client_messages, sent, &mut fates.strange);
+        let told: Vec<String> = inserted.iter().flat_map(|m| note_marks(m)).collect();
         let times = |mark: &String| told.iter().filter(|told| *told == mark).count();
 
-        let known: Vec<Vec<String>> = ours.iter().map(|m| self.known_by(m)).collect();
+        let known: Vec<Vec<String>> = client_messages
+            .iter()
+            .map(|m| self.accepted_marks(m))
+            .collect();
         let mut pinned = 0;
-        for (at, message) in ours.iter().enumerate() {
+        for (at, message) in client_messages.iter().enumerate() {
             let by = &known[at];
             let told = by.iter().map(times).max().unwrap_or_default();
-            let may = self.times(by.first());
+            let may = self.allowed_times(by.first());
             let alone = known
                 .iter()
                 .filter(|other| other.first() == by.first())
                 .count()
                 == 1
                 && by.first().is_some_and(|mark| self.shapes[mark].len() == 1);
-            if kept[at] {
+            if is_sent[at] {
                 if told + 1 > may && told > 0 && alone {
                     pinned += usize::from(message["role"] == "user");
                     if message["role"] != "user" || pinned > 1 {
-                        judged.twice.push(format!("{by:?} is sent and told"));
+                        fates.twice.push(format!("{by:?} is sent and told"));
                     }
                 }
                 continue;
@@ -142,8 +145,8 @@ impl Oracle {
                 // The notes were appended to it.
                 continue;
             }
-            judged.left_out += 1;
-            let is_told = match words(message) {
+            fates.left_out += 1;
+            let is_told = match note_text(message) {
                 // A line that a Reflector was shown may have become part of another.
                 _ if !by.is_empty() => {
                     told > 0 || by.iter().any(|mark| shown.condensed.contains(mark))
@@ -153,24 +156,27 @@ impl Oracle {
                 None => true,
             };
             if !is_told {
-                judged.lost.push(format!("{by:?} at {at}"));
+                fates.lost.push(format!("{by:?} at {at}"));
             }
             if told > may && alone {
-                judged.twice.push(format!("{by:?} is told {told} times"));
+                fates.twice.push(format!("{by:?} is told {told} times"));
             }
         }
         let present: BTreeSet<&String> = known.iter().flatten().collect();
-        let quoted: BTreeSet<String> = ours.iter().flat_map(|m| marks(&script::text(m))).collect();
-        let said = &self.said[conversation];
-        judged.told = told.into_iter().collect();
-        for mark in &judged.told {
+        let quoted: BTreeSet<String> = client_messages
+            .iter()
+            .flat_map(|m| marks(&script::text(m)))
+            .collect();
+        let said = &self.messages[conversation];
+        fates.in_notes = told.into_iter().collect();
+        for mark in &fates.in_notes {
             if !said.contains(mark) {
-                judged.foreign.insert(mark.clone());
+                fates.foreign.insert(mark.clone());
             } else if !present.contains(mark) && !quoted.contains(mark) {
-                judged.gone.insert(mark.clone());
+                fates.gone.insert(mark.clone());
             }
         }
-        judged
+        fates
     }
 }
 
@@ -179,7 +185,7 @@ fn head(message: &Value) -> Option<String> {
 }
 
 /// Which of `ours` are in `sent`, and what is in `sent` besides.
-fn kept<'a>(
+fn split_sent<'a>(
     ours: &[Value],
     sent: &'a [Value],
     strange: &mut Vec<String>,
@@ -191,12 +197,12 @@ fn kept<'a>(
         .take_while(|(ours, sent)| ours == sent)
         .count();
     let behind = ours.len() - tail;
-    let mut kept: Vec<bool> = (0..ours.len()).map(|at| at >= behind).collect();
+    let mut is_sent: Vec<bool> = (0..ours.len()).map(|at| at >= behind).collect();
     let mut inserted = Vec::new();
     let mut at = 0;
     for message in &sent[..sent.len() - tail] {
         if let Some(found) = ours[at..behind].iter().position(|ours| ours == message) {
-            kept[at + found] = true;
+            is_sent[at + found] = true;
             at += found + 1;
         } else if ours.contains(message) {
             strange.push(format!("out of order: {:.200}", message.to_string()));
@@ -204,12 +210,12 @@ fn kept<'a>(
             inserted.push(message);
         }
     }
-    (kept, inserted)
+    (is_sent, inserted)
 }
 
 /// The marks that the notes in an inserted message tell of, without the hints at their end: these say
 /// once more where things stood.
-fn notes(inserted: &Value) -> Vec<String> {
+fn note_marks(inserted: &Value) -> Vec<String> {
     let text = script::text(inserted);
     let end = ["\n<current-task>\n", "\n<suggested-response>\n"]
         .iter()
@@ -220,7 +226,7 @@ fn notes(inserted: &Value) -> Vec<String> {
 }
 
 /// The words of a message as an Observer would be shown them: enough to know them by.
-fn words(message: &Value) -> Option<String> {
+fn note_text(message: &Value) -> Option<String> {
     let said = script::text(message);
     let line = said.trim().lines().next()?.trim().to_owned();
     // What redaction or escaping may change proves nothing here.

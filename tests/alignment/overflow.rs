@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
+use crate::harness::{Client, chat_settings, marks, set_answer, talk};
 use crate::rig::{Answer, Rig};
 use crate::script::reworded;
-use crate::stage::{Client, answers, chat_settings, marks, talk};
 
 /// The first `turn` messages of a conversation in which much is said at once, behind the 41st; a clock
 /// in the first one makes each request a view.
@@ -32,7 +32,7 @@ fn answer(shape: fn(usize) -> Vec<Value>, turn: usize) -> Option<Value> {
 }
 
 /// What a request that may not have fitted led to.
-struct Came {
+struct ReceivedRequest {
     answer: Answer,
     /// How often the model was asked.
     attempts: usize,
@@ -43,12 +43,12 @@ struct Came {
     line: Value,
 }
 
-struct Stage {
+struct OverflowRig {
     rig: Rig,
     shape: fn(usize) -> Vec<Value>,
 }
 
-impl Stage {
+impl OverflowRig {
     /// A conversation of so many messages, sent as `shape` makes it; from now on the model reads no more
     /// than `limit` makes of its last request.
     async fn set(
@@ -66,33 +66,33 @@ impl Stage {
         for turn in (1..=turns).step_by(2) {
             let mut client = Client::new(&mut rig);
             let answer = answer(shape, turn);
-            let seen = client.send_answered(&shape(turn), answer.as_ref()).await;
+            let seen = client.send_with_answer(&shape(turn), answer.as_ref()).await;
             aligned += usize::from(seen.reason == "aligned");
         }
         assert!(aligned > 2, "{aligned} requests were views");
-        let last = rig.provider.record_of(Part::Actor).pop().unwrap();
-        let tokens = last.measured.unwrap().prompt_tokens;
+        let last = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
+        let tokens = last.prompt_usage.unwrap().prompt_tokens;
         rig.provider
             .rules(|rules| rules.window = Some(limit(tokens)));
         Self { rig, shape }
     }
 
-    async fn send(&mut self, turn: usize) -> Came {
+    async fn send(&mut self, turn: usize) -> ReceivedRequest {
         let asked = (self.shape)(turn);
         let body = Client::new(&mut self.rig).body(&asked);
-        let before = self.rig.provider.record_of(Part::Actor).len();
-        answers(&self.rig, answer(self.shape, turn).as_ref());
+        let before = self.rig.provider.record_for(CallerKind::Actor).len();
+        set_answer(&self.rig, answer(self.shape, turn).as_ref());
         let answer = self.rig.send(&body).await;
         self.rig.quiet().await;
-        let record = self.rig.provider.record_of(Part::Actor);
+        let record = self.rig.provider.record_for(CallerKind::Actor);
         let body = String::from_utf8_lossy(&record.last().unwrap().body).into_owned();
         let sent: Value = serde_json::from_str(&body).unwrap();
         let sent = sent["messages"].as_array().unwrap();
         let held = marks(&body);
         let missing = asked.iter().filter(|m| !sent.contains(m));
         let missing = missing.flat_map(|m| marks(&m.to_string()));
-        Came {
-            line: self.rig.line_of(&answer).await,
+        ReceivedRequest {
+            line: self.rig.audit_entry(&answer).await,
             answer,
             attempts: record.len() - before,
             raw: sent.iter().filter(|m| asked.contains(m)).count(),
@@ -104,7 +104,7 @@ impl Stage {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_is_trimmed_and_what_follows_goes_on_from_there() {
-    let mut stage = Stage::set("trim", clocked, 41, |tokens| tokens + 1_200).await;
+    let mut stage = OverflowRig::set("trim", clocked, 41, |tokens| tokens + 1_200).await;
     let trimmed = stage.send(49).await;
     assert_eq!(
         (trimmed.answer.status, trimmed.answer.memory()),
@@ -147,8 +147,8 @@ async fn a_view_is_trimmed_and_what_follows_goes_on_from_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_is_observed_while_its_client_waits() {
-    let mut stage = Stage::set("observe", clocked, 41, |tokens| tokens + 1_200).await;
-    let calls = |rig: &Rig| rig.provider.record_of(Part::Observer).len();
+    let mut stage = OverflowRig::set("observe", clocked, 41, |tokens| tokens + 1_200).await;
+    let calls = |rig: &Rig| rig.provider.record_for(CallerKind::Observer).len();
     let before = calls(&stage.rig);
     let came = stage.send(49).await;
     assert_eq!(
@@ -166,7 +166,7 @@ async fn a_view_is_observed_while_its_client_waits() {
 /// What is observed and waits for its activation costs nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_is_applied_to_a_view() {
-    let mut stage = Stage::set("pass", window, 57, |tokens| tokens * 9 / 10).await;
+    let mut stage = OverflowRig::set("pass", window, 57, |tokens| tokens * 9 / 10).await;
     let came = stage.send(59).await;
     assert_eq!(
         (came.answer.status, came.answer.memory()),

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use diarist::history::align::Run;
-use diarist::history::{History, Item, Role, Stand, View};
-use diarist::memory::place::{Evidence, How, Sighting, decide};
+use diarist::history::{History, MessageKey, PathMessage, PositionMap, Role};
+use diarist::memory::alignment::{Alignment, AlignmentKind, Evidence, find_alignment};
 
-use crate::book::{Book, Known, Read, is_whole, told};
 use crate::compose::{Ask, Composer, Op};
 use crate::dice::Dice;
+use crate::model_store::{ModelStore, Read, StoredNode, format_counts, is_whole};
 use crate::planted_table;
 use crate::random::seeds;
 
@@ -81,30 +81,36 @@ const NOTICED: &[(Bug, Law)] = &[
 ];
 
 /// What is told to whoever decides.
-fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[Item]) {
+fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[MessageKey]) {
     let path = &mut evidence.path;
-    let items = path.iter_mut().filter_map(|step| step.item.as_mut());
+    let items = path.iter_mut().filter_map(|step| step.message_key.as_mut());
     match bug {
         Some(Bug::TwoProve) => {
-            for item in items.filter(|item| item.weight > 0 && item.ids.is_none()) {
-                item.weight = item.weight.max(200);
+            for item in items.filter(|item| item.distinctive_bytes > 0 && item.ids.is_none()) {
+                item.distinctive_bytes = item.distinctive_bytes.max(200);
             }
         }
         Some(Bug::FixedProves) => {
-            for item in items.filter(|item| item.role == Role::Assistant && item.weight == 0) {
-                item.weight = 200;
+            for item in
+                items.filter(|item| item.role == Role::Assistant && item.distinctive_bytes == 0)
+            {
+                item.distinctive_bytes = 200;
             }
         }
         Some(Bug::UnseenCovered) => {
             if let Some(step) = path.last_mut() {
-                step.taken = true;
+                step.range_end = true;
             }
         }
-        Some(Bug::GivenIgnored) => path.iter_mut().for_each(|step| step.standing.given = true),
-        Some(Bug::AloneIgnored) => path.iter_mut().for_each(|step| step.standing.alone = true),
+        Some(Bug::GivenIgnored) => path
+            .iter_mut()
+            .for_each(|step| step.message_origin.from_upstream = true),
+        Some(Bug::AloneIgnored) => path
+            .iter_mut()
+            .for_each(|step| step.message_origin.unshared = true),
         Some(Bug::RewrittenTold) => {
             for (step, sent) in path.iter_mut().zip(sent) {
-                let known = step.item.as_mut().unwrap();
+                let known = step.message_key.as_mut().unwrap();
                 if known.role == sent.role && known.ids.is_none() && sent.ids.is_none() {
                     *known = *sent;
                 }
@@ -115,47 +121,47 @@ fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[Item]) {
 }
 
 /// What was decided, or what a mistake makes of it.
-fn misplaced(bug: Option<Bug>, seen: Sighting, ask: &Ask, book: &Book) -> Sighting {
+fn misplaced(bug: Option<Bug>, seen: Alignment, ask: &Ask, book: &ModelStore) -> Alignment {
     let turns = seen.history.turns().iter();
-    let path: Vec<Stand> = turns
-        .map(|turn| Stand {
+    let path: Vec<PathMessage> = turns
+        .map(|turn| PathMessage {
             link: turn.link,
             role: turn.message.role,
         })
         .collect();
-    let (open, at) = seen.view.open();
-    let other = |of: &dyn Fn(&Known) -> bool| {
+    let (open, at) = seen.positions.open_start();
+    let other = |of: &dyn Fn(&StoredNode) -> bool| {
         let tip = book
             .nodes
             .values()
             .find(|known| of(known) && known.node.count >= at.max(1))?;
-        let path = book.path(tip.step.stand.link);
-        Some(path.iter().map(|step| step.stand).collect::<Vec<_>>())
+        let path = book.path(tip.step.message.link);
+        Some(path.iter().map(|step| step.message).collect::<Vec<_>>())
     };
     let (view, path) = match bug {
         Some(Bug::OneTooFar) => {
-            let runs = seen.view.runs().to_vec();
-            (View::from_parts(runs, open, at + 1), Some(path))
+            let runs = seen.positions.runs().to_vec();
+            (PositionMap::from_parts(runs, open, at + 1), Some(path))
         }
         Some(Bug::AnotherConversation) => {
-            let may = ask.may.iter().copied().collect();
-            let strange = |known: &Known| {
+            let may = ask.allowed.iter().copied().collect();
+            let strange = |known: &StoredNode| {
                 let said = !known.origins.is_empty();
                 known.tenant == ask.tenant && said && known.origins.is_disjoint(&may)
             };
-            (Some(seen.view.clone()), other(&strange))
+            (Some(seen.positions.clone()), other(&strange))
         }
         Some(Bug::AnotherKey) => {
-            let strange = |known: &Known| known.tenant != ask.tenant;
-            (Some(seen.view.clone()), other(&strange))
+            let strange = |known: &StoredNode| known.tenant != ask.tenant;
+            (Some(seen.positions.clone()), other(&strange))
         }
         _ => return seen,
     };
     let wrong = view.zip(path).and_then(|(view, path)| {
-        let history = Arc::new(History::seen_through(&view, &path, &seen.client)?);
-        Some(Sighting {
+        let history = Arc::new(History::aligned(&view, &path, &seen.client)?);
+        Some(Alignment {
             history,
-            view,
+            positions: view,
             ..seen.clone()
         })
     });
@@ -163,21 +169,21 @@ fn misplaced(bug: Option<Bug>, seen: Sighting, ask: &Ask, book: &Book) -> Sighti
 }
 
 /// What the request says at each of its places, and what is known of the place it stands at.
-struct Judge<'a> {
+struct AlignmentCheck<'a> {
     ask: &'a Ask,
-    items: &'a [Item],
-    seen: &'a Sighting,
-    book: &'a Book,
+    items: &'a [MessageKey],
+    seen: &'a Alignment,
+    store: &'a ModelStore,
     evidence: &'a Evidence,
 }
 
-impl Judge<'_> {
+impl AlignmentCheck<'_> {
     fn broken(&self) -> Vec<(Law, String)> {
-        let (mut broken, right) = (Vec::new(), self.right());
+        let (mut broken, right) = (Vec::new(), self.matches());
         for (place, right) in right.into_iter().enumerate() {
-            let how = |what: &str| format!("{what} at {place}, {:?}", self.seen.how);
-            let sent = self.seen.view.sent(place);
-            let Some(known) = self.known(place) else {
+            let how = |what: &str| format!("{what} at {place}, {:?}", self.seen.kind);
+            let sent = self.seen.positions.request_index(place);
+            let Some(known) = self.node_at(place) else {
                 if sent.is_none() {
                     broken.push((Law::Shown, how("never said")));
                 }
@@ -198,40 +204,43 @@ impl Judge<'_> {
             }
         }
         if !self.is_proven() {
-            let how = format!("nothing proves it, {:?}", self.seen.how);
+            let how = format!("nothing proves it, {:?}", self.seen.kind);
             broken.push((Law::Proof, how));
         }
         broken
     }
 
-    fn known(&self, place: usize) -> Option<&Known> {
+    fn node_at(&self, place: usize) -> Option<&StoredNode> {
         let link = &self.seen.history.turns()[place].link;
-        self.book.nodes.get(link)
+        self.store.nodes.get(link)
     }
 
-    fn is_own(&self, known: &Known) -> bool {
-        let content = known.step.item.unwrap().content;
+    fn is_own(&self, known: &StoredNode) -> bool {
+        let content = known.step.message_key.unwrap().content;
         let put_in = (self.ask.tenant, self.ask.talk.clone(), content);
         let mut origins = known.origins.iter();
-        origins.any(|origin| self.ask.may.contains(origin)) || self.book.inserted.contains(&put_in)
+        origins.any(|origin| self.ask.allowed.contains(origin))
+            || self.store.inserted.contains(&put_in)
     }
 
     /// Places at which the request says what was said there, or the same words next to such a message.
-    fn right(&self) -> Vec<bool> {
+    fn matches(&self) -> Vec<bool> {
         let places = self.seen.history.len();
         let same_words = |place: usize| {
-            let item = self.known(place).map(|known| known.step.item.unwrap());
-            let sent = self.seen.view.sent(place);
+            let item = self
+                .node_at(place)
+                .map(|known| known.step.message_key.unwrap());
+            let sent = self.seen.positions.request_index(place);
             item.zip(sent)
                 .is_some_and(|(item, sent)| item.content == self.items[sent].content)
         };
         let said_there = |place: usize| {
-            let sent = self.seen.view.sent(place);
+            let sent = self.seen.positions.request_index(place);
             let origin = sent.and_then(|sent| self.ask.lines[sent].origin);
-            match (origin, self.known(place)) {
+            match (origin, self.node_at(place)) {
                 (Some(origin), Some(known)) if known.origins.contains(&origin) => true,
                 (Some(_), Some(_)) => {
-                    let goes_on = place >= self.seen.view.open().1;
+                    let goes_on = place >= self.seen.positions.open_start().1;
                     same_words(place) && (goes_on || self.could_be_no_other(place))
                 }
                 _ => same_words(place),
@@ -239,12 +248,12 @@ impl Judge<'_> {
         };
         let mut right: Vec<bool> = (0..places).map(said_there).collect();
         let neighbours = |one: usize, other: usize| {
-            let sent = |place| self.seen.view.sent(place);
+            let sent = |place| self.seen.positions.request_index(place);
             sent(one).map(|sent| sent + 1) == sent(other)
         };
         // Where the two begin alike, whoever said it first.
         for place in 0..places {
-            let begins = place == 0 && self.seen.view.sent(0) == Some(0);
+            let begins = place == 0 && self.seen.positions.request_index(0) == Some(0);
             let behind = place > 0 && right[place - 1] && neighbours(place - 1, place);
             right[place] |= same_words(place) && (begins || behind);
         }
@@ -258,27 +267,27 @@ impl Judge<'_> {
     /// Whether nobody could tell the message at `place` from the one that was said there: both sides say
     /// it once, and it is no short word.
     fn could_be_no_other(&self, place: usize) -> bool {
-        let item = self.known(place).and_then(|known| known.step.item);
+        let item = self.node_at(place).and_then(|known| known.step.message_key);
         item.is_some_and(|item| {
             let path = self.evidence.path.iter();
-            let said = path.filter(|step| step.item.unwrap().content == item.content);
+            let said = path.filter(|step| step.message_key.unwrap().content == item.content);
             let sent = self
                 .items
                 .iter()
                 .filter(|sent| sent.content == item.content);
-            item.weight >= 24 && said.count() == 1 && sent.count() == 1
+            item.distinctive_bytes >= 24 && said.count() == 1 && sent.count() == 1
         })
     }
 
     /// Whether it tells nothing that the request does not hold, or a run of it proves that this is its
     /// conversation. What went on, or came behind a summary, was proven before or otherwise.
     fn is_proven(&self) -> bool {
-        match (self.seen.how, self.seen.proof.is_empty()) {
-            (How::Aligned, false) => {
-                let mut runs = self.seen.agreed.runs.iter();
+        match (self.seen.kind, self.seen.proof.is_empty()) {
+            (AlignmentKind::Aligned, false) => {
+                let mut runs = self.seen.shared.runs.iter();
                 runs.any(|run| self.proves(*run))
             }
-            (How::Aligned | How::Continued, true) => {
+            (AlignmentKind::Aligned | AlignmentKind::Continued, true) => {
                 (0..self.seen.history.len()).all(|place| self.is_held(place))
             }
             _ => true,
@@ -287,11 +296,11 @@ impl Judge<'_> {
 
     /// Whether the request holds what was said at `place`, wherever.
     fn is_held(&self, place: usize) -> bool {
-        let Some(known) = self.known(place) else {
+        let Some(known) = self.node_at(place) else {
             return true;
         };
-        let content = known.step.item.unwrap().content;
-        self.seen.view.sent(place).is_some()
+        let content = known.step.message_key.unwrap().content;
+        self.seen.positions.request_index(place).is_some()
             || self.items.iter().any(|item| item.content == content)
     }
 
@@ -304,33 +313,38 @@ impl Judge<'_> {
             let line = &self.ask.lines[run.client + at];
             let item = &self.items[run.client + at];
             let known = self.evidence.path.get(run.path + at);
-            let (Some(origin), Some(known)) = (line.origin, known.and_then(|step| step.item))
+            let (Some(origin), Some(known)) =
+                (line.origin, known.and_then(|step| step.message_key))
             else {
                 continue;
             };
             let id = line.value["tool_call_id"].as_str();
             let id = id.or_else(|| line.value["tool_calls"][0]["id"].as_str());
-            let length = words(&line.value).len();
+            let length = text(&line.value).len();
             let tells = match id {
                 Some(id) => id.len() >= 12 && known.ids == item.ids,
                 None => length >= 24 && known.content == item.content && self.is_once(item),
             };
             let mark = item.ids.unwrap_or(item.content);
-            let said = self.book.sayings.get(&(self.ask.tenant, mark));
+            let said = self.store.sayings.get(&(self.ask.tenant, mark));
             if !tells || said.is_some_and(|said| said.iter().any(|said| *said != Some(origin))) {
                 continue;
             }
             let answered = (self.ask.tenant, origin);
             witnesses += 1;
-            given += usize::from(self.book.answers_given.contains(&answered));
+            given += usize::from(self.store.answers_given.contains(&answered));
             strong += usize::from(id.is_some() || length >= 160);
         }
         given >= 1 && (witnesses >= 3 || witnesses >= 2 && strong >= 1)
     }
 
     /// Whether the path and the request say it once each.
-    fn is_once(&self, item: &Item) -> bool {
-        let path = self.evidence.path.iter().filter_map(|step| step.item);
+    fn is_once(&self, item: &MessageKey) -> bool {
+        let path = self
+            .evidence
+            .path
+            .iter()
+            .filter_map(|step| step.message_key);
         let said = path.filter(|other| other.content == item.content);
         let sent = self.items.iter();
         let sent = sent.filter(|other| other.content == item.content);
@@ -338,7 +352,7 @@ impl Judge<'_> {
     }
 }
 
-fn words(message: &serde_json::Value) -> String {
+fn text(message: &serde_json::Value) -> String {
     diarist_provider::script::text(message)
 }
 
@@ -365,7 +379,7 @@ struct Past {
 }
 
 struct Case {
-    book: Book,
+    store: ModelStore,
     dice: Dice,
     bug: Option<Bug>,
     past: Vec<Past>,
@@ -374,44 +388,48 @@ struct Case {
 
 impl Case {
     fn ask(&mut self, ask: &Ask) -> Past {
-        let read = Read::of(ask);
+        let read = Read::from_ask(ask);
         let items = read.items();
-        let evidence = self.book.evidence(&read);
+        let evidence = self.store.evidence(&read);
         let mut told = evidence.clone();
         spoil(self.bug, &mut told, &items);
-        let seen =
-            decide(&read.client, &told).map(|seen| misplaced(self.bug, seen, ask, &self.book));
+        let seen = find_alignment(&read.client, &told)
+            .map(|seen| misplaced(self.bug, seen, ask, &self.store));
         self.report.requests += 1;
         if let Some(seen) = &seen {
-            let judge = Judge {
+            let judge = AlignmentCheck {
                 ask,
                 items: &items,
                 seen,
-                book: &self.book,
+                store: &self.store,
                 evidence: &evidence,
             };
             self.report.broken.extend(judge.broken());
         }
         self.report.count(match &seen {
-            Some(seen) => match seen.how {
-                How::Aligned => "aligned",
-                How::Continued => "continued",
-                How::Compacted => "compacted",
+            Some(seen) => match seen.kind {
+                AlignmentKind::Aligned => "aligned",
+                AlignmentKind::Continued => "continued",
+                AlignmentKind::Compacted => "compacted",
             },
-            None if evidence.depth + 4 >= items.len() && evidence.depth > 0 => "exact",
+            None if evidence.recorded_count + 4 >= items.len() && evidence.recorded_count > 0 => {
+                "exact"
+            }
             None => "raw",
         });
-        let hides = seen.as_ref().is_some_and(|seen| seen.view.open().1 > 0);
+        let hides = seen
+            .as_ref()
+            .is_some_and(|seen| seen.positions.open_start().1 > 0);
         if hides && self.bug.is_none() {
             self.report.count("views that stand behind something");
         }
-        self.book.hear(ask, &read, &evidence, seen.as_ref());
+        self.store.add_sayings(ask, &read, &evidence, seen.as_ref());
         // Now and then the client hangs up, and nothing is written down.
         let recorded = !self.dice.one_in(16);
         let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
         let tip = history.tip();
         if recorded && self.report.broken.is_empty() {
-            self.book.record(ask, &read, seen.as_ref(), &evidence);
+            self.store.record(ask, &read, seen.as_ref(), &evidence);
         }
         Past {
             ask: ask.clone(),
@@ -424,17 +442,17 @@ impl Case {
         let Some(past) = self.past.get(at).filter(|past| past.recorded) else {
             return;
         };
-        let read = Read::of(&past.ask);
-        let mut evidence = self.book.evidence(&read);
+        let read = Read::from_ask(&past.ask);
+        let mut evidence = self.store.evidence(&read);
         if self.bug == Some(Bug::DecidedAnew) {
-            (evidence.view, evidence.depth) = (None, 0);
+            (evidence.stored, evidence.recorded_count) = (None, 0);
         }
-        let proof = evidence.view.as_ref().map(|(view, _)| &view.proof);
-        if proof.is_some_and(|proof| !proof.is_empty()) && !evidence.view_holds {
+        let proof = evidence.stored.as_ref().map(|(view, _)| &view.proof);
+        if proof.is_some_and(|proof| !proof.is_empty()) && !evidence.stored_holds {
             // Somebody else has said since what proved it: it is told no longer.
             return;
         }
-        let seen = decide(&read.client, &evidence);
+        let seen = find_alignment(&read.client, &evidence);
         let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
         if history.tip() != past.tip {
             let how = format!("request {at} is another view when it comes again");
@@ -446,7 +464,7 @@ impl Case {
 fn play(seed: u64, bug: Option<Bug>) -> Report {
     let mut composer = Composer::new(seed);
     let mut case = Case {
-        book: Book::new(seed.is_multiple_of(3)),
+        store: ModelStore::new(seed.is_multiple_of(3)),
         dice: Dice::new(seed ^ 0x5eed),
         bug,
         past: Vec::new(),
@@ -519,9 +537,9 @@ fn a_view_is_proven_and_right_or_the_request_is_raw() {
     println!(
         "{} cases, {requests} requests: {}",
         played.len(),
-        told(&counts)
+        format_counts(&counts)
     );
-    println!("{}", told(&kinds));
+    println!("{}", format_counts(&kinds));
     assert!(broken.is_empty(), "{broken:#?}");
     if requests < MANY {
         println!("too few to judge the shares, which takes {MANY} requests");

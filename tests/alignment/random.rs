@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
 use diarist_provider::script::Reply;
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 
-use crate::book::told;
 use crate::compose::{Ask, Composer, Op};
+use crate::harness::Client;
+use crate::model_store::format_counts;
 use crate::rig::Rig;
-use crate::stage::Client;
 
 const CASES: u64 = 24;
 
@@ -67,11 +67,10 @@ impl Case {
 
     async fn ask(&mut self, ask: Ask) -> Result<(), String> {
         let reply = Reply::recorded(&ask.reply);
-        self.rig
-            .provider
-            .script(Part::Actor, move |_: &diarist_provider::Ask<'_>| {
-                reply.clone()
-            });
+        self.rig.provider.script(
+            CallerKind::Actor,
+            move |_: &diarist_provider::ScriptInput<'_>| reply.clone(),
+        );
         let messages = ask.messages();
         let client = self.client(&ask);
         let body = client.body(&messages);
@@ -88,7 +87,7 @@ impl Case {
             rig.quiet().await;
         }
         let seen = self.client(&ask).send(&messages).await;
-        if let Some(strange) = seen.told.iter().find(|mark| {
+        if let Some(strange) = seen.in_block.iter().find(|mark| {
             let mark = mark.strip_prefix("gone-").unwrap_or(mark);
             !ask.may_tell.contains(mark)
         }) {
@@ -103,7 +102,7 @@ impl Case {
             _ => "exact",
         };
         *self.counts.entry(what).or_default() += 1;
-        *self.counts.entry("told").or_default() += usize::from(!seen.told.is_empty());
+        *self.counts.entry("told").or_default() += usize::from(!seen.in_block.is_empty());
         let body = seen.body.0;
         self.before.push(Sent { ask, body });
         Ok(())
@@ -146,15 +145,15 @@ async fn play(seed: u64) -> Result<BTreeMap<&'static str, usize>, String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of these tests alone")]
-fn asked(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 /// What is played: one seed, or so many.
 pub fn seeds(plain: u64) -> std::ops::Range<u64> {
-    match asked("DIARIST_SEED") {
+    match env_number("DIARIST_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked("DIARIST_CASES").unwrap_or(plain),
+        None => 0..env_number("DIARIST_CASES").unwrap_or(plain),
     }
 }
 
@@ -179,7 +178,7 @@ async fn whatever_a_client_does() {
     println!(
         "{} cases, {requests} requests: {}",
         played.len(),
-        told(&counts)
+        format_counts(&counts)
     );
     if requests < MANY {
         println!("too few to judge the shares, which takes {MANY} requests");

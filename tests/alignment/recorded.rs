@@ -2,9 +2,9 @@
 //! made and with texts long enough that memory comes into use. Each request is judged by what the
 //! provider got; a table tells the rest. Where a client gets no memory, the table says why.
 
-use diarist_provider::Part;
+use diarist_provider::CallerKind;
 
-use crate::replayed::{Line, Play, Row, play};
+use crate::replayed::{PlayOptions, RecordedRequest, Row, play};
 use crate::rig::Rig;
 
 /// A client, how many of its requests have memory at least, and the runs that have none, each with the
@@ -65,7 +65,7 @@ fn recording(client: &str) -> Option<String> {
 }
 
 #[expect(clippy::print_stdout, reason = "the table is worth reading")]
-async fn all(how: Play) -> Vec<(Expected, Row)> {
+async fn all(how: PlayOptions) -> Vec<(Expected, Row)> {
     println!("{how:?}\n{}", Row::TITLES);
     let mut rows = Vec::new();
     for expected in CLIENTS {
@@ -73,8 +73,8 @@ async fn all(how: Play) -> Vec<(Expected, Row)> {
             println!("{}: no recording beside the project", expected.0);
             continue;
         };
-        let row = play(&Line::read_all(&text), how).await;
-        println!("{}", row.told(expected.0));
+        let row = play(&RecordedRequest::read_all(&text), how).await;
+        println!("{}", row.format_row(expected.0));
         rows.push((expected, row));
     }
     rows
@@ -89,14 +89,18 @@ fn check(client: &str, row: &Row) {
     assert!(row.wrong.is_empty(), "{client}: {:#?}", row.wrong);
     let most = SHOWN.iter().find(|(name, _)| *name == client);
     let most = most.map_or(150, |(_, most)| *most);
-    assert!(row.ratio() <= most, "{client}: {}", row.told(client));
+    assert!(row.ratio() <= most, "{client}: {}", row.format_row(client));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_client_gets_memory_and_loses_nothing() {
-    for ((client, least, without), row) in all(Play::default()).await {
+    for ((client, least, without), row) in all(PlayOptions::default()).await {
         check(client, &row);
-        assert!(row.active() >= least, "{client}: {}", row.told(client));
+        assert!(
+            row.active() >= least,
+            "{client}: {}",
+            row.format_row(client)
+        );
         let expected = BROKEN.iter().find(|(name, _)| *name == client);
         assert_eq!(
             row.refused,
@@ -145,10 +149,14 @@ const COMPACTED: [(&str, &str, usize, usize, &str); 3] = [
 /// Behind a summary the log goes on: what was said before it, and is not sent any more, is told.
 fn compacted(client: &str, row: &Row) {
     for (_, run, before, count, why) in COMPACTED.iter().filter(|(name, ..)| *name == client) {
-        let seen: Vec<_> = row.seen.iter().filter(|seen| seen.run == *run).collect();
+        let seen: Vec<_> = row
+            .outcomes
+            .iter()
+            .filter(|seen| seen.run == *run)
+            .collect();
         let (old, new) = seen.split_at(*before);
         for (at, request) in new.iter().enumerate() {
-            let mut gone = request.told.difference(&request.sent);
+            let mut gone = request.noted.difference(&request.sent);
             let goes_on = gone.any(|mark| old.iter().any(|old| old.sent.contains(mark)));
             assert_eq!(
                 goes_on,
@@ -163,19 +171,19 @@ fn compacted(client: &str, row: &Row) {
 /// middle on another process answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn strictly_judged_and_with_a_restart_in_the_middle() {
-    for ((client, ..), row) in all(Play {
+    for ((client, ..), row) in all(PlayOptions {
         strict: true,
         restart: true,
-        ..Play::default()
+        ..PlayOptions::default()
     })
     .await
     {
         check(client, &row);
         // aider says two things in a row, and has system messages everywhere.
         assert!(
-            row.active() > 0 || row.seen.len() < 12,
+            row.active() > 0 || row.outcomes.len() < 12,
             "{client}: {}",
-            row.told(client)
+            row.format_row(client)
         );
     }
 }
@@ -184,9 +192,9 @@ async fn strictly_judged_and_with_a_restart_in_the_middle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn condensed_logs_cover_the_same() {
     let mut reflections = 0;
-    for ((client, ..), row) in all(Play {
+    for ((client, ..), row) in all(PlayOptions {
         reflect: true,
-        ..Play::default()
+        ..PlayOptions::default()
     })
     .await
     {
@@ -200,15 +208,19 @@ async fn condensed_logs_cover_the_same() {
 /// remembered.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_words_kept_nothing_is_told_of_that_is_not_so() {
-    for ((client, least, _), row) in all(Play {
+    for ((client, least, _), row) in all(PlayOptions {
         keep: true,
         restart: true,
-        ..Play::default()
+        ..PlayOptions::default()
     })
     .await
     {
         check(client, &row);
-        assert!(row.active() >= least, "{client}: {}", row.told(client));
+        assert!(
+            row.active() >= least,
+            "{client}: {}",
+            row.format_row(client)
+        );
     }
 }
 
@@ -219,7 +231,7 @@ async fn what_is_no_chat_passes_untouched() {
         return;
     };
     let rig = Rig::small().await;
-    for line in Line::read_all(&text) {
+    for line in RecordedRequest::read_all(&text) {
         let body = line.body.to_string();
         let mut request = rig.client.post(rig.url("/v1/responses")).body(body.clone());
         for (name, value) in &line.headers {
@@ -232,7 +244,7 @@ async fn what_is_no_chat_passes_untouched() {
                 .get("x-diarist-memory")
                 .is_none_or(|m| m == "off")
         );
-        let got = rig.provider.record_of(Part::Other).pop().unwrap();
+        let got = rig.provider.record_for(CallerKind::Other).pop().unwrap();
         assert_eq!(got.body, body);
         assert_eq!(
             got.headers["session-id"],
@@ -240,5 +252,5 @@ async fn what_is_no_chat_passes_untouched() {
         );
     }
     rig.quiet().await;
-    assert!(rig.provider.record_of(Part::Observer).is_empty());
+    assert!(rig.provider.record_for(CallerKind::Observer).is_empty());
 }

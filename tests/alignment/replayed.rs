@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diarist_provider::{Ask, Options, Part, Rules, judge, script};
+use diarist_provider::{CallerKind, Options, Rules, ScriptInput, judge, script};
 use serde_json::Value;
 
 use crate::inflate::{Inflate, marks};
-use crate::oracle::{Oracle, Shown};
+use crate::oracle::{ModelInputs, Oracle};
 use crate::rig::Rig;
 
 /// One request, and what the model had answered.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct RecordedRequest {
     pub run: String,
     pub headers: Vec<(String, String)>,
     pub body: Value,
     pub reply: Value,
 }
 
-impl Line {
+impl RecordedRequest {
     /// Reads JSON Lines of `run`, `headers`, `body` and `server_replied`. Tools that were sent before
     /// are written as `<same tools as line 2, …>`.
     pub fn read_all(text: &str) -> Vec<Self> {
@@ -41,12 +41,12 @@ impl Line {
         }
         Self {
             body,
-            ..Self::of(line)
+            ..Self::from_json(line)
         }
     }
 
     /// One that holds all it says.
-    pub fn of(line: &Value) -> Self {
+    pub fn from_json(line: &Value) -> Self {
         let headers = line["headers"].as_object().unwrap();
         Self {
             run: line["run"].as_str().unwrap().to_owned(),
@@ -71,7 +71,7 @@ impl Line {
 
 /// How requests are played.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Play {
+pub struct PlayOptions {
     /// Against the strictest provider.
     pub strict: bool,
     /// With another process from the middle on.
@@ -82,7 +82,7 @@ pub struct Play {
     pub keep: bool,
 }
 
-impl Play {
+impl PlayOptions {
     fn rules(self) -> Rules {
         if self.strict {
             Rules::strict()
@@ -125,13 +125,13 @@ impl Play {
 
 /// What came of one request.
 #[derive(Debug)]
-pub struct Seen {
+pub struct RequestOutcome {
     pub run: String,
     /// `reason` of the audit.
     pub reason: String,
     pub active: bool,
     /// Marks that the notes tell of.
-    pub told: BTreeSet<String>,
+    pub noted: BTreeSet<String>,
     /// Marks of this request.
     pub sent: BTreeSet<String>,
     pub left_out: usize,
@@ -143,7 +143,7 @@ pub struct Seen {
 pub struct Row {
     pub requests: usize,
     /// The accepted ones, in order.
-    pub seen: Vec<Seen>,
+    pub outcomes: Vec<RequestOutcome>,
     /// Asked once and never gone on with: titles, summaries, dead ends.
     pub side: usize,
     pub refused: usize,
@@ -159,18 +159,18 @@ pub struct Row {
 impl Row {
     /// Requests with memory for this reason.
     pub fn by(&self, reason: &str) -> usize {
-        let seen = self.seen.iter();
+        let seen = self.outcomes.iter();
         seen.filter(|seen| seen.active && seen.reason == reason)
             .count()
     }
 
     /// Messages that observations stood for, all requests together.
     pub fn left_out(&self) -> usize {
-        self.seen.iter().map(|seen| seen.left_out).sum()
+        self.outcomes.iter().map(|seen| seen.left_out).sum()
     }
 
     pub fn active(&self) -> usize {
-        self.seen.iter().filter(|seen| seen.active).count()
+        self.outcomes.iter().filter(|seen| seen.active).count()
     }
 
     /// What the Observer was shown for each byte that was new, in hundredths.
@@ -181,7 +181,7 @@ impl Row {
     /// How many requests have memory, run by run.
     pub fn runs(&self) -> BTreeMap<&str, usize> {
         let mut runs = BTreeMap::new();
-        for seen in &self.seen {
+        for seen in &self.outcomes {
             *runs.entry(seen.run.as_str()).or_default() += usize::from(seen.active);
         }
         runs
@@ -190,7 +190,7 @@ impl Row {
     pub const TITLES: &str = "client             requests exact aligned compacted  raw side left out gone refused calls (refl.) shown/new wrong";
 
     /// One line of the table.
-    pub fn told(&self, client: &str) -> String {
+    pub fn format_row(&self, client: &str) -> String {
         let (aligned, compacted) = (self.by("aligned"), self.by("compaction_link"));
         format!(
             "{client:18} {:8} {:5} {:7} {:9} {:4} {:4} {:8} {:4} {:7} {:5} {:7} {:6}.{:02} {:5}",
@@ -198,10 +198,10 @@ impl Row {
             self.active() - aligned - compacted,
             aligned,
             compacted,
-            self.seen.len() - self.active(),
+            self.outcomes.len() - self.active(),
             self.side,
             self.left_out(),
-            self.seen.iter().map(|seen| seen.gone).sum::<usize>(),
+            self.outcomes.iter().map(|seen| seen.gone).sum::<usize>(),
             self.refused,
             self.calls,
             self.reflections,
@@ -217,7 +217,7 @@ fn messages(body: &Value) -> &[Value] {
 }
 
 /// Plays `lines` in order, each judged by the provider's record.
-pub async fn play(lines: &[Line], how: Play) -> Row {
+pub async fn play(lines: &[RecordedRequest], how: PlayOptions) -> Row {
     let mut rig = how.rig().await;
     let mut row = Row::default();
     let mut oracle = Oracle::default();
@@ -231,14 +231,14 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
         let talk = asked.conversation();
         let inflate = talks
             .entry(talk.clone())
-            .or_insert_with(|| Inflate::of(&talk));
+            .or_insert_with(|| Inflate::new(&talk));
         let mut body = asked.body.clone();
         inflate.request(&mut body);
         let reply = inflate.reply(&asked.reply);
         rig.provider
-            .script(Part::Actor, move |_: &Ask<'_>| reply.clone());
+            .script(CallerKind::Actor, move |_: &ScriptInput<'_>| reply.clone());
 
-        let before = rig.provider.record_of(Part::Actor).len();
+        let before = rig.provider.record_for(CallerKind::Actor).len();
         let headers: Vec<(&str, &str)> = asked
             .headers
             .iter()
@@ -246,7 +246,7 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
             .collect();
         let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
         rig.quiet().await;
-        let arrived = rig.provider.record_of(Part::Actor).split_off(before);
+        let arrived = rig.provider.record_for(CallerKind::Actor).split_off(before);
         if answer.status != 200 {
             row.refused += 1;
             // Only what the client made wrong by itself is refused.
@@ -255,22 +255,22 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
             }
             continue;
         }
-        if arrived.len() != 1 || !arrived[0].accepted() {
+        if arrived.len() != 1 || !arrived[0].is_accepted() {
             let refusal = arrived[0].refusal();
             row.wrong.push(format!("{at}: {refusal:?} at first"));
         }
         let sent = arrived.last().unwrap().json().unwrap();
-        let judged = oracle.judge(&talk, messages(&body), messages(&sent), &shown(&rig));
+        let judged = oracle.check(&talk, messages(&body), messages(&sent), &model_inputs(&rig));
         if judged.is_wrong() {
             row.wrong.push(format!("{at} ({}): {judged:?}", asked.run));
         }
-        let line = rig.line_of(&answer).await;
+        let line = rig.audit_entry(&answer).await;
         let reason = line["reason"].as_str().unwrap_or_default();
-        row.seen.push(Seen {
+        row.outcomes.push(RequestOutcome {
             run: asked.run.clone(),
             reason: reason.to_owned(),
             active: answer.memory().starts_with("active"),
-            told: judged.told,
+            noted: judged.in_notes,
             sent: marks(&body.to_string()).into_iter().collect(),
             left_out: judged.left_out,
             gone: judged.gone.len(),
@@ -278,13 +278,13 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
         accepted.push(body);
     }
     row.side = side_calls(&accepted);
-    row.calls = rig.provider.record_of(Part::Observer).len();
-    row.reflections = rig.provider.record_of(Part::Reflector).len();
+    row.calls = rig.provider.record_for(CallerKind::Observer).len();
+    row.reflections = rig.provider.record_for(CallerKind::Reflector).len();
     let lengths: BTreeMap<&String, usize> = talks
         .values()
         .flat_map(|talk| talk.lengths.iter().map(|(mark, length)| (mark, *length)))
         .collect();
-    row.shown = marks(&shown(&rig).history)
+    row.shown = marks(&model_inputs(&rig).history)
         .iter()
         .filter_map(|mark| lengths.get(mark))
         .sum();
@@ -296,17 +296,17 @@ pub async fn play(lines: &[Line], how: Play) -> Row {
 }
 
 /// What the models of memory were shown so far.
-fn shown(rig: &Rig) -> Shown {
+fn model_inputs(rig: &Rig) -> ModelInputs {
     let said = |part| {
-        let record = rig.provider.record_of(part);
+        let record = rig.provider.record_for(part);
         let bodies = record.into_iter().map(|entry| entry.json().unwrap());
         bodies.map(|body| script::text(messages(&body).last().unwrap()))
     };
-    Shown {
-        history: said(Part::Observer)
+    ModelInputs {
+        history: said(CallerKind::Observer)
             .map(|said| said[said.rfind("history to observe").unwrap()..].to_owned())
             .collect(),
-        condensed: said(Part::Reflector).collect(),
+        condensed: said(CallerKind::Reflector).collect(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! A request that is a view of a chain comes again: as it went out, whatever was observed meanwhile and
 //! whoever asks.
 
-use diarist_provider::{Behaviour, Cut, Part};
+use diarist_provider::{Behaviour, CallerKind, Cut};
 use serde_json::Value;
 
+use crate::harness::{Client, roomy, talk};
 use crate::rig::Rig;
-use crate::stage::{Client, roomy, talk};
 
 /// The body as the provider got it.
 async fn sent(rig: &mut Rig, messages: &[Value]) -> String {
@@ -16,7 +16,7 @@ async fn sent(rig: &mut Rig, messages: &[Value]) -> String {
 async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
     let body = Client::new(rig).body(messages).to_string();
     let cut = Behaviour::cutting(Cut::AfterBytes(40));
-    rig.provider.next(Part::Actor, 1, &cut);
+    rig.provider.inject_next(CallerKind::Actor, 1, &cut);
     let request = rig
         .client
         .post(rig.url("/v1/chat/completions"))
@@ -27,7 +27,7 @@ async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
     assert_eq!(answer.status(), 200);
     assert!(answer.bytes().await.is_err(), "the answer was whole");
     rig.quiet().await;
-    let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+    let got = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
     String::from_utf8(got.body.to_vec()).unwrap()
 }
 
@@ -35,7 +35,7 @@ async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
 async fn grow(rig: &mut Rig, all: &[Value], from: usize, to: usize) {
     for turn in (from..=to).step_by(2) {
         Client::new(rig)
-            .send_answered(&all[..turn], all.get(turn))
+            .send_with_answer(&all[..turn], all.get(turn))
             .await;
     }
 }
@@ -87,7 +87,7 @@ async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
     while Client::new(&mut rig)
         .send(&all[..length])
         .await
-        .told
+        .in_block
         .is_empty()
     {
         length += 2;

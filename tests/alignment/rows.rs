@@ -5,8 +5,8 @@ mod shrinking;
 
 use serde_json::{Value, json};
 
+use crate::harness::{talk, user};
 use crate::script::{Applied, Ask, Row, branched, chat, grow, reworded, shaped, tools};
-use crate::stage::{talk, user};
 
 use Applied::{All, Nothing, UpTo};
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{talk, work};
+use crate::harness::{talk, work};
 
 /// Stands in a message for the answer to the last request that asked for a summary.
 pub const SUMMARY: &str = "@summary@";
@@ -29,7 +29,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    pub fn of(messages: &[Value]) -> Self {
+    pub fn from_messages(messages: &[Value]) -> Self {
         Self {
             logical: messages.to_vec(),
             beside: Vec::new(),
@@ -112,7 +112,7 @@ pub struct Row {
 /// The growing beginnings of `all` from `from` messages to `to`: each asks.
 pub fn grow(all: &[Value], from: usize, to: usize) -> Vec<Ask> {
     let turns = (from..=to).step_by(2);
-    turns.map(|turn| Ask::of(&all[..turn])).collect()
+    turns.map(|turn| Ask::from_messages(&all[..turn])).collect()
 }
 
 /// The same, sent as `shape` makes it.
@@ -139,7 +139,7 @@ pub fn branched(trunk: &[Value], at: usize, branch: &[Value]) -> Vec<Value> {
     all
 }
 
-pub fn said(role: &str, words: impl Into<String>) -> Value {
+pub fn message(role: &str, words: impl Into<String>) -> Value {
     json!({"role": role, "content": words.into()})
 }
 

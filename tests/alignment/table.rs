@@ -5,26 +5,26 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-use diarist_provider::{Improvise, Part, Reply};
+use diarist_provider::{CallerKind, DefaultScript, Reply};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
+use crate::harness::{Client, SentRequest, marks, roomy};
 use crate::rig::Rig;
 use crate::rows::ROWS;
 use crate::script::{Applied, Ask, Row, SUMMARY, grow};
-use crate::stage::{Client, Seen, marks, roomy};
 
 /// What a row came to.
-struct Outcome {
-    seen: Vec<Seen>,
+struct RowResult {
+    sent: Vec<SentRequest>,
     plain: usize,
     broken: Vec<String>,
 }
 
 /// Everything the messages say that can be told apart.
-fn said(messages: &[Value]) -> BTreeSet<String> {
+fn all_marks(messages: &[Value]) -> BTreeSet<String> {
     messages
         .iter()
         .flat_map(|m| marks(&m.to_string()))
@@ -39,13 +39,13 @@ fn filled(message: &Value, summary: &str) -> Value {
 }
 
 /// As long as what a model makes of a conversation.
-fn summary_of(number: usize) -> String {
+fn summary_text(number: usize) -> String {
     let each = "The user asked for something, and it was done as was asked. ".repeat(5);
     format!("Summary number {number}. {}", each.trim())
 }
 
 /// What `ask` is answered: what the next request that goes on from it holds behind it.
-fn answer_of<'a>(ask: &Ask, later: &'a [Ask]) -> Option<&'a Value> {
+fn recorded_answer<'a>(ask: &Ask, later: &'a [Ask]) -> Option<&'a Value> {
     let said = ask.logical.len();
     let goes_on = |later: &&Ask| later.logical.get(..said) == Some(&ask.logical);
     let answer = later.iter().find(goes_on)?.logical.get(said)?;
@@ -53,8 +53,8 @@ fn answer_of<'a>(ask: &Ask, later: &'a [Ask]) -> Option<&'a Value> {
 }
 
 /// Plays `asks`; with `restart`, a process ends in the middle and before the last request.
-async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, String> {
-    let mut seen: Vec<Seen> = Vec::new();
+async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<SentRequest>, String> {
+    let mut seen: Vec<SentRequest> = Vec::new();
     let mut before: HashMap<String, String> = HashMap::new();
     let mut summary = String::new();
     for (index, ask) in asks.iter().enumerate() {
@@ -69,13 +69,13 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
         client.fields = ask.fields.clone();
         let body = client.body(&sent);
         let reply = if ask.summarises {
-            Some(Reply::say(summary_of(index)))
+            Some(Reply::text(summary_text(index)))
         } else {
-            answer_of(ask, &asks[index + 1..]).map(Reply::recorded)
+            recorded_answer(ask, &asks[index + 1..]).map(Reply::recorded)
         };
         if let Some(reply) = reply {
-            let say = move |_: &diarist_provider::Ask<'_>| reply.clone();
-            client.rig.provider.script(Part::Actor, say);
+            let say = move |_: &diarist_provider::ScriptInput<'_>| reply.clone();
+            client.rig.provider.script(CallerKind::Actor, say);
         }
         if ask.times > 1 {
             let at_once =
@@ -90,7 +90,8 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
             client.rig.quiet().await;
         }
         let got = client.send(&sent).await;
-        rig.provider.script(Part::Actor, Improvise::default());
+        rig.provider
+            .script(CallerKind::Actor, DefaultScript::default());
         if ask.summarises {
             summary.clone_from(&got.answer);
         }
@@ -100,8 +101,8 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
         if *first != got.body.0 {
             return Err(format!("{index}: the same request went out as other bytes"));
         }
-        let may = &said(&ask.logical) | &said(&ask.beside);
-        if let Some(strange) = got.told.iter().find(|mark| !may.contains(*mark)) {
+        let allowed = &all_marks(&ask.logical) | &all_marks(&ask.beside);
+        if let Some(strange) = got.in_block.iter().find(|mark| !allowed.contains(*mark)) {
             return Err(format!(
                 "{index}: told of {strange}, which is of another conversation"
             ));
@@ -112,19 +113,19 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<Seen>, S
 }
 
 /// What the last request was to be, and is not.
-fn judge(row: &Row, seen: &[Seen], ask: &Ask, plain: usize) -> Vec<String> {
+fn check_last(row: &Row, seen: &[SentRequest], ask: &Ask, plain: usize) -> Vec<String> {
     let (last, mut broken) = (&seen[seen.len() - 1], Vec::new());
     let raw = marks(&last.body.0);
     let missing = |of: &[Value]| -> Vec<String> {
-        let untold = said(of);
+        let untold = all_marks(of);
         let untold = untold
             .into_iter()
-            .filter(|mark| !last.told.contains(mark) && !raw.contains(mark));
+            .filter(|mark| !last.in_block.contains(mark) && !raw.contains(mark));
         untold.collect()
     };
     match row.applied {
-        Applied::Nothing if !last.told.is_empty() => {
-            broken.push(format!("told of {:?}", last.told));
+        Applied::Nothing if !last.in_block.is_empty() => {
+            broken.push(format!("told of {:?}", last.in_block));
         }
         Applied::Nothing => {}
         Applied::All | Applied::UpTo(_) => {
@@ -133,7 +134,7 @@ fn judge(row: &Row, seen: &[Seen], ask: &Ask, plain: usize) -> Vec<String> {
                 _ => ask.logical.len(),
             };
             let missing = missing(&ask.logical[..count]);
-            if last.told.is_empty() || !missing.is_empty() {
+            if last.in_block.is_empty() || !missing.is_empty() {
                 broken.push(format!("neither raw nor told of: {missing:?}"));
             }
         }
@@ -170,20 +171,20 @@ impl Plain {
     }
 }
 
-async fn outcome(row: &Row, restart: bool, plain: &Plain) -> Outcome {
+async fn outcome(row: &Row, restart: bool, plain: &Plain) -> RowResult {
     let plain = plain.calls(&(row.plain)()).await;
     let mut rig = roomy().await;
     let asks = (row.asks)();
     match play(&mut rig, &asks, restart).await {
-        Err(broken) => Outcome {
-            seen: Vec::new(),
+        Err(broken) => RowResult {
+            sent: Vec::new(),
             plain,
             broken: vec![broken],
         },
         Ok(seen) => {
-            let broken = judge(row, &seen, &asks[asks.len() - 1], plain);
-            Outcome {
-                seen,
+            let broken = check_last(row, &seen, &asks[asks.len() - 1], plain);
+            RowResult {
+                sent: seen,
                 plain,
                 broken,
             }
@@ -192,25 +193,25 @@ async fn outcome(row: &Row, restart: bool, plain: &Plain) -> Outcome {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
-fn wanted() -> String {
+fn expected_table() -> String {
     std::env::var("DIARIST_ROW").unwrap_or_default()
 }
 
-fn line(row: &Row, restart: bool, outcome: &Outcome) -> String {
-    let aligned = |seen: &&Seen| matches!(&*seen.reason, "aligned" | "compaction_link");
-    let aligned = outcome.seen.iter().filter(aligned).count();
+fn line(row: &Row, restart: bool, outcome: &RowResult) -> String {
+    let aligned = |seen: &&SentRequest| matches!(&*seen.reason, "aligned" | "compaction_link");
+    let aligned = outcome.sent.iter().filter(aligned).count();
     let start = if restart { "restart" } else { "" };
     let mut line = format!(
         "{:4} {:58} {start:7} {:4} {aligned:7}",
         row.item,
         row.what,
-        outcome.seen.len()
+        outcome.sent.len()
     );
-    if let Some(last) = outcome.seen.last() {
-        let Seen {
+    if let Some(last) = outcome.sent.last() {
+        let SentRequest {
             raw,
             left_out,
-            told,
+            in_block: told,
             calls,
             reason,
             ..
@@ -221,13 +222,13 @@ fn line(row: &Row, restart: bool, outcome: &Outcome) -> String {
             outcome.plain
         );
     }
-    if !wanted().is_empty() {
-        for seen in &outcome.seen {
-            let Seen {
+    if !expected_table().is_empty() {
+        for seen in &outcome.sent {
+            let SentRequest {
                 reason,
                 raw,
                 left_out,
-                told,
+                in_block: told,
                 calls,
                 ..
             } = seen;
@@ -246,7 +247,7 @@ fn line(row: &Row, restart: bool, outcome: &Outcome) -> String {
 /// `DIARIST_ROW=text` plays the rows whose name holds it, and says what came of each request.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_row_of_the_table() {
-    let wanted = wanted();
+    let wanted = expected_table();
     let rows = ROWS
         .iter()
         .copied()

@@ -4,8 +4,8 @@
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 
+use crate::harness::{Client, roomy, talk};
 use crate::rig::Rig;
-use crate::stage::{Client, roomy, talk};
 
 async fn rename(rig: &Rig, from: &str, to: &str) {
     let file = rig.folder.path().join("diarist.db");
@@ -34,7 +34,7 @@ async fn a_warm_view_asks_the_store_nothing() {
         let mut rig = roomy().await;
         for turn in (1..=57).step_by(2) {
             Client::new(&mut rig)
-                .send_answered(&shape(&all[..turn]), all.get(turn))
+                .send_with_answer(&shape(&all[..turn]), all.get(turn))
                 .await;
         }
         rename(&rig, "snapshots", "away").await;

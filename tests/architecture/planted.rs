@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{LONGEST_FILE, PURE, files_of_test_modules, judge, too_long};
+use super::{LONGEST_FILE, PURE, files_of_test_modules, import_violations, too_long};
 
 /// The violations of a planted file, without their places.
 fn planted(path: &str, text: &str) -> Vec<String> {
-    let violations = judge(Path::new(path), text);
+    let violations = import_violations(Path::new(path), text);
     violations
         .iter()
         .map(|violation| violation.splitn(3, ':').nth(2).unwrap().trim().to_owned())
@@ -85,7 +85,7 @@ fn what_is_allowed_passes() {
 #[test]
 fn what_follows_a_test_module_is_judged_again() {
     let text = "#[cfg(test)]\nmod tests { mod inner { fn f() {} } }\nuse crate::store::Store;";
-    let violations = judge(Path::new("crates/core/src/wire.rs"), text);
+    let violations = import_violations(Path::new("crates/core/src/wire.rs"), text);
     assert_eq!(
         violations,
         ["crates/core/src/wire.rs:3: `wire` must not import `store`"]

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use diarist::history::{History, Scope};
-use diarist::memory::render::{Entry, Hints, PREAMBLE_VERSION, segments};
-use diarist::memory::select::{Before, Why, select};
-use diarist::memory::{Cause, Rendering, SnapshotId, SnapshotMeta, dates};
+use diarist::memory::render::{BlockPart, Hints, PREAMBLE_VERSION, segments};
+use diarist::memory::select::{PreviousSend, SelectionReason, select};
+use diarist::memory::{Rendering, SnapshotCause, SnapshotId, SnapshotMeta, dates};
 use diarist::wire::chat;
 use jiff::civil::date;
 use serde_json::{Value, json};
@@ -29,7 +29,10 @@ fn rendering() -> Rendering {
 
 fn block(texts: &[&str], hints: Option<Hints<'_>>) -> Vec<String> {
     let rendering = rendering();
-    let parts: Vec<Entry<'_>> = texts.iter().map(|text| Entry { text, rendering }).collect();
+    let parts: Vec<BlockPart<'_>> = texts
+        .iter()
+        .map(|text| BlockPart { text, rendering })
+        .collect();
     segments(&parts, hints)
 }
 
@@ -87,7 +90,7 @@ fn hints_of_the_last_chunk_alone() {
 fn parsed(messages: &Value) -> History {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
     let parsed = chat::parse(&Bytes::from(body)).unwrap();
-    parsed.history(&Scope::of(b"key", None))
+    parsed.history(&Scope::new(b"key", None))
 }
 
 fn says(role: &str, text: &str) -> Value {
@@ -126,10 +129,10 @@ fn a_message_that_grew() {
     ]));
     let covering = snapshot(&of, 2, None);
     assert_eq!(
-        select(&of, std::slice::from_ref(&covering), Before::Unseen).cut(),
+        select(&of, std::slice::from_ref(&covering), PreviousSend::NotSent).cut(),
         2
     );
-    assert_eq!(select(&grown, &[covering], Before::Unseen).cut(), 0);
+    assert_eq!(select(&grown, &[covering], PreviousSend::NotSent).cut(), 0);
 }
 
 fn snapshot(of: &History, to_count: usize, pin: Option<usize>) -> SnapshotMeta {
@@ -141,9 +144,9 @@ fn snapshot(of: &History, to_count: usize, pin: Option<usize>) -> SnapshotMeta {
         pin,
         parts: Vec::new(),
         tokens: 10,
-        cause: Cause::Threshold,
+        cause: SnapshotCause::Threshold,
         placement: String::new(),
-        others: None,
+        peer_memory: None,
     }
 }
 
@@ -163,10 +166,10 @@ fn the_prompt_at_hand() {
         says("user", "and?")
     ]));
     let all = snapshot(&talk, 3, None);
-    let chosen = select(&talk, &[all], Before::Unseen);
+    let chosen = select(&talk, &[all], PreviousSend::NotSent);
     assert_eq!(
-        (chosen.cut(), chosen.why),
-        (0, Why::Unsafe),
+        (chosen.cut(), chosen.reason),
+        (0, SelectionReason::Unsafe),
         "it may not be covered"
     );
     // In a task its question is covered and stands raw all the same.
@@ -177,9 +180,9 @@ fn the_prompt_at_hand() {
         asks(&["b"]),
         result("b"),
     ]));
-    let unpinned = select(&task, &[snapshot(&task, 3, None)], Before::Unseen);
-    assert_eq!(unpinned.why, Why::Unsafe);
-    let pinned = select(&task, &[snapshot(&task, 3, Some(0))], Before::Unseen);
+    let unpinned = select(&task, &[snapshot(&task, 3, None)], PreviousSend::NotSent);
+    assert_eq!(unpinned.reason, SelectionReason::Unsafe);
+    let pinned = select(&task, &[snapshot(&task, 3, Some(0))], PreviousSend::NotSent);
     assert_eq!((pinned.cut(), pinned.pin()), (3, Some(0)));
 }
 
@@ -195,13 +198,17 @@ fn calls_and_results_stay_together() {
         result("c"),
     ]));
     let safe: Vec<usize> = (0..=talk.len())
-        .filter(|cut| talk.cuts().safe(*cut))
+        .filter(|cut| talk.cuts().is_safe(*cut))
         .collect();
     // Not within the parallel round, and not within the one under way.
     assert_eq!(safe, [0, 1, 4, 5, 6]);
     for cut in [2, 3, 7, 8] {
         let within = snapshot(&talk, cut, Some(5));
-        assert_eq!(select(&talk, &[within], Before::Unseen).cut(), 0, "{cut}");
+        assert_eq!(
+            select(&talk, &[within], PreviousSend::NotSent).cut(),
+            0,
+            "{cut}"
+        );
     }
 }
 

@@ -1,9 +1,10 @@
 //! When a range is observed, and how much an activation takes: [`advance()`] with the published numbers.
 
 use diarist::history::{Encoder, Link, Role, Scope};
-use diarist::memory::advance::{Path, Plan, Step, advance, early};
+use diarist::memory::advance::{Action, ChainState, SnapshotPlan, advance, early};
 use diarist::memory::{
-    Cause, Early, Idle, Node, PartId, PartKind, PartMeta, Policy, SnapshotId, SnapshotMeta, Span,
+    EarlyTriggers, IdleTrigger, Node, PartId, PartKind, PartMeta, Policy, SnapshotCause,
+    SnapshotId, SnapshotMeta, Span,
 };
 
 use super::Check;
@@ -30,8 +31,8 @@ pub fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> 
         observation_limit: 48_000,
         share_token_budget: false,
         block_overhead: 100,
-        early_activation: Early::NEVER,
-        early_reflection: Early::NEVER,
+        early_activation: EarlyTriggers::NEVER,
+        early_reflection: EarlyTriggers::NEVER,
     }
 }
 
@@ -59,9 +60,9 @@ pub fn nodes(turns: &[u32]) -> Vec<Node> {
             tokens,
             closed: true,
             turn_end: at % 2 == 1,
-            born: 1,
+            first_length: 1,
             confirmed: at < 2 * turns.len(),
-            seen_ms: 0,
+            received_ms: 0,
             live: true,
         });
     }
@@ -69,7 +70,7 @@ pub fn nodes(turns: &[u32]) -> Vec<Node> {
 }
 
 pub fn root() -> Link {
-    Link::root(&Scope::of(b"key", None))
+    Link::root(&Scope::new(b"key", None))
 }
 
 pub fn span(nodes: &[Node], from: usize, to: usize) -> Span {
@@ -92,20 +93,20 @@ pub fn chunks(nodes: &[Node]) -> Vec<PartMeta> {
                 span: span(nodes, 2 * turn, 2 * turn + 2),
                 tokens: message_tokens / 10,
                 message_tokens,
-                asked: false,
-                stopgap: false,
+                requested: false,
+                code_reflection: false,
             }
         })
         .collect()
 }
 
-fn steps(nodes: &[Node], parts: &[PartMeta], policy: &Policy) -> Vec<Step> {
-    let path = Path {
+fn steps(nodes: &[Node], parts: &[PartMeta], policy: &Policy) -> Vec<Action> {
+    let path = ChainState {
         root: root(),
         nodes,
         parts,
         snapshots: &[],
-        work: &[],
+        jobs: &[],
     };
     advance(&path, policy)
 }
@@ -114,17 +115,17 @@ fn observed(nodes: &[Node], parts: &[PartMeta], policy: &Policy) -> Vec<u32> {
     steps(nodes, parts, policy)
         .into_iter()
         .filter_map(|step| match step {
-            Step::Observe { message_tokens, .. } => Some(message_tokens),
+            Action::Observe { message_tokens, .. } => Some(message_tokens),
             _ => None,
         })
         .collect()
 }
 
-fn plan(turns: &[u32], policy: &Policy) -> Plan {
+fn plan(turns: &[u32], policy: &Policy) -> SnapshotPlan {
     let nodes = nodes(turns);
     let plans = steps(&nodes, &chunks(&nodes), policy).into_iter();
     let mut plans = plans.filter_map(|step| match step {
-        Step::Snapshot(plan) => Some(plan),
+        Action::Snapshot(plan) => Some(plan),
         _ => None,
     });
     plans.next().unwrap()
@@ -176,8 +177,8 @@ fn nothing_to_observe() {
 /// Ten chunks are sent, and a reflection of the first five is ready: is it used while the cache is lost?
 fn used_early(reflection: u32, tail: u32) -> bool {
     let policy = Policy {
-        early_reflection: Early {
-            idle: Idle::Auto,
+        early_reflection: EarlyTriggers {
+            idle: IdleTrigger::Auto,
             model_change: false,
         },
         ..policy(30_000, 6_000, 6_000)
@@ -198,9 +199,9 @@ fn used_early(reflection: u32, tail: u32) -> bool {
         pin: None,
         parts: parts.iter().map(|part| part.id).collect(),
         tokens: parts.iter().map(|part| part.tokens).sum(),
-        cause: Cause::Threshold,
+        cause: SnapshotCause::Threshold,
         placement: String::new(),
-        others: None,
+        peer_memory: None,
     };
     parts.push(PartMeta {
         id: PartId(99),
@@ -208,17 +209,17 @@ fn used_early(reflection: u32, tail: u32) -> bool {
         span: span(&nodes, 0, 10),
         tokens: reflection,
         message_tokens: 50_000,
-        asked: false,
-        stopgap: false,
+        requested: false,
+        code_reflection: false,
     });
-    let path = Path {
+    let path = ChainState {
         root: root(),
         nodes: &nodes,
         parts: &parts,
         snapshots: &[current],
-        work: &[],
+        jobs: &[],
     };
-    early(&path, &policy, Cause::Idle).is_some()
+    early(&path, &policy, SnapshotCause::Idle).is_some()
 }
 
 fn the_guard_of_early_reflections() {

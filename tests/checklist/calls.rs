@@ -50,7 +50,7 @@ async fn models_without_a_temperature() {
         .map(|call| {
             let body = call.json().unwrap();
             let model = body["model"].as_str().unwrap().to_owned();
-            (model, body["temperature"].as_f64(), call.accepted())
+            (model, body["temperature"].as_f64(), call.is_accepted())
         })
         .collect();
     let call = |model: &str, temperature, taken| (model.to_owned(), temperature, taken);

@@ -150,7 +150,11 @@ fn a_shared_budget_beside_buffering() {
         (40_000, 30_000),
         (50_000, 30_000),
     ] {
-        assert_eq!(policy.beside(observed).message_tokens, raw, "{observed}");
+        assert_eq!(
+            policy.with_observations(observed).message_tokens,
+            raw,
+            "{observed}"
+        );
     }
 }
 
@@ -180,9 +184,12 @@ fn each_phase_says_its_own() {
         ("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true"),
     ]);
     let thresholds = idle.memory.thresholds;
-    let five = config::Idle::After(Duration::from_mins(5));
+    let five = config::ActivateAfterIdle::After(Duration::from_mins(5));
     assert_eq!(thresholds.early_activation.idle, five);
-    assert_eq!(thresholds.early_reflection.idle, config::Idle::Never);
+    assert_eq!(
+        thresholds.early_reflection.idle,
+        config::ActivateAfterIdle::Never
+    );
     assert!(!thresholds.early_reflection.model_change);
 }
 
@@ -191,7 +198,11 @@ fn durations_of_idleness() {
         let text = format!("[memory.observation]\nactivate_after_idle = {text}\n");
         file(&text).map(|config| config.memory.thresholds.early_activation.idle)
     };
-    let after = |millis| Ok(config::Idle::After(Duration::from_millis(millis)));
+    let after = |millis| {
+        Ok(config::ActivateAfterIdle::After(Duration::from_millis(
+            millis,
+        )))
+    };
     for (text, meant) in [
         ("\"5m\"", after(300_000)),
         ("\"1hr\"", after(3_600_000)),
@@ -199,8 +210,8 @@ fn durations_of_idleness() {
         ("\"1.5h\"", after(5_400_000)),
         ("\"250ms\"", after(250)),
         ("300000", after(300_000)),
-        ("\"auto\"", Ok(config::Idle::Auto)),
-        ("false", Ok(config::Idle::Never)),
+        ("\"auto\"", Ok(config::ActivateAfterIdle::Auto)),
+        ("false", Ok(config::ActivateAfterIdle::Never)),
     ] {
         assert_eq!(idle(text), meant, "{text}");
     }

@@ -1,9 +1,11 @@
 //! Token counts, records that are not there, and refusals that say "too long".
 
 use bytes::Bytes;
-use diarist::history::{Attachment, Detail, History, Media, Piece, Role, Scope, Spoken};
-use diarist::memory::measure;
-use diarist::memory::select::{Before, select};
+use diarist::history::{
+    AttachmentKind, Detail, History, Media, MessagePiece, PlainText, Role, Scope,
+};
+use diarist::memory::message_tokens;
+use diarist::memory::select::{PreviousSend, select};
 use diarist::store::{SqliteStore, Store as _};
 use diarist::tokens::{Estimate, O200k, TokenCounter};
 use diarist::wire::chat;
@@ -23,30 +25,30 @@ pub const CHECKS: &[Check] = &[
     (&[139], wordings),
 ];
 
-fn parsed(messages: &Value) -> chat::Parsed {
+fn parsed(messages: &Value) -> chat::ChatRequest {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
     chat::parse(&Bytes::from(body)).unwrap()
 }
 
-fn spoken(message: &Value) -> Spoken {
-    parsed(&json!([message])).spoken(0).unwrap()
+fn spoken(message: &Value) -> PlainText {
+    parsed(&json!([message])).plain_text(0).unwrap()
 }
 
 fn weigh(message: &Value) -> u32 {
-    measure::message(&spoken(message), "gpt-4o", &O200k::new())
+    message_tokens::count_message(&spoken(message), "gpt-4o", &O200k::new())
 }
 
 /// What a message weighs beside what it holds.
 const MESSAGE: u32 = 4;
 
-fn holds(kind: Attachment, media: Media, model: &str) -> u32 {
+fn holds(kind: AttachmentKind, media: Media, model: &str) -> u32 {
     let label = "x".to_owned();
-    let spoken = Spoken {
+    let spoken = PlainText {
         role: Role::User,
         name: None,
-        pieces: vec![Piece::Attachment { kind, label, media }],
+        pieces: vec![MessagePiece::Attachment { kind, label, media }],
     };
-    measure::message(&spoken, model, &O200k::new()) - MESSAGE
+    message_tokens::count_message(&spoken, model, &O200k::new()) - MESSAGE
 }
 
 fn pictures_and_files_in_whole_tokens() {
@@ -56,7 +58,7 @@ fn pictures_and_files_in_whole_tokens() {
         detail,
         ..Media::default()
     };
-    let weigh = |model, media| holds(Attachment::Image, media, model);
+    let weigh = |model, media| holds(AttachmentKind::Image, media, model);
     for (model, base, tile) in [
         ("gpt-4o", 85, 170),
         ("gpt-5-mini", 70, 140),
@@ -106,14 +108,14 @@ fn pictures_and_files_in_whole_tokens() {
         ..Media::default()
     };
     for (model, tokens, least) in [("gpt-4o", 15_000, 500), ("gemini-2.5-pro", 3_000, 258)] {
-        let of = |bytes| holds(Attachment::File, pdf(bytes), model);
+        let of = |bytes| holds(AttachmentKind::File, pdf(bytes), model);
         assert_eq!((of(60_001), of(30)), (tokens, least), "{model}");
     }
     let csv = Media {
         mime: Some("text/csv".to_owned()),
         ..pdf(403)
     };
-    assert_eq!(holds(Attachment::File, csv, "gpt-4o"), 100);
+    assert_eq!(holds(AttachmentKind::File, csv, "gpt-4o"), 100);
 }
 
 fn nothing_is_nothing() {
@@ -148,7 +150,7 @@ fn a_picture_is_no_text() {
 }
 
 fn scope() -> Scope {
-    Scope::of(b"key", None)
+    Scope::new(b"key", None)
 }
 
 fn history() -> History {
@@ -163,16 +165,19 @@ fn what_was_never_recorded() {
     runtime.block_on(async {
         let store = SqliteStore::open("sqlite::memory:").await.unwrap();
         let chain: Vec<_> = history().turns().iter().map(|turn| turn.link).collect();
-        let found = store.find(&scope(), &chain).await.unwrap();
-        assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
-        let known = store.known(&scope(), &chain).await.unwrap();
+        let found = store.find_on_chain(&scope(), &chain).await.unwrap();
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        let known = store.load_chain(&scope(), &chain).await.unwrap();
         assert!(known.nodes.is_empty() && known.parts.is_empty() && known.lineage.is_none());
         assert!(store.thread(1).await.unwrap().is_none());
     });
 }
 
 fn no_observations() {
-    assert_eq!(select(&history(), &[], Before::Unseen).snapshot, None);
+    assert_eq!(
+        select(&history(), &[], PreviousSend::NotSent).snapshot,
+        None
+    );
 }
 
 fn wordings() {

@@ -15,7 +15,9 @@ pub const DEFAULTS: &[Default] = &[
     ("model", || {
         assert!(plain().memory.observation.phase.model.is_none());
     }),
-    ("scope", || assert!(plain().memory.others.is_none())),
+    ("scope", || {
+        assert!(plain().memory.other_conversations.is_none())
+    }),
     ("shareTokenBudget", || {
         assert!(!plain().memory.thresholds.share_token_budget);
     }),
@@ -24,9 +26,9 @@ pub const DEFAULTS: &[Default] = &[
     }),
     ("activateAfterIdle", || {
         let early = plain().memory.thresholds.early_activation;
-        assert_eq!(early.idle, config::Idle::Never);
+        assert_eq!(early.idle, config::ActivateAfterIdle::Never);
         // Milliseconds, as published, and as text where all is text.
-        let five = config::Idle::After(Duration::from_mins(5));
+        let five = config::ActivateAfterIdle::After(Duration::from_mins(5));
         let set = valid(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "300000")]);
         assert_eq!(set.memory.thresholds.early_activation.idle, five);
     }),
@@ -80,7 +82,7 @@ pub const DEFAULTS: &[Default] = &[
         },
     ),
     ("observation.observeAttachments", || {
-        use diarist::memory::observe::Show;
+        use diarist::memory::observe::AttachmentFilter;
         let shown = plain().memory.observation.observe_attachments;
         assert_eq!(shown, config::Attachments::Auto);
         for (media_type, seen) in [
@@ -88,7 +90,11 @@ pub const DEFAULTS: &[Default] = &[
             ("application/pdf", true),
             ("audio/wav", false),
         ] {
-            assert_eq!(Show::Auto.shows(media_type), seen, "{media_type}");
+            assert_eq!(
+                AttachmentFilter::Auto.accepts(media_type),
+                seen,
+                "{media_type}"
+            );
         }
     }),
     ("observation.modelSettings", || {
@@ -119,7 +125,7 @@ pub const DEFAULTS: &[Default] = &[
             let early = plain().memory.thresholds.early_reflection;
             assert_eq!(
                 (early.idle, early.model_change),
-                (config::Idle::Never, false)
+                (config::ActivateAfterIdle::Never, false)
             );
         },
     ),

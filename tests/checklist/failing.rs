@@ -55,7 +55,7 @@ async fn a_policy_for_failures() {
     let schedule = [1, 2, 4, 8, 16, 32, 64, 120];
     for wait in schedule.into_iter().chain([600; 12]) {
         let job = process.job().await.unwrap();
-        assert_eq!(job.work.span.from_count, 0, "the oldest first");
+        assert_eq!(job.spec.span.from_count, 0, "the oldest first");
         assert!(process.hand.claim().await.is_none(), "it rests");
         let due = ground.number("SELECT due_ms FROM jobs").await - ground.clock.now_ms();
         let within = if wait == 600 {
@@ -66,9 +66,9 @@ async fn a_policy_for_failures() {
         assert!(within.contains(&due), "{wait}: {due}");
         ground
             .clock
-            .pass(Duration::from_millis(due.unsigned_abs() - 1));
+            .advance(Duration::from_millis(due.unsigned_abs() - 1));
         assert!(process.hand.claim().await.is_none(), "not earlier");
-        ground.clock.pass(Duration::from_millis(1));
+        ground.clock.advance(Duration::from_millis(1));
     }
     // Meanwhile the client goes on, far beyond the threshold, whatever the failure is.
     let mut whole = client.clone();
@@ -85,7 +85,7 @@ async fn a_policy_for_failures() {
     assert!(jobs >= 10, "{jobs} wait, and none was given up");
     process.is(Mood::Observes);
     for _ in 0..12 {
-        ground.clock.pass(Duration::from_mins(20));
+        ground.clock.advance(Duration::from_mins(20));
         process.work().await;
     }
     assert_eq!(ground.number(JOBS).await, 0);

@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::app;
 use diarist::config::Config;
-use diarist::jobs::{ByHand, Clock, InForce, Jobs, Settings};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
-use diarist::proxy::identify::Owners;
+use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::proxy::capabilities::UpstreamCapabilities;
+use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
-use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Overflow, Rehearsal, Treatment};
-use diarist::store::recall::Recall;
+use diarist::proxy::{DryRun, Memory, Overflow, RequestPolicy};
+use diarist::store::cache::SnapshotCache;
 use diarist::store::{Job, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
@@ -49,7 +49,7 @@ impl TokenCounter for Quarters {
         u32::try_from(text.len() / 4).unwrap()
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }
@@ -83,7 +83,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Model for Scripted {
+impl ModelClient for Scripted {
     async fn call(
         &self,
         _: &Endpoint,
@@ -186,7 +186,7 @@ impl Client {
 
     /// Holds what goes out to INV-COVER and INV-TAIL: each fact once, the newest messages as they are.
     /// How many of them are raw.
-    pub fn sees_all(&self, sent: &Rehearsal) -> usize {
+    pub fn sees_all(&self, sent: &DryRun) -> usize {
         let body: Value = serde_json::from_slice(&sent.body()).unwrap();
         let body = body["messages"].as_array().unwrap();
         let pairs = body.iter().rev().zip(self.messages.iter().rev());
@@ -205,7 +205,7 @@ impl Client {
 }
 
 /// What a request tells of other conversations.
-pub fn others(sent: &Rehearsal) -> String {
+pub fn others(sent: &DryRun) -> String {
     let body = String::from_utf8(sent.body().to_vec()).unwrap();
     let told = body.split_once("<diarist-others>");
     let told = told.and_then(|(_, told)| told.split_once("</diarist-others>"));
@@ -241,7 +241,7 @@ impl Ground {
             diarist::config::Overflow::Trim => Overflow::Trim,
         };
         Self {
-            clock: Clock::by_hand(START),
+            clock: Clock::manual(START),
             settings: app::memory_settings(&config),
             overflow,
             disk: Disk::new(),
@@ -250,29 +250,29 @@ impl Ground {
 
     pub async fn process(&self) -> Process {
         let store: Arc<dyn Store> = Arc::new(self.disk.open().await);
-        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
         let model = Arc::<Scripted>::default();
-        let hand = Jobs::by_hand(
+        let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
             Arc::new(Quarters),
             Arc::clone(&model) as _,
-            InForce::new(self.settings.clone()),
+            Reloadable::new(self.settings.clone()),
             self.clock.clone(),
         );
-        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
         let users = Users {
             header: http::HeaderName::from_static(USER),
-            proof: Proof::Word,
+            proof: Proof::TrustedHeader,
         };
-        memory.treats = InForce::new(Treatment {
-            owners: Owners {
+        memory.policy = Reloadable::new(RequestPolicy {
+            identity: IdentityRules {
                 users: Some(users),
-                ..Owners::default()
+                ..IdentityRules::default()
             },
             overflow: self.overflow,
-            ..Treatment::default()
+            ..RequestPolicy::default()
         });
         Process {
             clock: self.clock.clone(),
@@ -313,7 +313,7 @@ impl Ground {
 /// One process. To drop it is a crash.
 pub struct Process {
     clock: Clock,
-    pub hand: ByHand,
+    pub hand: ManualJobs,
     pub memory: Memory,
     pub model: Arc<Scripted>,
 }
@@ -324,7 +324,7 @@ impl Process {
     }
 
     /// What the client's history as it is goes out as.
-    pub async fn goes_out(&self, client: &Client) -> Rehearsal {
+    pub async fn goes_out(&self, client: &Client) -> DryRun {
         let mut request = http::Request::post("/v1/chat/completions")
             .header("authorization", "Bearer k")
             .header("x-diarist-thread", client.thread);
@@ -333,12 +333,12 @@ impl Process {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let body = json!({"model": client.model, "messages": client.messages}).to_string();
-        let sent = Rehearsal::begin(&self.memory, &parts, &Bytes::from(body)).await;
+        let sent = DryRun::start(&self.memory, &parts, &Bytes::from(body)).await;
         sent.unwrap()
     }
 
     /// The upstream has answered what went out.
-    pub async fn answered(&mut self, client: &mut Client, sent: &Rehearsal) {
+    pub async fn answered(&mut self, client: &mut Client, sent: &DryRun) {
         sent.accept();
         let exchange = sent.exchange(None, self.clock.now_ms());
         self.hand.record(exchange).await;
@@ -346,7 +346,7 @@ impl Process {
     }
 
     /// A question and its answer: what went out, and how many messages of it were raw.
-    pub async fn turn(&mut self, client: &mut Client) -> (Rehearsal, usize) {
+    pub async fn turn(&mut self, client: &mut Client) -> (DryRun, usize) {
         client.asks();
         let sent = self.goes_out(client).await;
         let raw = client.sees_all(&sent);
@@ -357,9 +357,9 @@ impl Process {
     /// A worker does a job, if there is one.
     pub async fn job(&mut self) -> Option<Job> {
         let job = self.hand.claim().await?;
-        let written = self.hand.ask(&job).await;
-        let told = self.hand.settle(&job, written).await;
-        self.hand.hear(told).await;
+        let written = self.hand.call_model(&job).await;
+        let told = self.hand.finish(&job, written).await;
+        self.hand.on_outcome(told).await;
         Some(job)
     }
 

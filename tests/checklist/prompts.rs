@@ -1,7 +1,9 @@
 //! What the models are asked, how their answers are read, and which of them is kept.
 
-use diarist::memory::observe::{self, Hints, ObserveInput, Outcome, Stood};
-use diarist::memory::reflect::{self, Attempt, Ladder, ReflectInput, Verdict};
+use diarist::memory::observe::{self, ObserveInput, ParsedAnswer, PreviousHints, RequestedHints};
+use diarist::memory::reflect::{
+    self, ReflectInput, ReflectionAttempt, ReflectionAttempts, ReflectionVerdict,
+};
 
 use super::Check;
 
@@ -26,7 +28,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 pub const INPUT: ObserveInput<'_> = ObserveInput {
-    stood: Stood {
+    previous_hints: PreviousHints {
         task: None,
         response: None,
     },
@@ -38,7 +40,7 @@ pub const INPUT: ObserveInput<'_> = ObserveInput {
     now_date: "Mar 5, 2026",
     instruction: None,
     focus: None,
-    hints: Hints::ALL,
+    hints: RequestedHints::ALL,
     title: None,
     attachments: &[],
 };
@@ -68,8 +70,8 @@ fn read(answer: &str) -> (String, Option<String>) {
 }
 
 fn read_of(answer: &str, transcript: &str) -> (String, Option<String>) {
-    match observe::read(answer, transcript) {
-        Outcome::Observed {
+    match observe::read_answer(answer, transcript) {
+        ParsedAnswer::Observed {
             text, current_task, ..
         } => (text, current_task),
         other => panic!("{other:?}"),
@@ -86,13 +88,13 @@ fn an_empty_answer() {
         "I'm sorry, but I can't help with that.",
     ] {
         assert_eq!(
-            observe::read(answer, INPUT.transcript),
-            Outcome::Empty,
+            observe::read_answer(answer, INPUT.transcript),
+            ParsedAnswer::Empty,
             "{answer:?}"
         );
     }
     // Published, the cursor passes over what nobody observed. Here code covers it, a line a message.
-    let covered = observe::by_code(INPUT.transcript);
+    let covered = observe::observations_by_code(INPUT.transcript);
     assert!(
         covered.starts_with("Date: Mar 4, 2026\n* ") && covered.contains("hi"),
         "{covered}"
@@ -147,8 +149,8 @@ fn markup_in_code() {
 fn hints_that_are_left_out() {
     let with = "<observations>\n* one\n</observations>\n<current-task>\ngo on\n</current-task>\n\
                 <suggested-response>\nAsk.\n</suggested-response>";
-    let hints = |answer: &str| match observe::read(answer, INPUT.transcript) {
-        Outcome::Observed {
+    let hints = |answer: &str| match observe::read_answer(answer, INPUT.transcript) {
+        ParsedAnswer::Observed {
             current_task,
             suggested_response,
             ..
@@ -182,7 +184,8 @@ fn honest(from: usize, lines: usize) -> String {
 }
 
 fn loops() {
-    let is_loop = |answer: &str, input: &str| observe::read(answer, input) == Outcome::Degenerate;
+    let is_loop =
+        |answer: &str, input: &str| observe::read_answer(answer, input) == ParsedAnswer::Repetitive;
     let long = format!("User (14:05): {}", honest(50_000, 4_000));
     // Below 2,000 characters never.
     assert!(!is_loop(&"* a\n".repeat(499), &long));
@@ -219,7 +222,7 @@ fn loops() {
     assert!(!is_loop(&same(42), &long));
     assert!(is_loop(&same(43), &long));
     // Beside an input that repeats itself as often it is a faithful log (published: a known fault).
-    let polled = "Tool result build: error: linker failed with code 1\n".repeat(300);
+    let polled = "Tool result build: linker failed with code 1\n".repeat(300);
     let log = "* 🟡 Build failed: linker failed with code 1\n".repeat(100);
     assert!(!is_loop(&log, &polled) && is_loop(&log, &long));
 }
@@ -267,12 +270,24 @@ fn the_log_before() {
 
 fn below_the_target() {
     // 20,500 tokens in 400 lines: 390 lines are condensed, 19,988 tokens, to 14,991.
-    assert_eq!(reflect::target(19_988), 14_991);
-    assert_eq!(reflect::accept(14_990, 19_988, 14_991), Verdict::GoodEnough);
+    assert_eq!(reflect::target_tokens(19_988), 14_991);
+    assert_eq!(
+        reflect::verdict_for(14_990, 19_988, 14_991),
+        ReflectionVerdict::GoodEnough
+    );
     // Equal is not below.
-    assert_eq!(reflect::accept(14_991, 19_988, 14_991), Verdict::Smaller);
-    assert_eq!(reflect::accept(19_987, 19_988, 14_991), Verdict::Smaller);
-    assert_eq!(reflect::accept(19_988, 19_988, 14_991), Verdict::Rejected);
+    assert_eq!(
+        reflect::verdict_for(14_991, 19_988, 14_991),
+        ReflectionVerdict::Smaller
+    );
+    assert_eq!(
+        reflect::verdict_for(19_987, 19_988, 14_991),
+        ReflectionVerdict::Smaller
+    );
+    assert_eq!(
+        reflect::verdict_for(19_988, 19_988, 14_991),
+        ReflectionVerdict::Rejected
+    );
 }
 
 /// 400 lines of 51.25 tokens are condensed from 20,000 on; here a day has ten of them, and is never cut.
@@ -282,31 +297,31 @@ fn the_rest_of_a_partial_slice() {
         format!("Date: day {day}\n{}", (0..10).map(line).collect::<String>())
     };
     let log: Vec<String> = (1..=60).map(|at| day(at).trim_end().to_owned()).collect();
-    let source = reflect::Source::of(&log);
+    let source = reflect::ReflectionSource::from_parts(&log);
     // 512.5 tokens a day: in halves of a token, 1,025.
     let weigh = |text: &str| u32::try_from(text.matches("Date:").count()).unwrap() * 1_025;
-    let (older, newer) = source.older(40_000, weigh);
+    let (older, newer) = source.split_older(40_000, weigh);
     // At least 20,000: whole days, in the place of 390 lines.
     assert_eq!(weigh(older), 41_000);
     assert!(newer.starts_with("Date: day 41\n"), "{newer}");
-    let reflected = reflect::join("Date: day 1\n* 🔴 much happened", newer);
+    let reflected = reflect::join_newer("Date: day 1\n* 🔴 much happened", newer);
     for line in log[40..].iter().flat_map(|day| day.lines()) {
         assert!(reflected.contains(line), "{line}");
     }
     assert!(reflected.ends_with(newer) && !reflected.contains("of day 40"));
 }
 
-fn ladder() -> Ladder {
-    Ladder::new(1, 20_000, 15_000, 0.05)
+fn ladder() -> ReflectionAttempts {
+    ReflectionAttempts::new(1, 20_000, 15_000, 0.05)
 }
 
-fn attempt(tokens: u32) -> Attempt {
-    Attempt {
+fn attempt(tokens: u32) -> ReflectionAttempt {
+    ReflectionAttempt {
         text: format!("* {tokens}"),
         tokens,
         loss: 0.0,
-        mended: None,
-        missing: String::new(),
+        restored: None,
+        lost_items: String::new(),
         partial: None,
     }
 }
@@ -314,22 +329,22 @@ fn attempt(tokens: u32) -> Attempt {
 fn nothing_usable() {
     let mut ladder = ladder();
     let mut calls = 0;
-    while ladder.ask().is_some() {
-        ladder.unusable();
+    while ladder.next_attempt().is_some() {
+        ladder.answer_unusable();
         calls += 1;
     }
     // Levels 1 to 4.
     assert_eq!(calls, 4);
-    assert_eq!(ladder.best(), None);
+    assert_eq!(ladder.take_best(), None);
 }
 
 fn nothing_and_then_something() {
     let mut ladder = ladder();
-    ladder.unusable();
-    assert_eq!(ladder.ask().map(|ask| ask.level), Some(2));
-    ladder.offer(attempt(12_000));
-    assert_eq!(ladder.ask(), None);
-    assert_eq!(ladder.best(), Some(("* 12000".to_owned(), 12_000)));
+    ladder.answer_unusable();
+    assert_eq!(ladder.next_attempt().map(|ask| ask.level), Some(2));
+    ladder.add_attempt(attempt(12_000));
+    assert_eq!(ladder.next_attempt(), None);
+    assert_eq!(ladder.take_best(), Some(("* 12000".to_owned(), 12_000)));
 }
 
 fn what_the_reflector_is_told() {
@@ -340,7 +355,7 @@ fn what_the_reflector_is_told() {
         level: 1,
         instruction: None,
         focus: None,
-        missing: None,
+        lost_items: None,
     };
     let told = ReflectInput {
         instruction: Some("Keep ticket numbers."),

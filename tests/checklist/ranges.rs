@@ -1,9 +1,11 @@
 //! What is observed, what is condensed and when: [`advance()`] on a path that others work on too.
 
 use diarist::history::Role;
-use diarist::memory::advance::{Path, Plan, Step, Work, WorkState, advance};
+use diarist::memory::advance::{Action, ChainJob, ChainState, JobState, SnapshotPlan, advance};
 use diarist::memory::observe;
-use diarist::memory::{Cause, Node, PartId, PartKind, PartMeta, Policy, SnapshotId, SnapshotMeta};
+use diarist::memory::{
+    Node, PartId, PartKind, PartMeta, Policy, SnapshotCause, SnapshotId, SnapshotMeta,
+};
 
 use super::Check;
 use super::buffering::{chunks, nodes, policy, root, span};
@@ -29,7 +31,7 @@ struct Log {
     nodes: Vec<Node>,
     parts: Vec<PartMeta>,
     snapshots: Vec<SnapshotMeta>,
-    work: Vec<Work>,
+    work: Vec<ChainJob>,
 }
 
 impl Log {
@@ -47,17 +49,17 @@ impl Log {
         }
     }
 
-    fn path(&self) -> Path<'_> {
-        Path {
+    fn path(&self) -> ChainState<'_> {
+        ChainState {
             root: root(),
             nodes: &self.nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
-            work: &self.work,
+            jobs: &self.work,
         }
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> Vec<Action> {
         advance(&self.path(), &thirty())
     }
 
@@ -65,15 +67,15 @@ impl Log {
     fn ranges(&self) -> Vec<(usize, usize)> {
         let steps = self.steps().into_iter();
         let ranges = steps.filter_map(|step| match step {
-            Step::Observe { span, .. } => Some((span.from_count, span.to_count)),
+            Action::Observe { span, .. } => Some((span.from_count, span.to_count)),
             _ => None,
         });
         ranges.collect()
     }
 
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<SnapshotPlan> {
         self.steps().into_iter().find_map(|step| match step {
-            Step::Snapshot(plan) => Some(plan),
+            Action::Snapshot(plan) => Some(plan),
             _ => None,
         })
     }
@@ -81,14 +83,14 @@ impl Log {
     /// Tokens that are to be condensed.
     fn condenses(&self) -> Option<u32> {
         self.steps().into_iter().find_map(|step| match step {
-            Step::Reflect { tokens, .. } => Some(tokens),
+            Action::Reflect { tokens, .. } => Some(tokens),
             _ => None,
         })
     }
 
-    fn work(&mut self, kind: PartKind, from: usize, to: usize, state: WorkState) {
+    fn work(&mut self, kind: PartKind, from: usize, to: usize, state: JobState) {
         let span = span(&self.nodes, from, to);
-        self.work.push(Work { kind, span, state });
+        self.work.push(ChainJob { kind, span, state });
     }
 
     fn reflection(&mut self, to: usize, tokens: u32) -> PartId {
@@ -99,8 +101,8 @@ impl Log {
             span: span(&self.nodes, 0, to),
             tokens,
             message_tokens: 5_000 * u32::try_from(to).unwrap(),
-            asked: false,
-            stopgap: false,
+            requested: false,
+            code_reflection: false,
         });
         id
     }
@@ -120,9 +122,9 @@ impl Log {
             pin: None,
             parts: parts.to_vec(),
             tokens: parts.iter().map(tokens).sum(),
-            cause: Cause::Threshold,
+            cause: SnapshotCause::Threshold,
             placement: String::new(),
-            others: None,
+            peer_memory: None,
         });
     }
 }
@@ -134,7 +136,7 @@ fn what_is_observed_or_waits_is_not_offered() {
     };
     assert_eq!(log.ranges(), [(0, 2), (2, 4), (4, 6), (6, 8)]);
     log.parts = chunks(&log.nodes)[..1].to_vec();
-    log.work(PartKind::Chunk, 2, 4, WorkState::Fresh);
+    log.work(PartKind::Chunk, 2, 4, JobState::Fresh);
     assert_eq!(
         log.ranges(),
         [(4, 6), (6, 8)],
@@ -204,8 +206,8 @@ fn a_task_of_many_rounds() {
                 span: span(&log.nodes, from, to),
                 tokens: 800,
                 message_tokens: u32::try_from(1_000 * (to - from)).unwrap(),
-                asked: false,
-                stopgap: false,
+                requested: false,
+                code_reflection: false,
             });
         }
     };
@@ -227,7 +229,7 @@ fn a_tail_above_the_threshold() {
     let all = [(8, 10), (10, 12), (12, 14), (14, 16), (16, 18), (18, 20)];
     assert_eq!(log.ranges(), all);
     for (from, to) in all {
-        log.work(PartKind::Chunk, from, to, WorkState::Fresh);
+        log.work(PartKind::Chunk, from, to, JobState::Fresh);
     }
     assert_eq!(log.ranges(), [], "once");
     assert_eq!(log.plan(), None, "and the model sees it raw until then");
@@ -260,7 +262,7 @@ fn one_message_larger_than_the_threshold() {
         lines.join("\n")
     );
     let count = |text: &str| u32::try_from(text.len() / 4).unwrap();
-    let pieces = observe::pieces(&said, 6_000, count);
+    let pieces = observe::split_pieces(&said, 6_000, count);
     assert!(pieces.len() > 3, "{}", pieces.len());
     for piece in &pieces {
         assert!(count(piece) <= 6_000, "{}", count(piece));
@@ -282,7 +284,7 @@ fn chunks_that_came_during_a_reflection() {
     let plan = log.plan().unwrap();
     let parts = [99, 6, 7, 8, 9, 10, 11, 12, 13].map(PartId);
     assert_eq!(plan.parts, parts, "and what came meanwhile behind it");
-    assert_eq!((plan.to_count, plan.cause), (26, Cause::Reflection));
+    assert_eq!((plan.to_count, plan.cause), (26, SnapshotCause::Reflection));
 }
 
 fn one_reflection_at_a_time() {
@@ -290,7 +292,7 @@ fn one_reflection_at_a_time() {
     assert_eq!(Log::observed(10, 1_999).condenses(), None);
     let mut log = Log::observed(10, 2_000);
     assert_eq!(log.condenses(), Some(20_000));
-    for state in [WorkState::Fresh, WorkState::Retrying] {
+    for state in [JobState::Fresh, JobState::Retrying] {
         log.work.clear();
         log.work(PartKind::Reflection, 0, 20, state);
         assert_eq!(log.condenses(), None, "{state:?}");
@@ -306,7 +308,7 @@ fn a_log_that_was_given_up() {
     let grown = |tokens: u32| {
         let mut log = Log::observed(11, 2_400);
         log.parts[10].tokens = tokens - 24_000;
-        log.work(PartKind::Reflection, 0, 20, WorkState::Abandoned);
+        log.work(PartKind::Reflection, 0, 20, JobState::Abandoned);
         log
     };
     for (tokens, tried) in [
@@ -323,7 +325,7 @@ fn a_log_that_was_given_up() {
     assert_eq!(other.condenses(), Some(24_001));
     // A success clears it: what is condensed is another log, and 20,000 are enough again.
     let mut after = Log::observed(16, 2_400);
-    after.work(PartKind::Reflection, 0, 18, WorkState::Abandoned);
+    after.work(PartKind::Reflection, 0, 18, JobState::Abandoned);
     let id = after.reflection(20, 8_000);
     let mut sent = vec![id];
     sent.extend((11..=16).map(PartId));
@@ -336,11 +338,11 @@ fn code_at_the_limit() {
     let shortens = |log: &Log| {
         let mut steps = log.steps().into_iter();
         steps.find_map(|step| match step {
-            Step::Shorten { limit, .. } => Some(limit),
+            Action::Shorten { limit, .. } => Some(limit),
             _ => None,
         })
     };
-    let log = |tokens, state: Option<WorkState>| {
+    let log = |tokens, state: Option<JobState>| {
         let mut log = Log::observed(10, tokens);
         let parts: Vec<PartId> = (1..=10).map(PartId).collect();
         log.sent(20, &parts);
@@ -349,16 +351,16 @@ fn code_at_the_limit() {
         }
         log
     };
-    assert_eq!(shortens(&log(4_799, Some(WorkState::Retrying))), None);
+    assert_eq!(shortens(&log(4_799, Some(JobState::Retrying))), None);
     assert_eq!(
-        shortens(&log(4_800, Some(WorkState::Retrying))),
+        shortens(&log(4_800, Some(JobState::Retrying))),
         Some(48_000)
     );
     assert_eq!(
-        shortens(&log(4_800, Some(WorkState::Abandoned))),
+        shortens(&log(4_800, Some(JobState::Abandoned))),
         Some(48_000)
     );
     // Nor for one that is at work for the first time: what it writes is preferred when it comes.
-    assert_eq!(shortens(&log(4_799, Some(WorkState::Fresh))), None);
-    assert_eq!(shortens(&log(4_800, Some(WorkState::Fresh))), Some(48_000));
+    assert_eq!(shortens(&log(4_799, Some(JobState::Fresh))), None);
+    assert_eq!(shortens(&log(4_800, Some(JobState::Fresh))), Some(48_000));
 }

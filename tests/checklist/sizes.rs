@@ -1,9 +1,12 @@
 //! How much an activation takes: the published tables, played through [`advance()`] with chunks that are
 //! stored and snapshots that are prepared.
 
-use diarist::memory::advance::{Path, Plan, Step, Work, WorkState, advance, early};
+use diarist::memory::advance::{
+    Action, ChainJob, ChainState, JobState, SnapshotPlan, advance, early,
+};
 use diarist::memory::{
-    Cause, Early, Idle, Node, PartId, PartKind, PartMeta, Policy, SnapshotId, SnapshotMeta,
+    EarlyTriggers, IdleTrigger, Node, PartId, PartKind, PartMeta, Policy, SnapshotCause,
+    SnapshotId, SnapshotMeta,
 };
 
 use super::Check;
@@ -31,7 +34,7 @@ struct Played {
     nodes: Vec<Node>,
     parts: Vec<PartMeta>,
     snapshots: Vec<SnapshotMeta>,
-    work: Vec<Work>,
+    work: Vec<ChainJob>,
 }
 
 impl Played {
@@ -49,20 +52,20 @@ impl Played {
         }
     }
 
-    fn path(&self) -> Path<'_> {
-        Path {
+    fn path(&self) -> ChainState<'_> {
+        ChainState {
             root: root(),
             nodes: &self.nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
-            work: &self.work,
+            jobs: &self.work,
         }
     }
 
-    fn plan(&self, policy: &Policy) -> Option<Plan> {
+    fn plan(&self, policy: &Policy) -> Option<SnapshotPlan> {
         let steps = advance(&self.path(), policy);
         steps.into_iter().find_map(|step| match step {
-            Step::Snapshot(plan) => Some(plan),
+            Action::Snapshot(plan) => Some(plan),
             _ => None,
         })
     }
@@ -71,7 +74,7 @@ impl Played {
         self.nodes[from..].iter().map(|node| node.tokens).sum()
     }
 
-    fn prepared(&mut self, plan: &Plan) {
+    fn prepared(&mut self, plan: &SnapshotPlan) {
         self.snapshots.push(SnapshotMeta {
             id: SnapshotId(i64::try_from(self.snapshots.len()).unwrap() + 1),
             to: plan.to,
@@ -82,22 +85,22 @@ impl Played {
             tokens: plan.tokens,
             cause: plan.cause,
             placement: String::new(),
-            others: None,
+            peer_memory: None,
         });
     }
 
     /// What is sent already: the first so many chunks.
     fn sent(&mut self, count: usize) {
         let last = &self.parts[count - 1];
-        let plan = Plan {
+        let plan = SnapshotPlan {
             to: last.span.to,
             to_count: last.span.to_count,
             pin: None,
             parts: self.parts[..count].iter().map(|part| part.id).collect(),
-            later: Vec::new(),
+            later_chunks: Vec::new(),
             tokens: self.parts[..count].iter().map(|part| part.tokens).sum(),
-            saves: 0,
-            cause: Cause::Threshold,
+            saved_tokens: 0,
+            cause: SnapshotCause::Threshold,
         };
         self.prepared(&plan);
     }
@@ -112,9 +115,9 @@ fn taken(turns: &[u32], pending: u32, policy: &Policy) -> Option<(usize, u32)> {
     let mut sent = Played::new(&[&[9_000, 11_000], turns].concat(), newest);
     sent.sent(2);
     let later = sent.plan(policy);
-    let of = |played: &Played, plan: &Option<Plan>, before: usize| {
+    let of = |played: &Played, plan: &Option<SnapshotPlan>, before: usize| {
         let plan = plan.as_ref()?;
-        assert_eq!(plan.cause, Cause::Threshold);
+        assert_eq!(plan.cause, SnapshotCause::Threshold);
         Some((plan.parts.len() - before, played.raw(plan.to_count)))
     };
     let (alone, appended) = (of(&fresh, &first, 0), of(&sent, &later, 2));
@@ -180,7 +183,7 @@ fn the_published_trace(policy: &Policy) {
         let nodes = nodes(&turns[..length]);
         let pending: u32 = nodes.iter().map(|node| node.tokens).sum();
         for step in advance(&unsent(&nodes, &written), policy) {
-            let Step::Observe {
+            let Action::Observe {
                 span,
                 message_tokens,
             } = step
@@ -194,8 +197,8 @@ fn the_published_trace(policy: &Policy) {
                 span,
                 tokens: message_tokens / 10,
                 message_tokens,
-                asked: false,
-                stopgap: false,
+                requested: false,
+                code_reflection: false,
             });
         }
         let next = advance(&unsent(&nodes, &written), policy);
@@ -203,7 +206,7 @@ fn the_published_trace(policy: &Policy) {
             assert_eq!(next, [], "{pending}");
             continue;
         }
-        let [Step::Snapshot(plan)] = &next[..] else {
+        let [Action::Snapshot(plan)] = &next[..] else {
             panic!("{next:?}");
         };
         let covered: u32 = nodes[..plan.to_count].iter().map(|node| node.tokens).sum();
@@ -224,13 +227,13 @@ fn the_published_trace(policy: &Policy) {
 }
 
 /// Chunks that are stored, none of them sent.
-fn unsent<'a>(nodes: &'a [Node], parts: &'a [PartMeta]) -> Path<'a> {
-    Path {
+fn unsent<'a>(nodes: &'a [Node], parts: &'a [PartMeta]) -> ChainState<'a> {
+    ChainState {
         root: root(),
         nodes,
         parts,
         snapshots: &[],
-        work: &[],
+        jobs: &[],
     }
 }
 
@@ -273,8 +276,8 @@ fn policy_with_floor(floor: u32) -> Policy {
 
 fn idle_policy() -> Policy {
     Policy {
-        early_activation: Early {
-            idle: Idle::Auto,
+        early_activation: EarlyTriggers {
+            idle: IdleTrigger::Auto,
             model_change: false,
         },
         ..cleared(30_000, 80)
@@ -285,29 +288,32 @@ fn idle_below_the_threshold() {
     let played = Played::new(&[6_000, 6_000], 2_000);
     let policy = idle_policy();
     assert_eq!(advance(&played.path(), &policy), [], "14,000 of 30,000");
-    let plan = early(&played.path(), &policy, Cause::Idle).unwrap();
-    assert_eq!((plan.parts.len(), plan.cause), (2, Cause::Idle));
+    let plan = early(&played.path(), &policy, SnapshotCause::Idle).unwrap();
+    assert_eq!((plan.parts.len(), plan.cause), (2, SnapshotCause::Idle));
     // Nobody asked for it, or for another moment.
     assert_eq!(
-        early(&played.path(), &cleared(30_000, 80), Cause::Idle),
+        early(&played.path(), &cleared(30_000, 80), SnapshotCause::Idle),
         None
     );
-    assert_eq!(early(&played.path(), &policy, Cause::ModelChange), None);
+    assert_eq!(
+        early(&played.path(), &policy, SnapshotCause::ModelChange),
+        None
+    );
 }
 
 fn early_beside_a_reflection() {
     let mut played = Played::new(&[6_000; 4], 2_000);
     played.sent(2);
     let policy = idle_policy();
-    let free = early(&played.path(), &policy, Cause::Idle);
+    let free = early(&played.path(), &policy, SnapshotCause::Idle);
     assert!(free.is_some());
-    for state in [WorkState::Fresh, WorkState::Retrying] {
-        played.work = vec![Work {
+    for state in [JobState::Fresh, JobState::Retrying] {
+        played.work = vec![ChainJob {
             kind: PartKind::Reflection,
             span: span(&played.nodes, 0, 4),
             state,
         }];
-        let beside = early(&played.path(), &policy, Cause::Idle);
+        let beside = early(&played.path(), &policy, SnapshotCause::Idle);
         assert_eq!(beside, free, "{state:?}");
     }
 }
@@ -323,10 +329,10 @@ fn what_remains_is_taken_next_and_once() {
     let mut grown = Played::new(&[10_000; 6], 0);
     grown.parts.truncate(4);
     grown.snapshots = played.snapshots;
-    grown.work = vec![Work {
+    grown.work = vec![ChainJob {
         kind: PartKind::Chunk,
         span: span(&grown.nodes, 8, 12),
-        state: WorkState::Retrying,
+        state: JobState::Retrying,
     }];
     let next = grown.plan(&policy).unwrap();
     assert_eq!(
@@ -349,14 +355,14 @@ fn by_what_is_pending_now() {
 fn a_tail_that_was_given_up() {
     let mut played = Played::new(&[6_000; 5], 500);
     played.parts.truncate(4);
-    let tail = Work {
+    let tail = ChainJob {
         kind: PartKind::Chunk,
         span: span(&played.nodes, 8, 10),
-        state: WorkState::Abandoned,
+        state: JobState::Abandoned,
     };
     played.work = vec![tail];
     let steps = advance(&played.path(), &cleared(30_000, 80));
-    let [Step::Snapshot(plan)] = &steps[..] else {
+    let [Action::Snapshot(plan)] = &steps[..] else {
         panic!("{steps:?}");
     };
     assert_eq!((plan.to_count, played.raw(plan.to_count)), (8, 6_500));

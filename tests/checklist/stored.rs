@@ -1,7 +1,7 @@
 //! What the store holds to: two that come at once, a process that dies, a conversation that is deleted.
 
 use diarist::memory::{PartId, PartKind, SnapshotId};
-use diarist::store::{Offered, Release, SqliteStore, Store};
+use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store};
 
 use super::Check;
 use super::hand::run;
@@ -39,7 +39,7 @@ fn a_count_that_is_stored() {
             .record(&talk.scope, &longer.record(Some(lineage), 4))
             .await
             .unwrap();
-        let known = store.known(&talk.scope, &longer.links).await.unwrap();
+        let known = store.load_chain(&talk.scope, &longer.links).await.unwrap();
         let tokens: Vec<u32> = known.nodes.iter().map(|node| node.tokens).collect();
         assert_eq!(tokens, [10; 5], "counted once, and never otherwise");
     });
@@ -59,7 +59,7 @@ fn everything_that_was_made_is_listed() {
         }
         let mut job = talk.job(PartKind::Reflection, 0, 4);
         job.parts = chunks.to_vec();
-        store.offer(&talk.scope, &job, 0).await.unwrap();
+        store.enqueue(&talk.scope, &job, 0).await.unwrap();
         let job = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         let mut part = talk.chunk(0, 4);
         part.kind = PartKind::Reflection;
@@ -94,7 +94,7 @@ fn two_that_begin_at_once() {
         );
         assert_eq!(one.unwrap(), two.unwrap());
         assert_eq!(store.threads(10).await.unwrap().len(), 1);
-        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
         assert_eq!(known.nodes.len(), 3);
     });
 }
@@ -104,7 +104,7 @@ fn a_process_that_died() {
         let talk = Talk::new(&scope("ada"), "pass", 4);
         talk.recorded(&store).await;
         let job = talk.job(PartKind::Chunk, 0, 2);
-        store.offer(&talk.scope, &job, 0).await.unwrap();
+        store.enqueue(&talk.scope, &job, 0).await.unwrap();
         let dead = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         // It holds the range until its lease has run out, and no longer.
         let early = store.claim(&ANYBODY, LEASE, LEASE).await.unwrap();
@@ -124,19 +124,22 @@ fn two_that_observe_at_once() {
         talk.recorded(&store).await;
         let job = talk.job(PartKind::Chunk, 0, 2);
         let (one, two) = tokio::join!(
-            store.offer(&talk.scope, &job, 0),
-            store.offer(&talk.scope, &job, 0)
+            store.enqueue(&talk.scope, &job, 0),
+            store.enqueue(&talk.scope, &job, 0)
         );
         let mut offered = [one.unwrap(), two.unwrap()];
-        offered.sort_by_key(|one| *one != Offered::New);
-        assert_eq!(offered, [Offered::New, Offered::Known]);
+        offered.sort_by_key(|one| *one != EnqueueOutcome::Queued);
+        assert_eq!(
+            offered,
+            [EnqueueOutcome::Queued, EnqueueOutcome::AlreadyExists]
+        );
         let claimed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         assert!(store.claim(&ANYBODY, 1, LEASE).await.unwrap().is_none());
         let part = store.commit_part(&claimed, &talk.chunk(0, 2), 2).await;
         assert!(part.unwrap().is_some());
         // Observed: not taken again.
-        let again = store.offer(&talk.scope, &job, 3).await.unwrap();
-        assert_eq!(again, Offered::Known);
+        let again = store.enqueue(&talk.scope, &job, 3).await.unwrap();
+        assert_eq!(again, EnqueueOutcome::AlreadyExists);
     });
 }
 
@@ -145,18 +148,18 @@ fn an_observer_that_fails() {
         let talk = Talk::new(&scope("ada"), "pass", 4);
         talk.recorded(&store).await;
         let job = talk.job(PartKind::Chunk, 0, 2);
-        store.offer(&talk.scope, &job, 0).await.unwrap();
+        store.enqueue(&talk.scope, &job, 0).await.unwrap();
         let failed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         store
             .release(&failed, Release::RetryAt(2_000))
             .await
             .unwrap();
         // Nothing is stored, nobody holds it, and it is asked again when its time has come.
-        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
         assert!(known.parts.is_empty());
         assert!(store.claim(&ANYBODY, 1_999, LEASE).await.unwrap().is_none());
         let again = store.claim(&ANYBODY, 2_000, LEASE).await.unwrap().unwrap();
-        assert_eq!(again.work.payload, failed.work.payload);
+        assert_eq!(again.spec.payload, failed.spec.payload);
         let part = store.commit_part(&again, &talk.chunk(0, 2), 2_001).await;
         assert!(part.unwrap().is_some());
     });
@@ -178,7 +181,7 @@ fn two_that_append_at_once() {
         one.unwrap();
         two.unwrap();
         for talk in [&left, &right] {
-            let known = store.known(&talk.scope, &talk.links).await.unwrap();
+            let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
             assert_eq!(known.nodes.len(), 5);
         }
     });
@@ -189,12 +192,12 @@ fn deleted_while_it_is_observed() {
         let talk = Talk::new(&scope("ada"), "pass", 4);
         let lineage = talk.recorded(&store).await;
         let job = talk.job(PartKind::Chunk, 0, 2);
-        store.offer(&talk.scope, &job, 0).await.unwrap();
+        store.enqueue(&talk.scope, &job, 0).await.unwrap();
         let running = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         assert!(store.forget(&talk.scope, lineage).await.unwrap() > 0);
         let late = store.commit_part(&running, &talk.chunk(0, 2), 2).await;
         assert_eq!(late.unwrap(), None);
-        let known = store.known(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
         assert!(known.nodes.is_empty() && known.parts.is_empty());
         assert_eq!(store.open_jobs().await.unwrap(), 0);
     });

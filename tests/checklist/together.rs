@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist::memory::advance::{Path, Step, advance};
+use diarist::memory::advance::{Action, ChainState, advance};
 use diarist::memory::{PartId, PartMeta};
 
 use super::Check;
@@ -79,10 +79,10 @@ async fn messages_or_their_observations() {
             working = process.hand.claim().await;
         }
         if let Some(job) = working.take_if(|_| turn % 3 != 0) {
-            let written = process.hand.ask(&job).await;
-            let told = process.hand.settle(&job, written).await;
+            let written = process.hand.call_model(&job).await;
+            let told = process.hand.finish(&job, written).await;
             process.answered(&mut client, &sent).await;
-            process.hand.hear(told).await;
+            process.hand.on_outcome(told).await;
             process.work().await;
         } else {
             process.answered(&mut client, &sent).await;
@@ -134,7 +134,7 @@ async fn nobody_is_told_of_themselves() {
 }
 
 /// Whether `sent` tells something of `other`; of `own` it must not.
-fn told_of(sent: &diarist::proxy::Rehearsal, own: &str, other: &str) -> usize {
+fn told_of(sent: &diarist::proxy::DryRun, own: &str, other: &str) -> usize {
     let told = others(sent);
     let of = |name: &str| facts(&told).any(|fact| fact.starts_with(&format!("fact-{name}-")));
     assert!(!of(own), "{own}: {told}");
@@ -170,17 +170,17 @@ async fn parts_in_any_order() {
     });
     let steps = orders(4).into_iter().map(|order| {
         let parts: Vec<PartMeta> = order.iter().map(|at| written[*at].clone()).collect();
-        let path = Path {
+        let path = ChainState {
             root: root(),
             nodes: &nodes,
             parts: &parts,
             snapshots: &[],
-            work: &[],
+            jobs: &[],
         };
         (advance(&path, &policy), order)
     });
     let steps: Vec<_> = steps.collect();
-    let plans = |step: &Step| matches!(step, Step::Snapshot(_));
+    let plans = |step: &Action| matches!(step, Action::Snapshot(_));
     assert!(steps[0].0.iter().any(plans));
     for (step, order) in &steps {
         assert_eq!(*step, steps[0].0, "{order:?}");
@@ -196,13 +196,13 @@ async fn parts_in_any_order() {
         }
         let mut told = Vec::new();
         while let Some(job) = process.hand.claim().await {
-            let written = process.hand.ask(&job).await;
-            told.push(Some(process.hand.settle(&job, written).await));
+            let written = process.hand.call_model(&job).await;
+            told.push(Some(process.hand.finish(&job, written).await));
         }
         assert_eq!(told.len(), 3);
         let mut covered = 0;
         for at in &order {
-            process.hand.hear(told[*at].take().unwrap()).await;
+            process.hand.on_outcome(told[*at].take().unwrap()).await;
             // No gap is ever sent, and nothing that was covered is raw again.
             let (sent, _) = process.turn(&mut client).await;
             let now = sent.snapshot().map_or(0, |sent| sent.meta.to_count);
@@ -244,26 +244,26 @@ async fn two_processes() {
         // Both look for work at once: what one holds the other does not get.
         let (mine, other) = tokio::join!(one.hand.claim(), two.hand.claim());
         if let (Some(mine), Some(other)) = (&mine, &other) {
-            assert_ne!(mine.work.span, other.work.span);
+            assert_ne!(mine.spec.span, other.spec.span);
         }
         for (process, job) in [(one, mine), (two, other)] {
             let Some(job) = job else { continue };
             if turn == 12 && held.is_none() {
-                held = Some(job.work.span);
+                held = Some(job.spec.span);
                 continue;
             }
             calls += 1;
-            let written = process.hand.ask(&job).await;
-            let told = process.hand.settle(&job, written).await;
-            process.hand.hear(told).await;
+            let written = process.hand.call_model(&job).await;
+            let told = process.hand.finish(&job, written).await;
+            process.hand.on_outcome(told).await;
         }
         if turn == 12 {
             // With a job in its hands: it is nobody's until its lease has run out.
             processes[0] = ground.process().await;
-            ground.clock.pass(Duration::from_secs(59));
+            ground.clock.advance(Duration::from_secs(59));
         }
         if turn == 20 {
-            ground.clock.pass(Duration::from_secs(2));
+            ground.clock.advance(Duration::from_secs(2));
         }
     }
     let [one, two] = &mut processes;

@@ -1,11 +1,12 @@
 //! What the Observer is shown of a conversation.
 
 use bytes::Bytes;
-use diarist::history::{Role, Scope, Spoken};
-use diarist::memory::observe::{self, Show, Stood};
+use diarist::history::{PlainText, Role, Scope};
+use diarist::memory::observe::{self, AttachmentFilter, PreviousHints};
 use diarist::memory::redact::Redactor;
 use diarist::memory::transcript::{
-    ARGUMENT_TOKENS, Entry, RESULT_TOKENS, Style, format, system_messages,
+    ARGUMENT_TOKENS, RESULT_TOKENS, TranscriptMessage, TranscriptStyle, format_transcript,
+    system_messages,
 };
 use diarist::memory::{Node, dates};
 use diarist::tokens::{O200k, TokenCounter as _};
@@ -33,11 +34,11 @@ pub const CHECKS: &[Check] = &[
 const START: i64 = 1_772_633_100_000;
 const MINUTE: i64 = 60_000;
 
-fn said(messages: &Value) -> Vec<Spoken> {
+fn said(messages: &Value) -> Vec<PlainText> {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
     let parsed = chat::parse(&Bytes::from(body)).unwrap();
     (0..parsed.messages().len())
-        .map(|index| parsed.spoken(index).unwrap())
+        .map(|index| parsed.plain_text(index).unwrap())
         .collect()
 }
 
@@ -52,24 +53,26 @@ fn shown_at(messages: &Value, after: &[i64]) -> String {
         tokens: 1,
         closed: true,
         turn_end: false,
-        born: 1,
+        first_length: 1,
         confirmed: true,
-        seen_ms: START + after[at],
+        received_ms: START + after[at],
         live: true,
     };
-    let entries: Vec<Entry<'_>> = (0..spoken.len())
+    let entries: Vec<TranscriptMessage<'_>> = (0..spoken.len())
         .map(|at| match at {
-            0 => Entry::of(&node(at), &spoken[at]),
-            _ => Entry::of(&node(at), &spoken[at]).after(&node(at - 1)),
+            0 => TranscriptMessage::from_node(&node(at), &spoken[at]),
+            _ => {
+                TranscriptMessage::from_node(&node(at), &spoken[at]).with_pause_after(&node(at - 1))
+            }
         })
         .collect();
-    let style = Style {
+    let style = TranscriptStyle {
         zone: &TimeZone::UTC,
         counter: &O200k::new(),
         redactor: &Redactor::default(),
         omit_blocks: &[],
     };
-    format(&entries, &style)
+    format_transcript(&entries, &style)
 }
 
 fn shown(messages: &Value) -> String {
@@ -84,7 +87,7 @@ fn the_log_before_the_range() {
     let (sent, waiting) = ("* 🔴 (09:00) sent already", "* 🔴 (09:30) not sent yet");
     assert!(asked("").contains("no earlier observations"));
     assert!(asked(sent).contains(sent) && !asked(sent).contains(waiting));
-    let both = observe::join(&[sent.to_owned(), waiting.to_owned()]);
+    let both = observe::join_pieces(&[sent.to_owned(), waiting.to_owned()]);
     let told = asked(&both);
     assert!(told.contains(sent) && told.find(sent) < told.find(waiting));
     // The budget is for both, the newest first.
@@ -92,7 +95,7 @@ fn the_log_before_the_range() {
     let older: String = (0..30)
         .map(|at| format!("* 🟡 (09:{at:02}) sent as number {at}\n"))
         .collect();
-    let both = observe::join(&[older, waiting.to_owned()]);
+    let both = observe::join_pieces(&[older, waiting.to_owned()]);
     let short = budget(&both, 60);
     assert!(
         short.contains("not sent yet") && !short.contains("number 0"),
@@ -107,7 +110,7 @@ fn context_of_one_request() {
         messages.extend(more.as_array().unwrap().clone());
         let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
         let parsed = chat::parse(&Bytes::from(body)).unwrap();
-        let history = parsed.history(&Scope::of(b"key", None));
+        let history = parsed.history(&Scope::new(b"key", None));
         history
             .turns()
             .iter()
@@ -131,15 +134,15 @@ fn context_of_one_request() {
         "{told}"
     );
     let spoken = said(&mixed);
-    let entries: Vec<Entry<'_>> = spoken
+    let entries: Vec<TranscriptMessage<'_>> = spoken
         .iter()
         .enumerate()
-        .map(|(at, spoken)| Entry {
+        .map(|(at, spoken)| TranscriptMessage {
             count: at + 1,
-            seen_ms: START,
+            received_ms: START,
             live: true,
             pause_ms: 0,
-            spoken,
+            content: spoken,
         })
         .collect();
     assert_eq!(
@@ -152,7 +155,7 @@ fn how_things_stood() {
     let plain = observe::prompt(&INPUT).user;
     let long = "a".repeat(599) + "bcd";
     let told = observe::prompt(&observe::ObserveInput {
-        stood: Stood {
+        previous_hints: PreviousHints {
             task: Some("Primary: book the hut"),
             response: Some(&long),
         },
@@ -190,16 +193,20 @@ fn pictures_and_files() {
         "{told}"
     );
     // Parts for models that take them.
-    let only = Show::Only(vec!["image/*".to_owned()]);
+    let only = AttachmentFilter::Only(vec!["image/*".to_owned()]);
     for (media_type, auto, images) in [
         ("image/jpeg", true, true),
         ("application/pdf", true, false),
         ("text/csv", false, false),
     ] {
-        assert_eq!(Show::Auto.shows(media_type), auto, "{media_type}");
-        assert_eq!(only.shows(media_type), images, "{media_type}");
+        assert_eq!(
+            AttachmentFilter::Auto.accepts(media_type),
+            auto,
+            "{media_type}"
+        );
+        assert_eq!(only.accepts(media_type), images, "{media_type}");
     }
-    assert!(!Show::Only(Vec::new()).shows("image/png"));
+    assert!(!AttachmentFilter::Only(Vec::new()).accepts("image/png"));
 }
 
 fn call(id: &str, name: &str, arguments: &str) -> Value {

@@ -74,21 +74,21 @@ async fn what_is_only_read() {
     let sent = process.goes_out(&reading).await;
     assert_eq!(sent.snapshot().map(|sent| sent.meta.to_count), Some(last));
     reading.sees_all(&sent);
-    let mut steps = sent.shorten(&process.memory, &|| None);
+    let mut steps = sent.retry_shorter(&process.memory, &|| None);
     let shorter = steps.next(None).await.unwrap();
-    assert_eq!(shorter.rung(), "observed");
+    assert_eq!(shorter.fallback(), "observed");
     assert!(shorter.snapshot().unwrap().meta.to_count > last);
     reading.sees_all(&shorter);
     // Nobody observes for it what would be lost.
     while let Some(again) = steps.next(None).await {
-        assert_eq!(again.rung(), "refused");
+        assert_eq!(again.fallback(), "refused");
     }
     steps.give_up();
     assert_eq!(ground.number(ROWS).await, rows);
     assert_eq!(process.model.asked(), asked);
     // The same request leaves something where it may.
     let sent = process.goes_out(&client).await;
-    let mut steps = sent.shorten(&process.memory, &|| None);
+    let mut steps = sent.retry_shorter(&process.memory, &|| None);
     steps.next(None).await.unwrap();
     assert!(ground.number(ROWS).await > rows);
 }
@@ -101,12 +101,12 @@ async fn one_more_try() {
         let client = Client::after("ada", 12);
         let sent = process.goes_out(&client).await;
         assert_eq!(client.sees_all(&sent), client.messages.len());
-        let mut steps = sent.shorten(&process.memory, &|| None);
+        let mut steps = sent.retry_shorter(&process.memory, &|| None);
         let again = steps.next(None).await;
         assert_eq!(again.is_some(), on);
         assert_eq!(process.model.asked() > 0, on);
         if let Some(again) = again {
-            assert_eq!(again.rung(), "awaited");
+            assert_eq!(again.fallback(), "awaited");
             assert!(client.sees_all(&again) < client.messages.len());
             let asked = process.model.asked();
             assert!(steps.next(None).await.is_none(), "one more, and no third");
@@ -120,7 +120,7 @@ async fn one_more_try() {
     process.is(Mood::Fails);
     let client = Client::after("ada", 12);
     let sent = process.goes_out(&client).await;
-    let mut steps = sent.shorten(&process.memory, &|| None);
+    let mut steps = sent.retry_shorter(&process.memory, &|| None);
     assert!(steps.next(None).await.is_none());
     steps.give_up();
 }
@@ -138,15 +138,18 @@ async fn what_is_observed_goes_first() {
     client.asks();
     let asked = process.model.asked();
     let sent = process.goes_out(&client).await;
-    let mut steps = sent.shorten(&process.memory, &|| None);
+    let mut steps = sent.retry_shorter(&process.memory, &|| None);
     let applied = steps.next(None).await.unwrap();
-    assert_eq!((applied.rung(), process.model.asked()), ("observed", asked));
+    assert_eq!(
+        (applied.fallback(), process.model.asked()),
+        ("observed", asked)
+    );
     let left = i64::try_from(client.sees_all(&applied)).unwrap();
     let all = i64::try_from(client.messages.len()).unwrap();
     assert_eq!(left, all - observed, "all of what is observed");
     // Only where that was not enough, what is not observed yet.
     let awaited = steps.next(None).await.unwrap();
-    assert_eq!(awaited.rung(), "awaited");
+    assert_eq!(awaited.fallback(), "awaited");
     assert!(process.model.asked() > asked);
     assert!(i64::try_from(client.sees_all(&awaited)).unwrap() < left);
 }
@@ -157,12 +160,12 @@ async fn what_was_forced_is_no_setting() {
     let mut client = Client::after("ada", 10);
     let sent = process.goes_out(&client).await;
     let forced = {
-        let mut steps = sent.shorten(&process.memory, &|| None);
+        let mut steps = sent.retry_shorter(&process.memory, &|| None);
         let forced = steps.next(None).await.unwrap();
-        steps.accepted();
+        steps.record_accepted();
         forced
     };
-    assert_eq!(forced.rung(), "awaited");
+    assert_eq!(forced.fallback(), "awaited");
     process.answered(&mut client, &forced).await;
     let causes = "SELECT count(*) FROM snapshots WHERE cause <> 'overflow'";
     let ends = "SELECT max(to_count) FROM snapshots";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use diarist::config::{self, Models};
 
-use super::{Given, assert_problems};
+use super::{ConfigInput, assert_problems};
 
 #[test]
 fn a_model_may_depend_on_the_size_of_the_prompt() {
@@ -14,7 +14,7 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
             .map(|(up_to, name)| (*up_to, (*name).to_owned()));
         Some(Models::Tiers(tiers.collect()))
     };
-    let memory = Given::file(
+    let memory = ConfigInput::file(
         "[memory.observation.model]\n\"200_000\" = \"Mid.1/x\"\n20000 = \"small\"\n1000000 = \"large\"",
     )
     .valid()
@@ -27,7 +27,7 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
     assert_eq!(memory.observation.phase.model, expected, "in any order");
     assert_eq!(memory.reflection.phase.model, expected, "lent as a name is");
 
-    let memory = Given::file("memory.model = { 5 = \"a\" }")
+    let memory = ConfigInput::file("memory.model = { 5 = \"a\" }")
         .env("DIARIST__MEMORY__MODEL", r#"{"9": "b", "7": "c"}"#)
         .valid()
         .memory;
@@ -35,7 +35,7 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
     assert_eq!(memory.reflection.phase.model, from_environment);
 
     assert_problems(
-        &Given::file("memory.model = { 0 = \"a\", many = \"b\", 5 = 7, 6 = \" \" }"),
+        &ConfigInput::file("memory.model = { 0 = \"a\", many = \"b\", 5 = 7, 6 = \" \" }"),
         &[
             "memory.model: \"0\" is not a number of tokens",
             "memory.model: the model for prompts up to 5 tokens is not a name",
@@ -44,18 +44,18 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
         ],
     );
     assert_problems(
-        &Given::file("memory.model = {}"),
+        &ConfigInput::file("memory.model = {}"),
         &["memory.model: the table names no model"],
     );
     assert_problems(
-        &Given::file("memory.model = { \"1_0\" = \"a\", 10 = \"b\" }"),
+        &ConfigInput::file("memory.model = { \"1_0\" = \"a\", 10 = \"b\" }"),
         &["memory.model: the table names no model, or two for one bound"],
     );
 }
 
 #[test]
 fn what_a_model_is_asked_with() {
-    let phase = Given::file(
+    let phase = ConfigInput::file(
         "[memory.observation]\nmodel_settings = { temperature = 1, top_p = 0.9, max_output_tokens = 500 }\n\
          [memory.observation.provider_options]\nthinking = { type = \"disabled\", Budget = 0 }",
     )
@@ -74,7 +74,7 @@ fn what_a_model_is_asked_with() {
         serde_json::json!({"thinking": {"Budget": 0, "type": "disabled"}})
     );
     assert_problems(
-        &Given::file(
+        &ConfigInput::file(
             "[memory.observation]\ntemperature = 0.5\nmax_output_tokens = 7\n\
              model_settings = { temperature = 1, max_output_tokens = 5 }\n\
              [memory.reflection]\nmodel_settings = { top_p = 3, budget = 1, seed = 1.5 }\n\
@@ -94,13 +94,14 @@ fn what_a_model_is_asked_with() {
 
 #[test]
 fn a_table_in_force_is_printed_as_it_could_be_written() {
-    let given = Given::file("memory.reflection.provider_options = { a = { b = [1, \"x\"] } }");
+    let given =
+        ConfigInput::file("memory.reflection.provider_options = { a = { b = [1, \"x\"] } }");
     let env = BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]);
     let file = given.file.as_ref().map(tempfile::NamedTempFile::path);
     let printed = config::effective(&given.flags, &env, file).unwrap();
     let line = r#"provider_options = { "a" = { "b" = [1, "x"] } }"#;
     assert!(printed.contains(line), "{printed}");
-    let again = Given::file(&printed)
+    let again = ConfigInput::file(&printed)
         .valid()
         .memory
         .reflection

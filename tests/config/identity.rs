@@ -1,8 +1,8 @@
 //! `[identity]`: what names a conversation, who vouches for users, which tokens are believed. Every refusal.
 
-use diarist::config::{Key, SetBy};
+use diarist::config::{SetBy, VerificationKey};
 
-use crate::{Given, assert_problems};
+use crate::{ConfigInput, assert_problems};
 
 const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAI6K032fDLUoHoHeT/TOd5oUw3Yz7IZqD36e8gCqPzp8=
@@ -27,35 +27,38 @@ fn kept(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn keys(file: &tempfile::NamedTempFile) -> Vec<Key> {
+fn keys(file: &tempfile::NamedTempFile) -> Vec<VerificationKey> {
     let path = file.path().display().to_string();
-    let given = Given::default().env("DIARIST__IDENTITY__TOKEN__KEYS_FILE", &path);
+    let given = ConfigInput::default().env("DIARIST__IDENTITY__TOKEN__KEYS_FILE", &path);
     given.valid().identity.token.unwrap().keys
 }
 
-fn said(section: &str, lines: &str) -> Given {
-    Given::file(&format!("[identity{section}]\n{lines}"))
+fn said(section: &str, lines: &str) -> ConfigInput {
+    ConfigInput::file(&format!("[identity{section}]\n{lines}"))
 }
 
 #[test]
 fn nobody_is_vouched_for_and_no_token_looked_at_unless_it_is_said() {
-    let identity = Given::default().valid().identity;
+    let identity = ConfigInput::default().valid().identity;
     assert!(identity.resource.is_none() && identity.token.is_none());
 }
 
 #[test]
 fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
     let shared = |lines: &str| {
-        Given::file(&format!(
+        ConfigInput::file(&format!(
             "[identity.resource]\nheader = \"x-user\"\nset_by = \"application\"\n\
              [memory]\nscope = \"resource\"\n{lines}"
         ))
     };
-    assert_eq!(Given::default().valid().memory.others, None);
-    assert_eq!(shared("").valid().memory.others, Some(4_000));
+    assert_eq!(
+        ConfigInput::default().valid().memory.other_conversations,
+        None
+    );
+    assert_eq!(shared("").valid().memory.other_conversations, Some(4_000));
     let others = |written: &str| {
         let lines = format!("other_conversations = {written}");
-        shared(&lines).valid().memory.others
+        shared(&lines).valid().memory.other_conversations
     };
     assert_eq!(others("900"), Some(900));
     assert_eq!(others("0.25"), Some(10_000));
@@ -64,7 +67,7 @@ fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
         &["memory.other_conversations: 40001 makes 40001 tokens, of 40000 observation_tokens"],
     );
     assert_problems(
-        &Given::file("[memory]\nscope = \"resource\""),
+        &ConfigInput::file("[memory]\nscope = \"resource\""),
         &["memory.scope: nobody vouches for who the user is | name the header"],
     );
 }

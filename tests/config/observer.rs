@@ -1,11 +1,11 @@
 //! What the Observer is shown: attachments, hints, redaction.
 
-use super::{Given, assert_problems};
+use super::{ConfigInput, assert_problems};
 
 #[test]
 fn what_the_observer_is_shown_is_read_from_file_and_environment() {
-    use diarist::config::{Attachments, Hints, Secret};
-    let config = Given::file(
+    use diarist::config::{Attachments, ContinuationHints, SecretKind};
+    let config = ConfigInput::file(
         "[memory.observation]\nprevious_observer_tokens = false\nobserve_attachments = [\"Image/*\", \"text/csv\"]\n\
          continuation_hints = [\"current_task\"]\nmax_input_tokens = 8000\nomit_blocks = [\"open-files\"]\n\
          [memory.reflection]\ncontinuation_hints = false\ninstruction = \"Keep tickets.\"\n\
@@ -21,7 +21,7 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
         observation.observe_attachments,
         only(&["image/*", "text/csv"])
     );
-    let task = Hints {
+    let task = ContinuationHints {
         current_task: true,
         suggested_response: false,
     };
@@ -31,11 +31,11 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
         config.memory.reflection.instruction.as_deref(),
         Some("Keep tickets.")
     );
-    assert_eq!(config.memory.redact.kinds, [Secret::ApiKey]);
+    assert_eq!(config.memory.redact.kinds, [SecretKind::ApiKey]);
     assert!(config.memory.redact.patterns[0].is_match("see QX-17"));
 
     // The published defaults.
-    let default = Given::default().valid().memory;
+    let default = ConfigInput::default().valid().memory;
     assert_eq!(default.observation.previous_observer_tokens, Some(2_000));
     assert_eq!(default.observation.observe_attachments, Attachments::Auto);
     assert!(default.observation.continuation_hints.suggested_response);
@@ -60,15 +60,15 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
         ),
     ] {
         let name = format!("DIARIST__MEMORY__OBSERVATION__{key}");
-        let config = Given::default().env(&name, value).valid();
+        let config = ConfigInput::default().env(&name, value).valid();
         assert_eq!(
             config.memory.observation.observe_attachments, want,
             "{value}"
         );
     }
-    let none = Given::default().env("DIARIST__MEMORY__OBSERVATION__OMIT_BLOCKS", "[]");
+    let none = ConfigInput::default().env("DIARIST__MEMORY__OBSERVATION__OMIT_BLOCKS", "[]");
     assert!(none.valid().memory.observation.omit_blocks.is_empty());
-    let given = Given::default().env(
+    let given = ConfigInput::default().env(
         "DIARIST__MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS",
         "0",
     );
@@ -77,13 +77,14 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
         Some(0)
     );
     // Commas belong to a pattern where the list is spelled as one.
-    let given = Given::default().env("DIARIST__MEMORY__REDACT__PATTERNS", r#"["\\d{2,3}-x"]"#);
+    let given =
+        ConfigInput::default().env("DIARIST__MEMORY__REDACT__PATTERNS", r#"["\\d{2,3}-x"]"#);
     assert!(given.valid().memory.redact.patterns[0].is_match("12-x"));
 }
 
 #[test]
 fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
-    let given = Given::file(
+    let given = ConfigInput::file(
         "[memory.observation]\nprevious_observer_tokens = true\nobserve_attachments = [\"pictures\"]\n\
          continuation_hints = [\"title\"]\nmax_input_tokens = 10\nomit_blocks = [\"<env>\"]\n\
          [memory.reflection]\ncontinuation_hints = \"maybe\"\ninstruction = \" \"\n\
@@ -100,14 +101,14 @@ fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
             "memory.reflection.instruction: it is empty",
             "memory.reflection.continuation_hints: there is no hint \"maybe\"",
             "memory.redact.kinds: there is no kind \"pin\" | choose from \"api_key\"",
-            "memory.redact.patterns: \"(\" is no regular expression: error: unclosed group | correct it",
+            "memory.redact.patterns: \"(\" is no regular expression: unclosed group | correct it",
         ],
     );
     for (pattern, what) in [
         ("x*", "matches the empty text"),
         (r"(\\w{1,999}){1,999}", "is no regular expression"),
     ] {
-        let given = Given::file(&format!("[memory.redact]\npatterns = [\"{pattern}\"]\n"));
+        let given = ConfigInput::file(&format!("[memory.redact]\npatterns = [\"{pattern}\"]\n"));
         let problems = given.problems();
         assert!(problems[0].contains(what), "{problems:?}");
     }

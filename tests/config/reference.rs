@@ -2,7 +2,7 @@
 
 use diarist::config;
 
-use super::Given;
+use super::ConfigInput;
 
 /// Renew it with `cargo run -- config > config/example.toml`.
 #[test]
@@ -27,9 +27,12 @@ fn commented_keys() -> impl Iterator<Item = String> {
 
 #[test]
 fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
-    let defaults = format!("{:?}", Given::default().valid());
+    let defaults = format!("{:?}", ConfigInput::default().valid());
     let reference = config::reference();
-    assert_eq!(format!("{:?}", Given::file(&reference).valid()), defaults);
+    assert_eq!(
+        format!("{:?}", ConfigInput::file(&reference).valid()),
+        defaults
+    );
 
     let uncommented: Vec<&str> = reference
         .lines()
@@ -40,7 +43,7 @@ fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
             None => line,
         })
         .collect();
-    let given = Given::file(&uncommented.join("\n"));
+    let given = ConfigInput::file(&uncommented.join("\n"));
     assert_eq!(format!("{:?}", given.valid()), defaults);
     // Every default really was written, not merely left alone.
     assert_eq!(
@@ -73,7 +76,7 @@ fn every_example_is_valid_where_it_stands() {
             None => text.push_str(&format!("{line}\n")),
         }
     }
-    let config = Given::file(&text).valid();
+    let config = ConfigInput::file(&text).valid();
     assert_eq!(
         config.memory.observation.phase.max_output_tokens,
         Some(16_000)

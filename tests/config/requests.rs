@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use diarist::config;
 
-use crate::{Given, assert_problems};
+use crate::{ConfigInput, assert_problems};
 
 #[test]
 fn rules_are_read_from_a_file_and_from_the_environment() {
@@ -36,14 +36,14 @@ fn rules_are_read_from_a_file_and_from_the_environment() {
         value = "title*"
         memory = "read"
     "#;
-    let memory = Given::file(tables).valid().memory;
+    let memory = ConfigInput::file(tables).valid().memory;
     assert_eq!(memory.rules, expected);
     assert!(memory.read_only);
     let list = r#"[{ path = "/v1/*", model = "*-embed", memory = "off" },
                    { header = "X-Task", value = "title*", memory = "read" }]"#;
-    let given = Given::default().env("DIARIST__MEMORY__RULES", list);
+    let given = ConfigInput::default().env("DIARIST__MEMORY__RULES", list);
     assert_eq!(given.valid().memory.rules, expected);
-    assert!(Given::default().valid().memory.rules.is_empty());
+    assert!(ConfigInput::default().valid().memory.rules.is_empty());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn every_wrong_rule_is_named() {
     ]"#;
     let list = wrong.replace('\n', " ");
     assert_problems(
-        &Given::default().env("DIARIST__MEMORY__RULES", &list),
+        &ConfigInput::default().env("DIARIST__MEMORY__RULES", &list),
         &[
             "memory.rules: rule 1: there is no \"memry\" in a rule | did you mean memory?",
             "memory.rules: rule 2: memory is missing",
@@ -73,7 +73,7 @@ fn every_wrong_rule_is_named() {
             "memory.rules: rule 8: path does not begin with a slash",
         ],
     );
-    let none = Given::default().env("DIARIST__MEMORY__RULES", "all of them");
+    let none = ConfigInput::default().env("DIARIST__MEMORY__RULES", "all of them");
     assert_problems(
         &none,
         &["memory.rules: found \"all of them\", expected a list of tables"],
@@ -82,7 +82,7 @@ fn every_wrong_rule_is_named() {
 
 #[test]
 fn overflow_is_one_of_three() {
-    let memory = Given::default().valid().memory;
+    let memory = ConfigInput::default().valid().memory;
     assert_eq!(memory.overflow, config::Overflow::Pass);
     assert_eq!(memory.overflow_timeout, Duration::from_mins(1));
     for (text, overflow) in [
@@ -90,10 +90,10 @@ fn overflow_is_one_of_three() {
         ("observe", config::Overflow::Observe),
         ("trim", config::Overflow::Trim),
     ] {
-        let given = Given::default().env("DIARIST__MEMORY__OVERFLOW", text);
+        let given = ConfigInput::default().env("DIARIST__MEMORY__OVERFLOW", text);
         assert_eq!(given.valid().memory.overflow, overflow);
     }
-    let given = Given::default()
+    let given = ConfigInput::default()
         .env("DIARIST__MEMORY__OVERFLOW", "cut")
         .env("DIARIST__MEMORY__OVERFLOW_TIMEOUT", "0s");
     assert_problems(
@@ -105,17 +105,17 @@ fn overflow_is_one_of_three() {
 #[test]
 fn evidence_is_one_of_three() {
     assert_eq!(
-        Given::default().valid().memory.evidence,
-        config::Evidence::Content
+        ConfigInput::default().valid().memory.evidence,
+        config::EvidenceLevel::Content
     );
     for (text, evidence) in [
-        ("strict", config::Evidence::Strict),
-        ("names", config::Evidence::Names),
-        ("content", config::Evidence::Content),
+        ("strict", config::EvidenceLevel::Strict),
+        ("names", config::EvidenceLevel::Names),
+        ("content", config::EvidenceLevel::Content),
     ] {
-        let given = Given::default().env("DIARIST__MEMORY__EVIDENCE", text);
+        let given = ConfigInput::default().env("DIARIST__MEMORY__EVIDENCE", text);
         assert_eq!(given.valid().memory.evidence, evidence);
     }
-    let given = Given::default().env("DIARIST__MEMORY__EVIDENCE", "trust");
+    let given = ConfigInput::default().env("DIARIST__MEMORY__EVIDENCE", "trust");
     assert_problems(&given, &["memory.evidence: \"trust\""]);
 }

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use diarist::config::{self, Idle};
+use diarist::config::{self, ActivateAfterIdle};
 
-use crate::Given;
+use crate::ConfigInput;
 
 #[test]
 fn early_activation_takes_a_duration_auto_or_nothing() {
     let idle = |text: &str| {
         let text = format!("[memory.observation]\nactivate_after_idle = {text}");
-        Given::file(&text)
+        ConfigInput::file(&text)
             .valid()
             .memory
             .thresholds
             .early_activation
             .idle
     };
-    let after = |millis| Idle::After(Duration::from_millis(millis));
+    let after = |millis| ActivateAfterIdle::After(Duration::from_millis(millis));
     for (text, want) in [
         ("\"5m\"", after(300_000)),
         ("\"1hr\"", after(3_600_000)),
@@ -30,8 +30,8 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         ("300000", after(300_000)),
         ("\"300000\"", after(300_000)),
         ("1000", after(1_000)),
-        ("\"auto\"", Idle::Auto),
-        ("false", Idle::Never),
+        ("\"auto\"", ActivateAfterIdle::Auto),
+        ("false", ActivateAfterIdle::Never),
     ] {
         assert_eq!(idle(text), want, "{text}");
     }
@@ -49,20 +49,21 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         "\"2 days\"",
     ] {
         let text = format!("[memory.observation]\nactivate_after_idle = {wrong}");
-        let error = Given::file(&text).problems().join("\n");
+        let error = ConfigInput::file(&text).problems().join("\n");
         assert!(error.contains("activate_after_idle"), "{wrong}: {error}");
         assert!(error.contains("auto"), "{wrong}: {error}");
     }
     // From the environment all is text.
-    let never = Given::default().env("DIARIST__MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "false");
+    let never =
+        ConfigInput::default().env("DIARIST__MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "false");
     assert_eq!(
         never.valid().memory.thresholds.early_activation.idle,
-        Idle::Never
+        ActivateAfterIdle::Never
     );
     // What the Observer is told says nothing to the Reflector.
     let one = "[memory.observation]\nactivate_after_idle = \"5m\"\nactivate_on_model_change = true";
-    let thresholds = Given::file(one).valid().memory.thresholds;
-    assert_eq!(thresholds.early_reflection.idle, Idle::Never);
+    let thresholds = ConfigInput::file(one).valid().memory.thresholds;
+    assert_eq!(thresholds.early_reflection.idle, ActivateAfterIdle::Never);
     assert!(thresholds.early_activation.model_change && !thresholds.early_reflection.model_change);
 }
 
@@ -71,7 +72,7 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
 fn a_shared_budget_is_refused_only_where_it_would_clear_nothing() {
     let shared = |rest: &str| {
         let text = format!("[memory]\nshare_token_budget = true\n[memory.observation]\n{rest}");
-        Given::file(&text)
+        ConfigInput::file(&text)
     };
     let thresholds = shared("").valid().memory.thresholds;
     assert!(thresholds.share_token_budget);
@@ -87,7 +88,7 @@ fn a_shared_budget_is_refused_only_where_it_would_clear_nothing() {
 /// Every override is judged as it changes what holds for all; the narrowest comes first.
 #[test]
 fn overrides_are_judged_whole_and_the_narrowest_counts() {
-    let config = Given::file(
+    let config = ConfigInput::file(
         "[memory.observation]\nmessage_tokens = 20000\n\
          [[memory.overrides]]\nupstream = \"*.openai.com\"\nobservation.message_tokens = 1000\n\
          [[memory.overrides]]\nmodel = \"*-mini\"\nshare_token_budget = true\nread_only = true\n\
@@ -124,9 +125,9 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
         (numbers.retention_floor, numbers.observation_limit),
         (0, 18_000)
     );
-    assert_eq!(numbers.early_activation.idle, Idle::Auto);
-    assert_eq!(numbers.early_reflection.idle, Idle::Never);
-    let named = |phase: &config::Phase| phase.model.is_some();
+    assert_eq!(numbers.early_activation.idle, ActivateAfterIdle::Auto);
+    assert_eq!(numbers.early_reflection.idle, ActivateAfterIdle::Never);
+    let named = |phase: &config::PhaseSettings| phase.model.is_some();
     assert!(named(&memory.overrides[0].reflection.phase));
     assert!(!named(&memory.overrides[0].observation.phase));
     assert!(memory.overrides[3].thresholds.buffer_on_idle && !memory.thresholds.buffer_on_idle);
@@ -138,7 +139,7 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
 /// Whatever a phase is told may be told otherwise; what is not said is what holds for all.
 #[test]
 fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
-    let config = Given::file(
+    let config = ConfigInput::file(
         "[memory]\nmodel = \"all\"\n\
          [memory.observation]\ntemperature = 0.7\nmax_output_tokens = 900\ninstruction = \"Brief.\"\n\
          model_settings = { top_p = 0.5 }\nprevious_observer_tokens = 10\n\
@@ -156,7 +157,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     let [a, b] = &config.memory.overrides[..] else {
         panic!("two");
     };
-    let asked = |phase: &config::Phase| {
+    let asked = |phase: &config::PhaseSettings| {
         let model = match &phase.model {
             Some(config::Models::One(name)) => name.clone(),
             other => panic!("{other:?}"),
@@ -192,7 +193,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
 
 #[test]
 fn everything_wrong_with_overrides_is_said_at_once() {
-    let problems = Given::file(
+    let problems = ConfigInput::file(
         "[memory.observation]\nbuffer_tokens = 6000\n\
          [[memory.overrides]]\nmodel = \"a\"\nobservation.message_tokens = 5000\n\
          [[memory.overrides]]\nobservation.message_tokens = \"many\"\nobservaton.model = \"x\"\n\

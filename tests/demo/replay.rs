@@ -1,6 +1,6 @@
 //! `diarist replay` against the scripted provider, on conversations written here.
 
-use diarist_provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider};
+use diarist_provider::{Behaviour, CallerKind, OBSERVER_MODEL, Options, Provider};
 
 use super::{diarist, long, number, recording, run, short};
 
@@ -183,18 +183,18 @@ async fn an_upstream_of_its_own_gets_the_key_and_what_it_refuses_is_told() {
             .iter()
             .all(|entry| !entry.headers.contains_key("x-diarist-thread"))
     );
-    let asked = |part| record.iter().filter(|entry| entry.part == part).count() as u64;
+    let asked = |part| record.iter().filter(|entry| entry.caller == part).count() as u64;
     assert_eq!(
         number(&text, "Observer,", 0),
-        asked(Part::Observer),
+        asked(CallerKind::Observer),
         "{text}"
     );
     let requests = number(&text, "requests", 0) + number(&text, "requests", 1);
-    assert_eq!(requests, asked(Part::Actor), "{text}");
+    assert_eq!(requests, asked(CallerKind::Actor), "{text}");
 
     // The ninth request is refused: what came before it is told, and the exit code says so.
-    provider.next(Part::Actor, 8, &Behaviour::default());
-    provider.next(Part::Actor, 1, &Behaviour::rate_limited(1));
+    provider.inject_next(CallerKind::Actor, 8, &Behaviour::default());
+    provider.inject_next(CallerKind::Actor, 1, &Behaviour::rate_limited(1));
     let (text, code) = tokio::task::block_in_place(play);
     assert_eq!(code, Some(1), "{text}");
     let id = long().id;

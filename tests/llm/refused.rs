@@ -4,7 +4,7 @@ use diarist::llm::{CallError, CallSettings, Llm};
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use crate::{Model, Seen, answer, prompt, said, settings};
+use crate::{Model, ReceivedRequest, answer, prompt, reply_body, settings};
 
 fn refuse(code: &str, param: &str) -> Response<String> {
     let message = format!("Unsupported: '{param}' is not supported with this model.");
@@ -17,13 +17,13 @@ fn refuse(code: &str, param: &str) -> Response<String> {
 /// Which optional parameters each request carried.
 fn parameters(model: &Model) -> Vec<Vec<&'static str>> {
     let names = ["temperature", "max_tokens", "max_completion_tokens"];
-    let carried = |seen: &Seen| {
+    let carried = |seen: &ReceivedRequest| {
         let carried = names
             .into_iter()
             .filter(|name| seen.body.get(name).is_some());
         carried.collect()
     };
-    model.seen().iter().map(carried).collect()
+    model.received().iter().map(carried).collect()
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn refused_parameters_are_left_out_and_remembered() {
         } else if body.get("temperature").is_some() {
             refuse("unsupported_value", "temperature")
         } else {
-            answer(200, &said("x"))
+            answer(200, &reply_body("x"))
         }
     })
     .await;
@@ -75,7 +75,7 @@ async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
         } else if body.get("temperature").is_some() {
             "invalid temperature: only 1 is allowed for this model"
         } else {
-            return answer(200, &said("x"));
+            return answer(200, &reply_body("x"));
         };
         answer(422, &json!({"error": {"message": words}}))
     })
@@ -84,7 +84,7 @@ async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
     llm.call(&model.endpoint(), &settings(), &prompt())
         .await
         .unwrap();
-    assert_eq!(model.seen().len(), 4);
+    assert_eq!(model.received().len(), 4);
     assert!(parameters(&model)[3].is_empty());
 }
 
@@ -115,7 +115,7 @@ async fn settings_a_model_refuses_are_left_out_and_remembered() {
                 return refuse("unsupported_parameter", name);
             }
         }
-        answer(200, &said("x"))
+        answer(200, &reply_body("x"))
     })
     .await;
     let asked = CallSettings {
@@ -132,7 +132,7 @@ async fn settings_a_model_refuses_are_left_out_and_remembered() {
             .await
             .unwrap();
     }
-    let seen = model.seen();
+    let seen = model.received();
     assert_eq!(seen.len(), 4, "the second call pays nothing");
     for body in [&seen[2].body, &seen[3].body] {
         assert_eq!(body["seed"], 1, "what it takes stays");

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, Options, Part, Recorded};
+use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -25,8 +25,8 @@ async fn small() -> Rig {
 
 impl Rig {
     /// The Observer's calls that were made with this credential.
-    fn calls_with(&self, credential: &str) -> Vec<Arc<Recorded>> {
-        let mut calls = self.provider.record_of(Part::Observer);
+    fn calls_with(&self, credential: &str) -> Vec<Arc<RecordedRequest>> {
+        let mut calls = self.provider.record_for(CallerKind::Observer);
         calls.retain(|call| call.credential.reveal() == credential);
         calls
     }
@@ -49,7 +49,7 @@ impl Rig {
     }
 }
 
-fn header<'a>(call: &'a Recorded, name: &str) -> &'a str {
+fn header<'a>(call: &'a RecordedRequest, name: &str) -> &'a str {
     call.headers
         .get(name)
         .map_or("", |value| value.to_str().unwrap())
@@ -75,11 +75,11 @@ async fn calls_go_the_whole_way_of_their_conversation() {
         assert_eq!(request.send().await.unwrap().status(), 200);
         rig.quiet().await;
     }
-    let client = rig.provider.record_of(Part::Actor)[0].clone();
+    let client = rig.provider.record_for(CallerKind::Actor)[0].clone();
     assert!(client.target.starts_with("/eu/deployments/gpt/v1/chat/"));
     assert!(client.target.ends_with("?api-version=2026-02-01&tier=b"));
-    for part in [Part::Observer, Part::Reflector] {
-        let calls = rig.provider.record_of(part);
+    for part in [CallerKind::Observer, CallerKind::Reflector] {
+        let calls = rig.provider.record_for(part);
         assert!(!calls.is_empty(), "{part:?}");
         for call in calls {
             assert_eq!(call.target, client.target, "{part:?}");
@@ -104,7 +104,8 @@ async fn calls_go_the_whole_way_of_their_conversation() {
 async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again() {
     let mut rig = small().await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
     for turn in 1..=5 {
         rig.say(OURS, &talk, turn).await;
@@ -112,7 +113,8 @@ async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again
     eventually("a call", || !rig.calls_with(OURS).is_empty()).await;
     // What was held goes with the process; what waits does not.
     rig.restart().await;
-    rig.provider.behave(Part::Observer, Behaviour::default());
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::default());
     let waiting = "SELECT count(*) FROM jobs WHERE state = 'open'";
     assert!(rig.number(waiting).await > 0);
     let before = rig.calls_with(OURS).len();
@@ -147,7 +149,7 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
     rig.quiet().await;
     assert_eq!(rig.calls_with(OURS).len(), 0);
     let limited = Behaviour::rate_limited(3_600);
-    rig.provider.next(Part::Actor, 1, &limited);
+    rig.provider.inject_next(CallerKind::Actor, 1, &limited);
     let answer = rig.send_as(OURS, &[], &talk.body(2)).await;
     assert_eq!(answer.status, 429, "the client hears of it");
     for turn in 2..=5 {
@@ -195,7 +197,8 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
 async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     let mut rig = small().await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         rig.say(OURS, &talk, turn).await;
@@ -209,7 +212,8 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     assert!(done.rows_affected() > 0);
     drop(database);
     rig.start().await;
-    rig.provider.behave(Part::Observer, Behaviour::default());
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::default());
     let before = rig.calls_with(OURS).len();
     rig.talk_as(OURS, &[], &talk, 5..=7).await;
     assert_eq!(

@@ -1,7 +1,7 @@
 //! What a conversation was sent with, while it goes on along another branch or its window slides: the
 //! notes it has are kept, byte for byte, and those of another branch are not put in their place.
 
-use diarist_provider::{Behaviour, Failure, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Failure, Options};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -35,7 +35,7 @@ async fn what_was_observed_for_a_request_that_nobody_took_serves_no_other_branch
     ];
     let rig = Rig::with(Options::default(), &settings).await;
     let talk = Talk::new("ada");
-    rig.provider.next(Part::Actor, 2, &too_long());
+    rig.provider.inject_next(CallerKind::Actor, 2, &too_long());
     let answer = rig.send(&talk.body(12)).await;
     assert_eq!(answer.status, 400);
     let tried = rig.last();

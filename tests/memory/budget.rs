@@ -1,7 +1,7 @@
 //! What memory may cost: the Observer is shown at most 1.5 times what is new, and the audit says
 //! when it has to wait. Threads of their own for requests under another key.
 
-use diarist_provider::Part;
+use diarist_provider::CallerKind;
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -9,10 +9,10 @@ use crate::tools::{ACTIVE, Talk};
 
 /// How often the Observer was shown what was asked in a turn: all of it, which no observation that
 /// it is shown as well repeats.
-fn shown(rig: &Rig, turn: usize) -> usize {
+fn times_observed(rig: &Rig, turn: usize) -> usize {
     let asked = &Talk::new("ada").messages(turn)[2 * turn - 1]["content"];
     let words = asked.as_str().unwrap().trim().to_owned();
-    let prompts = rig.provider.record_of(Part::Observer);
+    let prompts = rig.provider.record_for(CallerKind::Observer);
     prompts
         .iter()
         .map(|entry| String::from_utf8_lossy(&entry.body).matches(&words).count())
@@ -51,7 +51,7 @@ async fn a_conversation_edited_at_its_first_message_waits_for_something_new_and_
     for turn in 1..=TURNS {
         send(&rig, &brief(&talk, turn)).await;
     }
-    let before: usize = (1..=TURNS).map(|turn| shown(&rig, turn)).sum();
+    let before: usize = (1..=TURNS).map(|turn| times_observed(&rig, turn)).sum();
     for turn in TURNS..=LATER {
         send(&rig, &edited(&talk, turn)).await;
     }
@@ -67,7 +67,7 @@ async fn a_conversation_edited_at_its_first_message_waits_for_something_new_and_
     println!("paused in {first}..{resumed} of {}", waiting.len());
     assert!(resumed < waiting.len(), "it goes on with what is new");
 
-    let again: usize = (1..=LATER).map(|turn| shown(&rig, turn)).sum();
+    let again: usize = (1..=LATER).map(|turn| times_observed(&rig, turn)).sum();
     println!("shown {before} turns, then {again} in all");
     assert!(again > TURNS + before / 4, "as far as the slack goes");
     assert!(again * 2 <= LATER * 3, "{again} of {LATER}");

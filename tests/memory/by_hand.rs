@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diarist::jobs::{ByHand, Clock, InForce, Jobs};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
+use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
 use diarist::memory::{NewPart, PartKind};
-use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Rehearsal};
-use diarist::store::recall::Recall;
+use diarist::proxy::capabilities::UpstreamCapabilities;
+use diarist::proxy::{DryRun, Memory};
+use diarist::store::cache::SnapshotCache;
 use diarist::store::{ClaimFilter, SqliteStore, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
@@ -40,7 +40,7 @@ impl TokenCounter for Quarters {
         u32::try_from(text.len() / 4).unwrap()
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }
@@ -50,7 +50,7 @@ impl TokenCounter for Quarters {
 struct Important(AtomicUsize);
 
 #[async_trait]
-impl Model for Important {
+impl ModelClient for Important {
     async fn call(
         &self,
         _: &Endpoint,
@@ -78,7 +78,7 @@ impl Model for Important {
 /// One process and one client.
 struct World {
     clock: Clock,
-    hand: ByHand,
+    hand: ManualJobs,
     memory: Memory,
     counter: Arc<Quarters>,
     url: String,
@@ -106,21 +106,21 @@ impl World {
                 .map(|(key, value)| (format!("DIARIST__MEMORY__{key}"), (*value).to_owned())),
         );
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let clock = Clock::by_hand(START);
+        let clock = Clock::manual(START);
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&url).await.unwrap());
-        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
         let counter = Arc::<Quarters>::default();
-        let hand = Jobs::by_hand(
+        let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
             Arc::clone(&counter) as _,
             Arc::<Important>::default(),
-            InForce::new(app::memory_settings(&config)),
+            Reloadable::new(app::memory_settings(&config)),
             clock.clone(),
         );
-        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let memory = Memory::new(recall, hand.jobs(), manners);
         Self {
             clock,
@@ -135,12 +135,12 @@ impl World {
     }
 
     /// What the history as it is goes out as.
-    async fn goes_out(&self) -> Rehearsal {
+    async fn goes_out(&self) -> DryRun {
         let request = http::Request::post("/v1/chat/completions");
         let request = request.header("authorization", "Bearer k");
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let body = json!({"model": self.model, "messages": self.turns}).to_string();
-        Rehearsal::begin(&self.memory, &parts, &Bytes::from(body))
+        DryRun::start(&self.memory, &parts, &Bytes::from(body))
             .await
             .unwrap()
     }
@@ -160,12 +160,15 @@ impl World {
 
     /// The user says something that is refused for what stands before it, and taken without; what was
     /// refused.
-    async fn say_refused(&mut self) -> Rehearsal {
+    async fn say_refused(&mut self) -> DryRun {
         self.turns
             .push(json!({"role": "user", "content": format!("{}?", self.turns.len())}));
         let refused = self.goes_out().await;
-        let original = refused.refused(&self.memory, Blame::Words).await.unwrap();
-        original.accepted_after(&self.memory);
+        let original = refused
+            .fall_back_to_original(&self.memory, Blame::Content)
+            .await
+            .unwrap();
+        original.record_accepted(&self.memory);
         original.accept();
         let exchange = original.exchange(None, self.clock.now_ms());
         self.hand.record(exchange).await;
@@ -177,9 +180,9 @@ impl World {
     /// Memory does all it has to do.
     async fn work(&mut self) {
         while let Some(job) = self.hand.claim().await {
-            let written = self.hand.ask(&job).await;
-            let told = self.hand.settle(&job, written).await;
-            self.hand.hear(told).await;
+            let written = self.hand.call_model(&job).await;
+            let told = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(told).await;
         }
     }
 
@@ -197,24 +200,24 @@ impl World {
         let any = ClaimFilter {
             observe_any: true,
             reflect_any: false,
-            held: Vec::new(),
+            held_routes: Vec::new(),
             daily_tokens: None,
         };
         let mut done = 0;
         while let Some(job) = store.claim(&any, START, 60_000).await.unwrap() {
             let part = NewPart {
                 kind: PartKind::Chunk,
-                span: job.work.span,
+                span: job.spec.span,
                 text: "* 🔴 It was said elsewhere.".to_owned(),
                 tokens: 7,
-                message_tokens: job.work.message_tokens,
+                message_tokens: job.spec.message_tokens,
                 current_task: None,
                 suggested_response: None,
                 sources: Vec::new(),
                 model: "observer".to_owned(),
-                asked: false,
-                stopgap: false,
-                evidence: diarist::memory::Evidence::default(),
+                requested: false,
+                code_reflection: false,
+                analysis: diarist::memory::PartAnalysis::default(),
             };
             store.commit_part(&job, &part, START).await.unwrap();
             done += 1;
@@ -273,22 +276,25 @@ async fn what_is_passed_over_is_tried_again_after_an_hour() {
             assert!(refused.snapshot().is_some(), "{refusal} of {refusals}");
         }
         let now = Instant::now();
-        world.memory.manners.forgive(now + HOUR / 2);
+        world.memory.capabilities.expire(now + HOUR / 2);
         let next = json!({"role": "user", "content": "And now?"});
         world.turns.push(next);
         let passed = world.goes_out().await;
-        assert_eq!((passed.rung(), passed.why()), ("passed_over", "filtered"));
+        assert_eq!(
+            (passed.fallback(), passed.why()),
+            ("passed_over", "filtered")
+        );
         assert!(passed.snapshot().is_none());
         passed.accept();
         // What went out with the block goes out with it, also where only the store knows of that.
         let turns = std::mem::replace(&mut world.turns, taken.clone());
-        world.memory.recall.clear();
+        world.memory.cache.clear();
         let before = world.goes_out().await;
         assert_eq!(before.why(), "repeated");
         assert!(before.body() == sent, "the same bytes");
         world.turns = turns;
         world.turns.pop();
-        world.memory.manners.forgive(now + 2 * HOUR);
+        world.memory.capabilities.expire(now + 2 * HOUR);
     }
 }
 
@@ -328,12 +334,15 @@ async fn a_client_waits_no_longer_than_it_said_for_what_goes_before_the_calls() 
     let jobs = world.hand.jobs();
     world.counter.stuck.store(true, Ordering::SeqCst);
     let until = tokio::time::Instant::now() + Duration::from_millis(50);
-    let rescued = jobs.rescue(&exchange, None, 2, until);
+    let rescued = jobs.observe_overflow(&exchange, None, 2, until);
     let rescued = tokio::time::timeout(PATIENCE / 6, rescued).await;
     world.counter.stuck.store(false, Ordering::SeqCst);
     assert!(matches!(rescued, Ok(Ok(None))), "{rescued:?}");
     // With time enough it comes to something.
     let until = tokio::time::Instant::now() + PATIENCE;
-    let rescued = jobs.rescue(&exchange, None, 2, until).await.unwrap();
+    let rescued = jobs
+        .observe_overflow(&exchange, None, 2, until)
+        .await
+        .unwrap();
     assert!(rescued.is_some());
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diarist_provider::{
-    Behaviour, Failure, OBSERVER_MODEL, Options, Part, REFLECTOR_MODEL, Recorded, Reflector, Reply,
-    Script as _,
+    Behaviour, CallerKind, Failure, OBSERVER_MODEL, Options, REFLECTOR_MODEL, RecordedRequest,
+    Reflector, Reply, Script as _,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -23,12 +23,12 @@ async fn rig(settings: &[(&str, &str)]) -> Rig {
 }
 
 impl Rig {
-    fn calls(&self, part: Part) -> Vec<Arc<Recorded>> {
-        self.provider.record_of(part)
+    fn calls(&self, part: CallerKind) -> Vec<Arc<RecordedRequest>> {
+        self.provider.record_for(part)
     }
 }
 
-fn project(call: &Recorded) -> &str {
+fn project(call: &RecordedRequest) -> &str {
     call.headers
         .get("openai-project")
         .map_or("", |value| value.to_str().unwrap())
@@ -38,7 +38,8 @@ fn project(call: &Recorded) -> &str {
 async fn two_projects_under_one_key_pay_each_for_their_own() {
     let rig = rig(&[]).await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talks = ["ada", "bob"].map(Talk::new);
     for turn in 1..=ACTIVE {
         for talk in &talks {
@@ -50,10 +51,11 @@ async fn two_projects_under_one_key_pay_each_for_their_own() {
     }
     gate.add_permits(10_000);
     rig.quiet().await;
-    let calls = rig.calls(Part::Observer);
+    let calls = rig.calls(CallerKind::Observer);
     for talk in &talks {
-        let own =
-            |call: &&Arc<Recorded>| String::from_utf8_lossy(&call.body).contains(&talk.canary());
+        let own = |call: &&Arc<RecordedRequest>| {
+            String::from_utf8_lossy(&call.body).contains(&talk.canary())
+        };
         let projects: Vec<&str> = calls.iter().filter(own).map(|call| project(call)).collect();
         assert!(projects.len() > 1, "{} was observed", talk.name);
         assert!(
@@ -69,7 +71,7 @@ async fn what_waits_follows_its_conversation_onto_another_way() {
     let rig = rig(&[]).await;
     // The first way is taken away while a job needs it.
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::failing(401));
+        .inject_next(CallerKind::Observer, 1, &Behaviour::failing(401));
     let talk = Talk::new("ada");
     let say = async |turn, project: &str| {
         let headers = [("openai-project", project)];
@@ -80,10 +82,10 @@ async fn what_waits_follows_its_conversation_onto_another_way() {
     for turn in 1..=4 {
         say(turn, "old").await;
     }
-    rig.told("data-om-buffering-failed").await;
+    rig.wait_event("data-om-buffering-failed").await;
     say(5, "new").await;
     rig.quiet().await;
-    let calls = rig.calls(Part::Observer);
+    let calls = rig.calls(CallerKind::Observer);
     assert!(calls.len() > 1, "it goes on");
     let projects: Vec<&str> = calls.iter().map(|call| project(call)).collect();
     assert_eq!(projects[0], "old");
@@ -98,7 +100,10 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
         let answer = rig.send(&talk.body(turn)).await;
         assert_eq!((answer.status, answer.memory()), (200, "watching"));
     }
-    eventually("the first call", || rig.calls(Part::Observer).len() == 1).await;
+    eventually("the first call", || {
+        rig.calls(CallerKind::Observer).len() == 1
+    })
+    .await;
     // What the first call wrote is stored; the ranges after it wait.
     while rig.number("SELECT count(*) FROM parts").await == 0
         || rig
@@ -113,13 +118,17 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
     rig.send(&talk.body(ACTIVE + 1)).await;
     // Longer than a look at the queue.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(rig.calls(Part::Observer).len(), 1, "also after a restart");
+    assert_eq!(
+        rig.calls(CallerKind::Observer).len(),
+        1,
+        "also after a restart"
+    );
 
     rig.set("MEMORY__DAILY_TOKENS", "100000000");
     rig.restart().await;
     rig.send(&talk.body(ACTIVE + 2)).await;
     rig.quiet().await;
-    assert!(rig.calls(Part::Observer).len() > 1);
+    assert!(rig.calls(CallerKind::Observer).len() > 1);
     assert_eq!(rig.send(&talk.body(ACTIVE + 3)).await.memory(), "active");
 }
 
@@ -128,9 +137,9 @@ async fn what_memory_costs_is_what_the_provider_counted() {
     let rig = rig(&[]).await;
     rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
     let (mut calls, mut sent, mut cached, mut written) = (0, 0, 0, 0);
-    for part in [Part::Observer, Part::Reflector] {
+    for part in [CallerKind::Observer, CallerKind::Reflector] {
         for call in rig.calls(part) {
-            let measured = call.measured.as_ref().unwrap();
+            let measured = call.prompt_usage.as_ref().unwrap();
             calls += 1;
             sent += i64::from(measured.prompt_tokens);
             cached += i64::from(measured.cached_tokens);
@@ -138,7 +147,7 @@ async fn what_memory_costs_is_what_the_provider_counted() {
         }
     }
     println!("{calls} calls: {sent} tokens sent, {cached} of them cached, {written} written");
-    assert!(!rig.calls(Part::Reflector).is_empty());
+    assert!(!rig.calls(CallerKind::Reflector).is_empty());
     assert_eq!(rig.number("SELECT sum(calls) FROM costs").await, calls);
     assert_eq!(rig.number("SELECT sum(sent) FROM costs").await, sent);
     assert_eq!(rig.number("SELECT sum(cached) FROM costs").await, cached);
@@ -155,7 +164,7 @@ async fn a_call_that_never_ends_is_paid_for_by_estimate() {
         silent: true,
         ..Behaviour::default()
     };
-    rig.provider.next(Part::Observer, 1, &silent);
+    rig.provider.inject_next(CallerKind::Observer, 1, &silent);
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         rig.send(&talk.body(turn)).await;
@@ -180,7 +189,7 @@ async fn a_call_that_never_ends_is_paid_for_by_estimate() {
 async fn a_timeline_says_what_happened_and_no_word_of_it() {
     let rig = rig(&[]).await;
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::failing(503));
+        .inject_next(CallerKind::Observer, 1, &Behaviour::failing(503));
     let talk = Talk::new("ada");
     let headers = [("x-diarist-thread", "holidays")];
     rig.talk_as("Bearer sk-test", &headers, &talk, 1..=ACTIVE + 3)
@@ -191,8 +200,8 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         named.map(|(_, body)| body).collect()
     };
     let count = |names: [&str; 2]| names.iter().map(|name| of(name).len()).sum::<usize>();
-    let calls = rig.calls(Part::Observer).len();
-    let reflections = rig.calls(Part::Reflector).len();
+    let calls = rig.calls(CallerKind::Observer).len();
+    let reflections = rig.calls(CallerKind::Reflector).len();
     let starts = count(["data-om-buffering-start", "data-om-observation-start"]);
     let ends = count(["data-om-buffering-end", "data-om-observation-end"]);
     let failed = count(["data-om-buffering-failed", "data-om-observation-failed"]);
@@ -292,8 +301,8 @@ async fn every_try_of_a_reflection_is_told() {
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let script = {
         let asked = Arc::clone(&asked);
-        move |ask: &diarist_provider::Ask<'_>| {
-            let shown = ask.text_of("user").join("\n");
+        move |ask: &diarist_provider::ScriptInput<'_>| {
+            let shown = ask.texts_by_role("user").join("\n");
             let log = shown.split("<history-").nth(1).unwrap();
             let log: Vec<&str> = log.lines().filter(|line| line.starts_with("* ")).collect();
             let log = log.join("\n");
@@ -302,10 +311,10 @@ async fn every_try_of_a_reflection_is_told() {
                 1 => format!("{log}\n* 🟡 and more"),
                 _ => return Reflector::default().reply(ask),
             };
-            Reply::say(format!("<observations>\n{said}\n</observations>"))
+            Reply::text(format!("<observations>\n{said}\n</observations>"))
         }
     };
-    rig.provider.script(Part::Reflector, script);
+    rig.provider.script(CallerKind::Reflector, script);
     let talk = Talk::new("ada");
     let mut turn = 0;
     while rig
@@ -327,7 +336,7 @@ async fn every_try_of_a_reflection_is_told() {
             cycles.entry(id).or_default().push((end, error));
         }
     }
-    let calls = rig.calls(Part::Reflector).len();
+    let calls = rig.calls(CallerKind::Reflector).len();
     assert_eq!(cycles.len(), calls, "{cycles:?}");
     assert!(calls > 2);
     // What happens in one millisecond is told in no order.
@@ -359,15 +368,15 @@ async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_i
     .await;
     rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
     for (part, model) in [
-        (Part::Observer, OBSERVER_MODEL),
-        (Part::Reflector, REFLECTOR_MODEL),
+        (CallerKind::Observer, OBSERVER_MODEL),
+        (CallerKind::Reflector, REFLECTOR_MODEL),
     ] {
         let calls = rig.calls(part);
         assert!(!calls.is_empty(), "{part:?}");
         for call in calls {
             assert_eq!(call.model.as_deref(), Some(model), "{part:?}");
             let body = call.json().unwrap();
-            let own = part == Part::Observer;
+            let own = part == CallerKind::Observer;
             assert_eq!(body.get("top_p").is_some(), own);
             assert_eq!(body.get("seed").is_some(), own);
         }
@@ -393,8 +402,8 @@ async fn what_is_attached_to_a_prompt_picks_its_model_too() {
         assert_eq!(rig.send(&body).await.status, 200);
         rig.quiet().await;
     }
-    let calls = rig.calls(Part::Observer);
-    let shows = |call: &Recorded| String::from_utf8_lossy(&call.body).contains("image_url");
+    let calls = rig.calls(CallerKind::Observer);
+    let shows = |call: &RecordedRequest| String::from_utf8_lossy(&call.body).contains("image_url");
     let (shown, bare): (Vec<_>, Vec<_>) = calls.iter().partition(|call| shows(call));
     assert!(!shown.is_empty() && !bare.is_empty());
     assert!(
@@ -415,7 +424,7 @@ async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
     let models = r#"{"1500": "small", "1000000": "gemini-2.5-flash"}"#;
     let rig = rig(&[("MEMORY__REFLECTION__MODEL", models)]).await;
     rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
-    let first = rig.calls(Part::Reflector).remove(0);
+    let first = rig.calls(CallerKind::Reflector).remove(0);
     assert_eq!(first.model.as_deref(), Some("gemini-2.5-flash"));
     let asked = String::from_utf8_lossy(&first.body).into_owned();
     assert!(asked.contains("about six tenths of the length"), "{asked}");
@@ -425,19 +434,20 @@ async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
 async fn a_job_that_was_taken_away_is_offered_again() {
     let rig = rig(&[]).await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         rig.send(&talk.body(turn)).await;
     }
-    eventually("a call", || !rig.calls(Part::Observer).is_empty()).await;
+    eventually("a call", || !rig.calls(CallerKind::Observer).is_empty()).await;
     let mut database = rig.database().await;
     sqlx::query("DELETE FROM jobs")
         .execute(&mut database)
         .await
         .unwrap();
     // The worker notices when it renews its lease, and the recorder hears of it.
-    let told = rig.told("data-om-buffering-failed").await;
+    let told = rig.wait_event("data-om-buffering-failed").await;
     assert_eq!(told["error"], "the lease was lost");
     gate.add_permits(10_000);
     rig.talk(&talk, 5..=ACTIVE + 1).await;
@@ -460,13 +470,13 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
         }),
         ..Behaviour::default()
     };
-    rig.provider.next(Part::Observer, 1, &failing);
+    rig.provider.inject_next(CallerKind::Observer, 1, &failing);
     let mut talk = Talk::new("ada");
     talk.name = format!("{SECRET} ada");
     for turn in 1..=4 {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
     }
-    rig.told("data-om-buffering-failed").await;
+    rig.wait_event("data-om-buffering-failed").await;
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
     let text = std::fs::read_to_string(file.path()).unwrap();
     for secret in [SECRET, "sk-test", "Bearer"] {
@@ -519,7 +529,7 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
         "{}",
         asked.0
     );
-    let calls = rig.calls(Part::Observer);
+    let calls = rig.calls(CallerKind::Observer);
     assert_eq!(calls.last().unwrap().credential.reveal(), "Bearer sk-again");
     assert!(
         recorded.1 && recorded.0.contains("No answer was recorded"),

@@ -1,11 +1,11 @@
 //! A changed request never fails where the original would not: whatever status a server refuses it with, the
 //! original goes out once, and no more is learned of it than the refusal says.
 
-use diarist_provider::{Behaviour, Part};
+use diarist_provider::{Behaviour, CallerKind};
 use serde_json::{Value, json};
 
 use crate::rig::{Answer, Rig};
-use crate::tools::{ACTIVE, Talk, answering, refusing, saying};
+use crate::tools::{ACTIVE, Talk, answering, event_stream, refusing};
 
 /// Where the block stands in the newest request.
 fn block(rig: &Rig) -> Option<usize> {
@@ -77,7 +77,7 @@ async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
         refuse_in_stream: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, inside);
+    rig.provider.inject(CallerKind::Actor, inside);
     for (turn, requests, place) in [(1, 2, None), (2, 1, Some(0))] {
         let (answer, took) = sent(&rig, &talk.streamed(ACTIVE + turn)).await;
         let text = answer.text();
@@ -91,7 +91,8 @@ async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
 async fn the_wording_counts_not_the_shape_of_the_error() {
     let (rig, talk) = active().await;
     let error = json!({"error": {"message": format!("template error: {TEMPLATE}"), "type": "api_error", "param": null, "code": null}});
-    rig.provider.next(Part::Actor, 1, &answering(500, &error));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &answering(500, &error));
     let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, requests), (200, 2));
     let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 2)).await;
@@ -108,10 +109,10 @@ async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_i
         let event = json!({"error": {"message": "a failure", "code": status}});
         for (stream, refused) in [
             (false, refusing(status, "a failure")),
-            (true, saying(&event)),
+            (true, event_stream(&event)),
         ] {
             turn += 1;
-            rig.provider.next(Part::Actor, 1, &refused);
+            rig.provider.inject_next(CallerKind::Actor, 1, &refused);
             let body = if stream {
                 talk.streamed(turn)
             } else {
@@ -135,7 +136,8 @@ async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down()
     let (rig, talk) = active().await;
     for (turn, requests, place) in [(1, 2, None), (2, 2, None), (3, 1, Some(0))] {
         if requests == 2 {
-            rig.provider.next(Part::Actor, 1, &refusing(500, "no"));
+            rig.provider
+                .inject_next(CallerKind::Actor, 1, &refusing(500, "no"));
         }
         let (answer, took) = sent(&rig, &talk.body(ACTIVE + turn)).await;
         assert_eq!((answer.status, took, block(&rig)), (200, requests, place));
@@ -148,7 +150,7 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
     for status in [401, 403] {
         let (rig, talk) = active().await;
         rig.provider
-            .next(Part::Actor, 1, &refusing(status, "Who are you?"));
+            .inject_next(CallerKind::Actor, 1, &refusing(status, "Who are you?"));
         let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, requests), (200, 2), "{status}");
         assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
@@ -174,7 +176,8 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_is_refused_with_the_original_as_well_teaches_nothing() {
     let (rig, talk) = active().await;
-    rig.provider.next(Part::Actor, 2, &Behaviour::failing(401));
+    rig.provider
+        .inject_next(CallerKind::Actor, 2, &Behaviour::failing(401));
     let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, requests), (401, 2));
     let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
@@ -194,13 +197,14 @@ async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_
         (402, "Insufficient credits"),
     ] {
         rig.provider
-            .next(Part::Actor, 1, &refusing(status, message));
+            .inject_next(CallerKind::Actor, 1, &refusing(status, message));
         let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, requests), (status, 1), "{message}");
         assert_eq!(answer.json()["error"]["message"], message);
     }
     for status in [400, 401, 403, 404, 405, 415, 422, 500, 501] {
-        rig.provider.next(Part::Actor, 1, &refusing(status, "no"));
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &refusing(status, "no"));
         let (answer, requests) = sent(&rig, &Talk::new("bob").body(1)).await;
         assert_eq!((answer.status, requests), (status, 1));
         assert_eq!(answer.json()["error"]["message"], "no");
@@ -242,7 +246,8 @@ async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_t
     sent(&rig, &own).await;
     for (turn, asked) in [(2, true), (3, true), (4, false)] {
         if asked {
-            rig.provider.next(Part::Actor, 1, &refusing(400, "no"));
+            rig.provider
+                .inject_next(CallerKind::Actor, 1, &refusing(400, "no"));
         }
         let before = rig.got().len();
         let (answer, requests) = sent(&rig, &talk.streamed(turn)).await;

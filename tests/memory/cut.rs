@@ -1,7 +1,7 @@
 //! Models of memory whose answers are cut by a limit of their output, whoever set it: what is missing
 //! of an answer is never taken for observed.
 
-use diarist_provider::{Ask, Options, Part, Reflector, Reply, Script as _};
+use diarist_provider::{CallerKind, Options, Reflector, Reply, Script as _, ScriptInput};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -30,14 +30,14 @@ fn cut(mut said: String, bytes: usize) -> Reply {
     said.truncate(said.floor_char_boundary(bytes));
     Reply {
         finish,
-        ..Reply::say(said)
+        ..Reply::text(said)
     }
 }
 
 /// An Observer that notes each mark it is shown, and whose answers end behind so many bytes.
-fn noting(bytes: usize) -> impl Fn(&Ask<'_>) -> Reply + Send + Sync {
+fn noting(bytes: usize) -> impl Fn(&ScriptInput<'_>) -> Reply + Send + Sync {
     move |ask| {
-        let shown = ask.text_of("user").concat();
+        let shown = ask.texts_by_role("user").concat();
         let history = shown.split("<history-").nth(1).unwrap_or_default();
         let marks = history.split_whitespace().filter(|word| {
             word.strip_prefix("mark")
@@ -71,14 +71,17 @@ async fn text(rig: &Rig) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
     let rig = rig().await;
-    rig.provider.script(Part::Observer, noting(4_000));
+    rig.provider.script(CallerKind::Observer, noting(4_000));
     for (calls, name) in [("halves", "Chapter"), ("knows", "Page")] {
-        let before = rig.provider.record_of(Part::Observer).len();
+        let before = rig.provider.record_for(CallerKind::Observer).len();
         for turns in 0..3 {
             assert_eq!(rig.send(&harbour(name, 300, turns)).await.status, 200);
             rig.quiet().await;
         }
-        let made = rig.provider.record_of(Part::Observer).split_off(before);
+        let made = rig
+            .provider
+            .record_for(CallerKind::Observer)
+            .split_off(before);
         let cut = made.iter().filter(|call| {
             let said = call.reply.as_ref().unwrap();
             !said.to_string().contains("All was read.")
@@ -107,13 +110,13 @@ async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
 async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
     let rig = rig().await;
     let said = "<observations>\n* 🟡 A whole line of the Observer.\n* 🟡 And half of";
-    let cut = move |_: &Ask<'_>| cut(format!("{said} another"), said.len());
-    rig.provider.script(Part::Observer, cut);
+    let cut = move |_: &ScriptInput<'_>| cut(format!("{said} another"), said.len());
+    rig.provider.script(CallerKind::Observer, cut);
     for turns in 0..3 {
         assert_eq!(rig.send(&harbour("Chapter", 300, turns)).await.status, 200);
         rig.quiet().await;
     }
-    let calls = rig.provider.record_of(Part::Observer).len();
+    let calls = rig.provider.record_for(CallerKind::Observer).len();
     assert!((3..=6).contains(&calls), "{calls} calls");
     let text = text(&rig).await;
     let whole = text.matches("A whole line of the Observer.").count();
@@ -130,20 +133,21 @@ async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_reflection_is_none() {
     let rig = Rig::small().await;
-    let halved = |ask: &Ask<'_>| {
+    let halved = |ask: &ScriptInput<'_>| {
         let said = Reflector::default().reply(ask).content.unwrap_or_default();
         let half = said.len() / 2;
         cut(said, half)
     };
-    rig.provider.script(Part::Reflector, halved);
+    rig.provider.script(CallerKind::Reflector, halved);
     rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
-    assert!(rig.provider.record_of(Part::Reflector).len() > 1);
+    assert!(rig.provider.record_for(CallerKind::Reflector).len() > 1);
     let written = "SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'";
     assert_eq!(rig.number(written).await, 0);
     // The next level is tried: one whole answer is enough.
-    let asked = rig.provider.record_of(Part::Reflector).len();
-    rig.provider.script(Part::Reflector, Reflector::default());
+    let asked = rig.provider.record_for(CallerKind::Reflector).len();
+    rig.provider
+        .script(CallerKind::Reflector, Reflector::default());
     rig.talk(&Talk::new("ben"), 1..=2 * ACTIVE).await;
-    assert!(rig.provider.record_of(Part::Reflector).len() > asked);
+    assert!(rig.provider.record_for(CallerKind::Reflector).len() > asked);
     assert!(rig.number(written).await > 0);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist_provider::{Behaviour, Options, Part, Recorded};
+use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;
 
@@ -78,7 +78,7 @@ struct Undo {
     lock: Option<SqliteConnection>,
 }
 
-async fn cause(rig: &Rig, trouble: Trouble) -> Undo {
+async fn cause_trouble(rig: &Rig, trouble: Trouble) -> Undo {
     let mut undo = Undo { lock: None };
     match trouble {
         Trouble::Locked => {
@@ -116,7 +116,7 @@ async fn cause(rig: &Rig, trouble: Trouble) -> Undo {
     undo
 }
 
-async fn mend(rig: &Rig, trouble: Trouble, undo: Undo) {
+async fn undo_trouble(rig: &Rig, trouble: Trouble, undo: Undo) {
     match trouble {
         Trouble::Locked => drop(undo.lock),
         Trouble::Deleted => {}
@@ -147,7 +147,7 @@ async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
     let before = rig
         .metric("diarist_memory_requests_total{rung=\"process\"}")
         .await;
-    let undo = cause(&rig, trouble).await;
+    let undo = cause_trouble(&rig, trouble).await;
 
     // Until the recorder has met the trouble, nobody knows of it.
     let (began, mut sent) = (Instant::now(), ACTIVE);
@@ -178,7 +178,7 @@ async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
     let answer = rig.at_once(&Talk::new("bob"), 1).await;
     assert_eq!(answer.status, 200, "{trouble:?}");
 
-    mend(&rig, trouble, undo).await;
+    undo_trouble(&rig, trouble, undo).await;
     rig.healthy(&talk, ACTIVE + 4).await;
     rig.quiet().await;
 }
@@ -210,7 +210,7 @@ async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
     rig.shrink(&talk, ACTIVE + 1);
-    let _undo = cause(&rig, Trouble::Deleted).await;
+    let _undo = cause_trouble(&rig, Trouble::Deleted).await;
     for turn in ACTIVE + 1..=ACTIVE + 3 {
         let answer = rig.at_once(&talk, turn).await;
         assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
@@ -337,27 +337,29 @@ async fn a_place_that_holds_no_file_is_said_and_served_around() {
 async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     let rig = Rig::small().await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
     for turn in 1..=3 {
         rig.send(&talk.body(turn)).await;
     }
-    let asked = |record: &[Arc<Recorded>]| record.iter().any(|e| e.part == Part::Observer);
+    let asked =
+        |record: &[Arc<RecordedRequest>]| record.iter().any(|e| e.caller == CallerKind::Observer);
     rig.provider.wait_until(asked).await.unwrap();
     // Everything the recorder has to write is written; only the part is missing.
     let began = Instant::now();
     while rig.number("SELECT count(*) FROM requests").await < 3 {
         assert!(began.elapsed() < PATIENCE);
     }
-    let undo = cause(&rig, Trouble::Locked).await;
+    let undo = cause_trouble(&rig, Trouble::Locked).await;
     gate.add_permits(1_000);
     // Longer than one write waits for a lock.
     tokio::time::sleep(Duration::from_secs(6)).await;
-    mend(&rig, Trouble::Locked, undo).await;
+    undo_trouble(&rig, Trouble::Locked, undo).await;
     rig.quiet().await;
     let parts = rig.number("SELECT count(*) FROM parts").await;
     assert!(parts > 0);
-    let calls = rig.provider.record_of(Part::Observer).len();
+    let calls = rig.provider.record_for(CallerKind::Observer).len();
     assert_eq!(
         calls,
         usize::try_from(parts).unwrap(),
@@ -375,7 +377,7 @@ async fn numbers_given_twice_are_never_mistaken() {
     let (talk, other) = (Talk::new("ada"), Talk::new("bob"));
     rig.talk(&talk, 1..=ACTIVE).await;
     let given = rig.number(NEWEST).await;
-    let _undo = cause(&rig, Trouble::Deleted).await;
+    let _undo = cause_trouble(&rig, Trouble::Deleted).await;
     let began = Instant::now();
     // The file is there before its tables are.
     while !rig.file().exists() || rig.number(MADE).await == 0 {

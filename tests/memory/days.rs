@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diarist::jobs::{ByHand, Clock, InForce, Jobs};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
-use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Rehearsal};
-use diarist::store::recall::Recall;
+use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::proxy::capabilities::UpstreamCapabilities;
+use diarist::proxy::{DryRun, Memory};
+use diarist::store::cache::SnapshotCache;
 use diarist::store::{SqliteStore, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
@@ -33,7 +33,7 @@ impl TokenCounter for Quarters {
         u32::try_from(text.len() / 4).unwrap()
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }
@@ -43,7 +43,7 @@ impl TokenCounter for Quarters {
 struct Scribe(Mutex<Vec<String>>);
 
 #[async_trait]
-impl Model for Scribe {
+impl ModelClient for Scribe {
     async fn call(
         &self,
         _: &Endpoint,
@@ -73,10 +73,10 @@ impl Model for Scribe {
 
 struct World {
     clock: Clock,
-    hand: ByHand,
+    hand: ManualJobs,
     memory: Memory,
     scribe: Arc<Scribe>,
-    settings: InForce,
+    settings: Reloadable,
     turns: Vec<Value>,
 }
 
@@ -97,12 +97,12 @@ impl World {
                 .map(|(key, value)| (format!("DIARIST__MEMORY__{key}"), (*value).to_owned())),
         );
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let settings = InForce::new(app::memory_settings(&config));
-        let clock = Clock::by_hand(START);
+        let settings = Reloadable::new(app::memory_settings(&config));
+        let clock = Clock::manual(START);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open("sqlite::memory:").await.unwrap());
-        let recall = Arc::new(Recall::new(Arc::clone(&store)));
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
         let scribe = Arc::<Scribe>::default();
-        let hand = Jobs::by_hand(
+        let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
             Arc::new(Quarters),
@@ -110,7 +110,7 @@ impl World {
             settings.clone(),
             clock.clone(),
         );
-        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let memory = Memory::new(recall, hand.jobs(), manners);
         Self {
             clock,
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// What the history as it is goes out as.
-    async fn goes_out(&self, zone: Option<&str>) -> Rehearsal {
+    async fn goes_out(&self, zone: Option<&str>) -> DryRun {
         let mut request = http::Request::post("/v1/chat/completions");
         request = request.header("authorization", "Bearer k");
         if let Some(zone) = zone {
@@ -137,7 +137,7 @@ impl World {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let body = self.body();
-        Rehearsal::begin(&self.memory, &parts, &body).await.unwrap()
+        DryRun::start(&self.memory, &parts, &body).await.unwrap()
     }
 
     /// The user says `words`, is answered, and memory does all it has to do. The messages that went
@@ -151,9 +151,9 @@ impl World {
         sent.accept();
         self.hand.record(sent.exchange(None, at_ms)).await;
         while let Some(job) = self.hand.claim().await {
-            let written = self.hand.ask(&job).await;
-            let told = self.hand.settle(&job, written).await;
-            self.hand.hear(told).await;
+            let written = self.hand.call_model(&job).await;
+            let told = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(told).await;
         }
         self.turns
             .push(json!({"role": "assistant", "content": format!("Good. {filler}")}));
@@ -175,12 +175,12 @@ impl World {
         panic!("no activation came");
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn prompts(&self) -> Vec<String> {
         self.scribe.0.lock().unwrap().clone()
     }
 }
 
-fn messages(sent: &Rehearsal) -> Vec<Value> {
+fn messages(sent: &DryRun) -> Vec<Value> {
     let body: Value = serde_json::from_slice(&sent.body()).unwrap();
     body["messages"].as_array().unwrap().clone()
 }
@@ -212,7 +212,7 @@ async fn a_day_that_passes_changes_nothing_until_something_is_added() {
 
     // Three days later: every byte that went out goes out again.
     let before = world.goes_out(None).await.body();
-    world.clock.pass(3 * DAY);
+    world.clock.advance(3 * DAY);
     assert_eq!(world.goes_out(None).await.body(), before);
     let next = world.say("Good morning", None).await;
     assert_eq!(block(&next), block(&first));
@@ -250,7 +250,7 @@ async fn the_zone_is_the_clients_own() {
     let zone = Some("Pacific/Kiritimati");
     let sent = world.until_active(zone).await;
     assert_eq!(lines(&sent)[0], "[as of Mar 5, 2026]");
-    let asked = world.asked();
+    let asked = world.prompts();
     assert!(
         asked[0].starts_with("Today is Mar 5, 2026."),
         "{}",
@@ -268,7 +268,7 @@ async fn the_zone_is_the_clients_own() {
         let mut world = World::with(&[("TIMEZONE", "America/New_York")]).await;
         let sent = world.until_active(zone).await;
         assert_eq!(lines(&sent)[0], "[as of Mar 4, 2026]");
-        assert!(world.asked()[0].contains("\nUser (07:00): "), "{zone:?}");
+        assert!(world.prompts()[0].contains("\nUser (07:00): "), "{zone:?}");
     }
 }
 
@@ -280,12 +280,12 @@ async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
         world.say("Hello", None).await;
         world
             .clock
-            .pass(2 * HOUR + Duration::from_secs(5 * 60 + 30));
+            .advance(2 * HOUR + Duration::from_secs(5 * 60 + 30));
         world.say("Back again", None).await;
-        world.clock.pass(Duration::from_mins(9));
+        world.clock.advance(Duration::from_mins(9));
         world.say("Still here", None).await;
         let mut sent = world.until_active(None).await;
-        let asked = world.asked().concat();
+        let asked = world.prompts().concat();
         let marker = "[2 hours 5 minutes later]\nUser (14:05): Back again";
         assert_eq!(asked.contains(marker), wanted, "{asked}");
         assert_eq!(
@@ -311,12 +311,15 @@ async fn another_configuration_shows_from_the_next_activation_on() {
     let mut world = World::with(&[]).await;
     let first = world.until_active(None).await;
     let before = world.goes_out(None).await.body();
-    let mut settings = (*world.settings.now()).clone();
+    let mut settings = (*world.settings.current()).clone();
     settings.placement = Some(Placement::AppendToSystem);
     settings.policy.message_tokens = 1_500;
     settings.observation.instruction = Some("Keep recipes.".to_owned());
     world.settings.replace(settings);
-    world.memory.manners.prefer(Some(Placement::AppendToSystem));
+    world
+        .memory
+        .capabilities
+        .set_placement(Some(Placement::AppendToSystem));
     assert_eq!(world.goes_out(None).await.body(), before);
     let mut moved = None;
     for number in 0..20 {

@@ -1,10 +1,10 @@
 //! A request that is refused for what it holds, and is told so inside the stream of an answer of status 200.
 
-use diarist_provider::{Behaviour, Cut, LineEnd, Part};
+use diarist_provider::{Behaviour, CallerKind, Cut, LineEnd};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, answering, refusing, saying};
+use crate::tools::{ACTIVE, Talk, answering, event_stream, refusing};
 
 /// Says what is wrong with a request in the first event of a stream.
 fn inside() -> Behaviour {
@@ -51,7 +51,7 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
     for behaviour in odd {
         let (rig, talk) = active().await;
         rig.provider.rules(|rules| rules.single_system = true);
-        rig.provider.behave(Part::Actor, behaviour);
+        rig.provider.inject(CallerKind::Actor, behaviour);
         let (body, before) = (talk.streamed(ACTIVE + 1), rig.got().len());
         let answer = rig.send(&body).await;
         // The head was written when nobody knew.
@@ -62,7 +62,7 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
         let [refused, original] = &rig.got()[before..] else {
             panic!("two requests")
         };
-        assert!(refused.refusal().is_some() && original.accepted());
+        assert!(refused.refusal().is_some() && original.is_accepted());
         assert_eq!(original.body, body.to_string());
         rig.quiet().await;
         let line = rig.audited(ACTIVE + 1).await.pop().unwrap();
@@ -87,7 +87,7 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
 async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.single_system = true);
-    rig.provider.behave(Part::Actor, inside());
+    rig.provider.inject(CallerKind::Actor, inside());
     let mut body = Talk::new("ada").streamed(2);
     let late = json!({"role": "system", "content": "Be brief."});
     body["messages"].as_array_mut().unwrap().insert(2, late);
@@ -111,7 +111,7 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
     let before = rig.got().len();
     for message in ["not so", "nor so"] {
         rig.provider
-            .next(Part::Actor, 1, &saying(&refused(message)));
+            .inject_next(CallerKind::Actor, 1, &event_stream(&refused(message)));
     }
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("nor so"));
@@ -125,9 +125,9 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
     );
     // A second answer that is no stream is of no use to whoever has the head of one.
     rig.provider
-        .next(Part::Actor, 1, &saying(&refused("not so")));
+        .inject_next(CallerKind::Actor, 1, &event_stream(&refused("not so")));
     rig.provider
-        .next(Part::Actor, 1, &refusing(400, "not that either"));
+        .inject_next(CallerKind::Actor, 1, &refusing(400, "not that either"));
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
     assert_eq!((answer.status, answer.text()), (200, whole));
@@ -135,8 +135,9 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
     // Nor is a stream that breaks off before it says anything.
     for cut in [Cut::AfterBytes(0), Cut::ResetAfterEvents(0)] {
         rig.provider
-            .next(Part::Actor, 1, &saying(&refused("not so")));
-        rig.provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+            .inject_next(CallerKind::Actor, 1, &event_stream(&refused("not so")));
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
         let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
         assert_eq!((answer.status, answer.text()), (200, whole), "{cut:?}");
@@ -155,7 +156,8 @@ async fn what_is_broken_over_there_is_no_refusal() {
         json!({"error": {"message": "no", "type": "BadRequestError", "code": 503}}),
         json!({"error": {"message": "no", "type": "invalid_request_error", "code": "invalid_api_key"}}),
     ] {
-        rig.provider.next(Part::Actor, 1, &saying(&error));
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &event_stream(&error));
         let before = rig.got().len();
         let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
         assert_eq!(
@@ -183,10 +185,10 @@ async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_
     rig.provider
         .rules(|rules| rules.refuse_stream_options = true);
     let behaviour = Behaviour {
-        unasked_usage: true,
+        unrequested_usage: true,
         ..inside()
     };
-    rig.provider.behave(Part::Actor, behaviour);
+    rig.provider.inject(CallerKind::Actor, behaviour);
     let (body, before) = (talk.streamed(2), rig.got().len());
     let answer = rig.send(&body).await;
     assert_eq!(rig.got().len(), before + 2);
@@ -208,7 +210,7 @@ async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_
 async fn what_goes_on_is_asked_for_as_the_head_promised() {
     let (rig, talk) = active().await;
     rig.provider.rules(|rules| rules.single_system = true);
-    rig.provider.behave(Part::Actor, inside());
+    rig.provider.inject(CallerKind::Actor, inside());
     let before = rig.got().len();
     let body = talk.streamed(ACTIVE + 1);
     let asked = [("accept-encoding", "gzip, br")];
@@ -226,12 +228,12 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=16).await;
-    let room = rig.last().measured.unwrap().prompt_tokens + 700;
+    let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| {
         rules.single_system = true;
         rules.window = Some(room);
     });
-    rig.provider.behave(Part::Actor, inside());
+    rig.provider.inject(CallerKind::Actor, inside());
     let before = rig.got().len();
     let answer = rig.send(&talk.streamed(17)).await;
     let text = answer.text();
@@ -254,8 +256,10 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
 async fn a_head_alone_teaches_nothing() {
     let (rig, talk) = active().await;
     let refused = json!({"error": {"message": "nor so", "type": "invalid_request_error"}});
-    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
-    rig.provider.next(Part::Actor, 1, &saying(&refused));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &event_stream(&refused));
     let before = rig.got().len();
     let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
@@ -283,9 +287,9 @@ async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
         json!({"message": "your prompt was flagged as potentially violating our usage policy", "code": "invalid_prompt"}),
     ];
     for error in filters.map(|error| json!({ "error": error })) {
-        for refused in [answering(400, &error), saying(&error)] {
+        for refused in [answering(400, &error), event_stream(&error)] {
             turn += 1;
-            rig.provider.next(Part::Actor, 1, &refused);
+            rig.provider.inject_next(CallerKind::Actor, 1, &refused);
             let (body, before) = (talk.streamed(turn), rig.got().len());
             let answer = rig.send(&body).await;
             let text = answer.text();

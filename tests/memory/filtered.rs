@@ -1,18 +1,18 @@
 //! A content filter refuses the words of a block and takes the client's own: from the second time in a row
 //! on that block is left out, so that the conversation does not cost every request twice.
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
-use crate::resource::{SHARED, message, others};
+use crate::resource::{SHARED, message, peer_memory};
 use crate::rig::{Answer, Rig};
-use crate::tools::{Talk, answering, metric, saying};
+use crate::tools::{Talk, answering, event_stream, metric};
 
 const PASSED: &str = "bypass; reason=filtered; rung=passed_over";
 
 /// How a provider's filter says no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
+enum FilterKind {
     /// By a status, to a request for a whole answer.
     Whole,
     /// By a status, to a request for a stream.
@@ -21,17 +21,17 @@ enum Says {
     Inside,
 }
 
-impl Says {
-    fn no(self) -> Behaviour {
+impl FilterKind {
+    fn behaviour(self) -> Behaviour {
         let error = json!({"message": "flagged", "type": "invalid_request_error", "code": "content_filter"});
         let error = json!({ "error": error });
         match self {
             Self::Whole | Self::Status => answering(400, &error),
-            Self::Inside => saying(&error),
+            Self::Inside => event_stream(&error),
         }
     }
 
-    fn asks(self, talk: &Talk, turn: usize) -> Value {
+    fn request(self, talk: &Talk, turn: usize) -> Value {
         match self {
             Self::Whole => talk.body(turn),
             Self::Status | Self::Inside => talk.streamed(turn),
@@ -60,13 +60,13 @@ impl Blocked {
             snapshot: String::new(),
             turn: 1,
         };
-        this.until_another(Says::Whole).await;
+        this.until_blocked(FilterKind::Whole).await;
         this
     }
 
     /// The next turn, which is answered; and with which block, if any.
-    async fn goes(&mut self, says: Says) -> (Answer, String) {
-        let answer = self.rig.send(&says.asks(&self.talk, self.turn)).await;
+    async fn send(&mut self, says: FilterKind) -> (Answer, String) {
+        let answer = self.rig.send(&says.request(&self.talk, self.turn)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(!answer.text().contains("flagged"), "{}", answer.text());
         self.rig.quiet().await;
@@ -77,11 +77,11 @@ impl Blocked {
     }
 
     /// Goes on until another block goes out; the turns that went out without any, each once.
-    async fn until_another(&mut self, says: Says) -> usize {
+    async fn until_blocked(&mut self, says: FilterKind) -> usize {
         for without in 0.. {
             assert!(without < 20, "nothing was activated");
             let before = self.rig.got().len();
-            let (answer, snapshot) = self.goes(says).await;
+            let (answer, snapshot) = self.send(says).await;
             assert_eq!(
                 self.rig.got().len(),
                 before + 1,
@@ -97,31 +97,33 @@ impl Blocked {
     }
 
     /// The next turn, of which the block is refused and the client's own is taken.
-    async fn refused(&mut self, says: Says) {
-        self.rig.provider.next(Part::Actor, 1, &says.no());
+    async fn expect_refused(&mut self, says: FilterKind) {
+        self.rig
+            .provider
+            .inject_next(CallerKind::Actor, 1, &says.behaviour());
         let (before, turn) = (self.rig.got().len(), self.turn);
-        self.goes(says).await;
+        self.send(says).await;
         let [refused, original] = &self.rig.got()[before..] else {
             panic!("two requests")
         };
         assert!(refused.body.len() < original.body.len(), "it had its block");
-        assert_eq!(original.body, says.asks(&self.talk, turn).to_string());
+        assert_eq!(original.body, says.request(&self.talk, turn).to_string());
     }
 
     /// The next turn, which goes out once, as the client made it.
-    async fn passed(&mut self, says: Says) {
+    async fn expect_passed(&mut self, says: FilterKind) {
         let (before, turn) = (self.rig.got().len(), self.turn);
-        let (answer, _) = self.goes(says).await;
+        let (answer, _) = self.send(says).await;
         assert_eq!(answer.memory(), PASSED);
         assert_eq!(self.rig.got().len(), before + 1, "once");
-        let own = says.asks(&self.talk, turn).to_string();
+        let own = says.request(&self.talk, turn).to_string();
         assert_eq!(self.rig.last().body, own, "as the client made it");
     }
 
     /// The next turn, which goes out once, with the block it had.
-    async fn active(&mut self, says: Says) {
+    async fn expect_active(&mut self, says: FilterKind) {
         let before = self.rig.got().len();
-        let (answer, snapshot) = self.goes(says).await;
+        let (answer, snapshot) = self.send(says).await;
         assert_eq!((answer.memory(), &snapshot), ("active", &self.snapshot));
         assert_eq!(self.rig.got().len(), before + 1, "once");
     }
@@ -129,16 +131,19 @@ impl Blocked {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
-    for says in [Says::Whole, Says::Status, Says::Inside] {
+    for says in [FilterKind::Whole, FilterKind::Status, FilterKind::Inside] {
         let mut talk = Blocked::begin().await;
         let counted = "diarist_memory_requests_total{rung=\"passed_over\"}";
         let before = metric(&talk.rig.metrics().await, counted);
-        talk.refused(says).await;
-        talk.refused(says).await;
-        talk.passed(says).await;
+        talk.expect_refused(says).await;
+        talk.expect_refused(says).await;
+        talk.expect_passed(says).await;
         // The same again goes out as it did.
         let (last, sent) = (talk.rig.last(), talk.rig.got().len());
-        let repeated = talk.rig.send(&says.asks(&talk.talk, talk.turn - 1)).await;
+        let repeated = talk
+            .rig
+            .send(&says.request(&talk.talk, talk.turn - 1))
+            .await;
         assert_eq!(repeated.memory(), "watching");
         assert_eq!(talk.rig.last().body, last.body);
         assert_eq!(talk.rig.got().len(), sent + 1);
@@ -154,24 +159,24 @@ async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
         assert!(metric(&talk.rig.metrics().await, counted) > before);
         // Another model is asked with the block.
         let model = std::mem::replace(&mut talk.talk.model, "gpt-other");
-        talk.active(says).await;
+        talk.expect_active(says).await;
         talk.talk.model = model;
         // What is new is another block, and is sent; the one before is not.
         let old = talk.snapshot.clone();
-        let without = talk.until_another(says).await;
+        let without = talk.until_blocked(says).await;
         assert!(without > 0 && talk.snapshot != old, "{says:?}");
-        talk.active(says).await;
+        talk.expect_active(says).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_refusal_between_two_answers_leaves_nothing_out() {
-    for says in [Says::Whole, Says::Status, Says::Inside] {
+    for says in [FilterKind::Whole, FilterKind::Status, FilterKind::Inside] {
         let mut talk = Blocked::begin().await;
-        talk.refused(says).await;
-        talk.active(says).await;
-        talk.refused(says).await;
-        talk.active(says).await;
+        talk.expect_refused(says).await;
+        talk.expect_active(says).await;
+        talk.expect_refused(says).await;
+        talk.expect_active(says).await;
     }
 }
 
@@ -179,25 +184,29 @@ async fn one_refusal_between_two_answers_leaves_nothing_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
     for (says, then) in [
-        (Says::Whole, Says::Whole),
-        (Says::Status, Says::Status),
-        (Says::Inside, Says::Inside),
+        (FilterKind::Whole, FilterKind::Whole),
+        (FilterKind::Status, FilterKind::Status),
+        (FilterKind::Inside, FilterKind::Inside),
         // A head of 200 alone is no answer.
-        (Says::Status, Says::Inside),
+        (FilterKind::Status, FilterKind::Inside),
     ] {
         let mut talk = Blocked::begin().await;
         for _ in 0..3 {
             let before = talk.rig.got().len();
-            talk.rig.provider.next(Part::Actor, 1, &says.no());
-            talk.rig.provider.next(Part::Actor, 1, &then.no());
-            let body = says.asks(&talk.talk, talk.turn);
+            talk.rig
+                .provider
+                .inject_next(CallerKind::Actor, 1, &says.behaviour());
+            talk.rig
+                .provider
+                .inject_next(CallerKind::Actor, 1, &then.behaviour());
+            let body = says.request(&talk.talk, talk.turn);
             let answer = talk.rig.send(&body).await;
             assert!(answer.text().contains("flagged"), "{}", answer.text());
             assert_eq!(talk.rig.got().len(), before + 2);
             assert_eq!(talk.rig.last().body, body.to_string());
             talk.rig.quiet().await;
         }
-        talk.active(says).await;
+        talk.expect_active(says).await;
     }
 }
 
@@ -205,38 +214,38 @@ async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
 /// changed its mind.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_with_the_block_is_sent_with_it_again() {
-    let says = Says::Whole;
+    let says = FilterKind::Whole;
     let mut talk = Blocked::begin().await;
     let (turn, taken) = (talk.turn - 1, talk.rig.last());
-    talk.refused(says).await;
-    talk.refused(says).await;
-    talk.passed(says).await;
-    let answer = talk.rig.send(&says.asks(&talk.talk, turn)).await;
+    talk.expect_refused(says).await;
+    talk.expect_refused(says).await;
+    talk.expect_passed(says).await;
+    let answer = talk.rig.send(&says.request(&talk.talk, turn)).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(talk.rig.last().body, taken.body, "the same bytes");
     talk.rig.quiet().await;
-    talk.active(says).await;
+    talk.expect_active(says).await;
 }
 
 /// What is passed over and too long as the client made it is no worse off than without all this.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_without_its_block_is_sent_with_it() {
-    for says in [Says::Whole, Says::Inside] {
+    for says in [FilterKind::Whole, FilterKind::Inside] {
         let mut talk = Blocked::begin().await;
-        talk.refused(says).await;
-        talk.refused(says).await;
-        let window = talk.rig.last().measured.unwrap().prompt_tokens;
+        talk.expect_refused(says).await;
+        talk.expect_refused(says).await;
+        let window = talk.rig.last().prompt_usage.unwrap().prompt_tokens;
         talk.rig.provider.rules(|rules| rules.window = Some(window));
         let before = talk.rig.got().len();
         let turn = talk.turn;
-        let (answer, _) = talk.goes(says).await;
+        let (answer, _) = talk.send(says).await;
         let line = talk.rig.line_of(&answer).await;
         assert_eq!(line["rung"], "observed", "{line}");
         let [own, observed] = &talk.rig.got()[before..] else {
             panic!("two requests")
         };
-        assert_eq!(own.body, says.asks(&talk.talk, turn).to_string());
-        assert!(observed.accepted());
+        assert_eq!(own.body, says.request(&talk.talk, turn).to_string());
+        assert!(observed.is_accepted());
     }
 }
 
@@ -263,7 +272,8 @@ async fn what_others_know_goes_before_the_conversations_own_observations() {
     }
     turn += 1;
     for _ in 0..2 {
-        rig.provider.next(Part::Actor, 1, &Says::Whole.no());
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &FilterKind::Whole.behaviour());
         let original = rig.turn("u1", &bob, turn).await;
         assert_eq!(original, bob.body(turn).to_string());
         let [.., refused, _] = &rig.bodies()[..] else {
@@ -273,7 +283,7 @@ async fn what_others_know_goes_before_the_conversations_own_observations() {
         turn += 1;
     }
     let own = rig.turn("u1", &bob, turn).await;
-    assert_eq!(others(&own), "", "nothing of others");
+    assert_eq!(peer_memory(&own), "", "nothing of others");
     assert!(observed(&own, &bob), "its own observations");
 }
 
@@ -286,5 +296,5 @@ fn observed(body: &str, talk: &Talk) -> bool {
 }
 
 fn told_and_observed(body: &str, talk: &Talk) -> bool {
-    !others(body).is_empty() && observed(body, talk)
+    !peer_memory(body).is_empty() && observed(body, talk)
 }

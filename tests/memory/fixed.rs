@@ -2,7 +2,7 @@
 //! every placement keeps its prefix.
 
 use diarist::memory::render;
-use diarist_provider::{Conversation, Options, Part, Style};
+use diarist_provider::{CallerKind, Conversation, Options, Style};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -150,7 +150,7 @@ async fn every_placement_keeps_its_prefix() {
         let bodies = rig.forwarded();
         let mut activations = 0;
         for pair in bodies.windows(2) {
-            let [before, after] = [&pair[0], &pair[1]].map(|body| (told(body), raw(body)));
+            let [before, after] = [&pair[0], &pair[1]].map(|body| (leading_texts(body), raw(body)));
             if before.0 == after.0 {
                 assert!(
                     after.1.starts_with(&before.1),
@@ -172,7 +172,7 @@ async fn every_placement_keeps_its_prefix() {
 }
 
 /// What precedes the raw messages: the leading system messages, as texts.
-fn told(body: &Value) -> Vec<String> {
+fn leading_texts(body: &Value) -> Vec<String> {
     let messages = body["messages"].as_array().unwrap();
     let leading = messages
         .iter()
@@ -229,7 +229,13 @@ async fn a_reload_shows_from_the_next_activation_on() {
     let talk = Talk::new("ada");
     let mut recorded = 0;
     let mut turn = 0;
-    let sent = || program.provider.record_of(Part::Actor).pop().unwrap();
+    let sent = || {
+        program
+            .provider
+            .record_for(CallerKind::Actor)
+            .pop()
+            .unwrap()
+    };
     let block = |body: &Value| {
         let text = body["messages"].get(1)?["content"].as_str()?;
         render::looks_like_block(text).then(|| text.to_owned())
@@ -283,7 +289,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
         turn += 1;
         recorded += 1;
         program.send(&talk.body(turn)).await;
-        program.settled(recorded).await;
+        program.wait_recorded(recorded).await;
         let body = sent().json().unwrap();
         let first = body["messages"][0]["content"].as_str().unwrap();
         let moved = first.contains("<diarist-log ");
@@ -309,7 +315,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
     ] {
         assert!(program.number(query).await > 0, "{query}");
     }
-    let asked = program.provider.record_of(Part::Observer);
+    let asked = program.provider.record_for(CallerKind::Observer);
     let told = asked.last().unwrap().json().unwrap()["messages"][0]["content"].to_string();
     assert!(
         told.contains("Keep recipes."),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist_provider::{Behaviour, Options, Part, Recorded, Stage};
+use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest, Stage};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -25,17 +25,19 @@ async fn narrow() -> Rig {
 }
 
 /// Leaves, and waits until the provider has noticed.
-async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<Recorded> {
+async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<RecordedRequest> {
     let left = Instant::now();
     drop(caller);
-    let gone = |record: &[Arc<Recorded>]| record.iter().any(|entry| entry.hung_up().is_some());
+    let gone = |record: &[Arc<RecordedRequest>]| {
+        record.iter().any(|entry| entry.hang_up_stage().is_some())
+    };
     let record = tokio::time::timeout(DEADLINE, rig.provider.wait_until(gone)).await;
     assert!(record.is_ok(), "the upstream was not told");
     let record = record.unwrap().unwrap();
     println!("{stage}: the upstream knew after {:?}", left.elapsed());
     record
         .into_iter()
-        .find(|entry| entry.hung_up().is_some())
+        .find(|entry| entry.hang_up_stage().is_some())
         .unwrap()
 }
 
@@ -59,7 +61,7 @@ async fn after(rig: &Rig, body: &Value, recorded: i64) -> Value {
     let written = rows.filter(|(table, rows)| is_ours(table) && !rows.is_empty());
     let written: Vec<_> = written.collect();
     assert_eq!(written.is_empty(), recorded == 0, "{written:?}");
-    rig.provider.behave(Part::Actor, Behaviour::default());
+    rig.provider.inject(CallerKind::Actor, Behaviour::default());
     let answer = rig.send(body).await;
     assert_eq!(answer.status, 200, "the place was not given back");
     line
@@ -92,14 +94,14 @@ async fn before_the_head_of_the_answer() {
         silent: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, silent);
+    rig.provider.inject(CallerKind::Actor, silent);
     let body = Talk::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
-    let asked = |record: &[Arc<Recorded>]| record.iter().any(|entry| entry.messages > 0);
+    let asked = |record: &[Arc<RecordedRequest>]| record.iter().any(|entry| entry.messages > 0);
     rig.provider.wait_until(asked).await.unwrap();
     let entry = leave(&rig, caller, "before the head").await;
-    assert_eq!(entry.hung_up(), Some(Stage::BeforeHead));
+    assert_eq!(entry.hang_up_stage(), Some(Stage::BeforeHead));
     let line = after(&rig, &body, 0).await;
     assert_eq!(line.get("status"), None);
 }
@@ -111,7 +113,7 @@ fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
         frame_bytes: frames,
         ..Behaviour::gated(&Arc::new(Semaphore::new(events)))
     };
-    rig.provider.behave(Part::Actor, behaviour);
+    rig.provider.inject(CallerKind::Actor, behaviour);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,7 +125,7 @@ async fn before_the_first_token() {
     caller.ask(&body).await;
     caller.until("\r\n\r\n").await;
     let entry = leave(&rig, caller, "after the head").await;
-    assert_eq!(entry.hung_up(), Some(Stage::BeforeFirstEvent));
+    assert_eq!(entry.hang_up_stage(), Some(Stage::BeforeFirstEvent));
     let line = after(&rig, &body, 0).await;
     assert_eq!(line["status"], 200);
 }
@@ -138,9 +140,12 @@ async fn at_the_first_token() {
     caller.until("\"content\":\"About").await;
     let entry = leave(&rig, caller, "first token").await;
     assert!(
-        matches!(entry.hung_up(), Some(Stage::Streaming { events: 2, .. })),
+        matches!(
+            entry.hang_up_stage(),
+            Some(Stage::Streaming { events: 2, .. })
+        ),
         "{:?}",
-        entry.hung_up()
+        entry.hang_up_stage()
     );
     after(&rig, &body, 0).await;
 }
@@ -155,7 +160,7 @@ async fn in_the_middle_of_an_event() {
     caller.until("{\"id").await;
     let entry = leave(&rig, caller, "mid-event").await;
     assert_eq!(
-        entry.hung_up(),
+        entry.hang_up_stage(),
         Some(Stage::Streaming {
             events: 0,
             bytes: 10
@@ -173,13 +178,13 @@ async fn after_the_last_event() {
         hold_open: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, open);
+    rig.provider.inject(CallerKind::Actor, open);
     let body = Talk::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
     caller.until("data: [DONE]\n\n").await;
     let entry = leave(&rig, caller, "after the last event").await;
-    assert_eq!(entry.hung_up(), Some(Stage::AfterLastEvent));
+    assert_eq!(entry.hang_up_stage(), Some(Stage::AfterLastEvent));
     after(&rig, &body, 1).await;
 }
 
@@ -198,7 +203,8 @@ async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
     .into_iter()
     .enumerate()
     {
-        rig.provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let mut caller = Caller::connect(&rig.address()).await;
         caller.ask(&talk.streamed(1)).await;
         let ended = if cut == Cut::BeforeHead { "502" } else { "200" };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Ask, Behaviour, Options, Part, Reply};
+use diarist_provider::{Behaviour, CallerKind, Options, Reply, ScriptInput};
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
@@ -15,7 +15,7 @@ const TURNS: usize = 20;
 const LATE: usize = 14;
 
 /// The messages that a text shows, first and last.
-fn shown(text: &str) -> (usize, usize) {
+fn message_range(text: &str) -> (usize, usize) {
     let digits = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
     let said = |phrase: &'static str, at: fn(usize) -> usize| {
         let ends = text.match_indices(phrase).map(|(at, it)| at + it.len());
@@ -37,14 +37,14 @@ fn task(count: usize) -> String {
 
 /// Says what is under way at the end of each range, and, if `honest`, at the beginning of the next that it
 /// is done.
-fn observer(honest: bool) -> impl Fn(&Ask<'_>) -> Reply {
+fn observer(honest: bool) -> impl Fn(&ScriptInput<'_>) -> Reply {
     move |ask| {
-        let asked = ask.text_of("user").join("\n");
+        let asked = ask.texts_by_role("user").join("\n");
         let history = asked.split("<history-").nth(1).unwrap();
-        let (first, last) = shown(history.split("</history-").next().unwrap());
+        let (first, last) = message_range(history.split("</history-").next().unwrap());
         let before = task(first - 1);
         let done = if honest { "✅" } else { "🟡" };
-        Reply::say(format!(
+        Reply::text(format!(
             "<observations>\n* {done} {before}: finished\n* 🟡 [[{last}]]\n</observations>\n\
              <current-task>\n{}\n</current-task>\n\
              <suggested-response>\nSay that it is being weighed.\n</suggested-response>",
@@ -64,7 +64,7 @@ async fn rig(honest: bool) -> Rig {
         ],
     )
     .await;
-    rig.provider.script(Part::Observer, observer(honest));
+    rig.provider.script(CallerKind::Observer, observer(honest));
     rig
 }
 
@@ -124,7 +124,8 @@ async fn what_is_told_at_once_has_the_hints_of_its_end() {
     for honest in [true, false] {
         let rig = rig(honest).await;
         let gate = Arc::new(Semaphore::new(0));
-        rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+        rig.provider
+            .inject(CallerKind::Observer, Behaviour::gated(&gate));
         let talk = Talk::new("ada");
         for turn in 1..=LATE {
             let recorded = rig.number("SELECT count(*) FROM requests").await;

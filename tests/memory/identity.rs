@@ -1,6 +1,6 @@
 //! What clients call their conversations, their sub-agents and their side calls, over sockets.
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -173,7 +173,7 @@ async fn a_side_call_that_nobody_names_costs_no_observer() {
             rig.quiet().await;
         }
     }
-    let calls = rig.provider.record_of(Part::Observer);
+    let calls = rig.provider.record_for(CallerKind::Observer);
     assert!(calls.len() > 1);
     for call in calls {
         assert!(!String::from_utf8_lossy(&call.body).contains("sidecall"));
@@ -196,7 +196,7 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
                            + (SELECT count(*) FROM parts)";
     let before = (
         rig.number(everything).await,
-        rig.provider.record_of(Part::Observer).len(),
+        rig.provider.record_for(CallerKind::Observer).len(),
     );
     let mut body = talk.body(ACTIVE);
     let messages = body["messages"].as_array_mut().unwrap();
@@ -211,7 +211,7 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
     }
     let after = (
         rig.number(everything).await,
-        rig.provider.record_of(Part::Observer).len(),
+        rig.provider.record_for(CallerKind::Observer).len(),
     );
     assert_eq!(after, before);
     let line = rig.audited(ACTIVE + 2).await.pop().unwrap();
@@ -225,7 +225,8 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_the_upstream_does_not_know_leave_no_row() {
     let rig = Rig::small().await;
-    rig.provider.behave(Part::Actor, Behaviour::failing(401));
+    rig.provider
+        .inject(CallerKind::Actor, Behaviour::failing(401));
     let talk = Talk::new("ada");
     for number in 0..200 {
         let key = format!("Bearer sk-random-{number}");

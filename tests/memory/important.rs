@@ -1,6 +1,6 @@
 //! A log in which everything is important: nothing of it may be lost, and there is no room for all.
 
-use diarist_provider::{Ask, Options, Part, Reply};
+use diarist_provider::{CallerKind, Options, Reply, ScriptInput};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -36,22 +36,22 @@ fn body(turn: usize) -> Value {
 }
 
 /// Writes nothing but what is important.
-fn observer(ask: &Ask<'_>) -> Reply {
-    let shown = ask.text_of("user").join("\n");
+fn observer(ask: &ScriptInput<'_>) -> Reply {
+    let shown = ask.texts_by_role("user").join("\n");
     let history = shown.split("<history-").nth(1).unwrap();
     let lines = history.match_indices("Report ").flat_map(|(at, report)| {
         let turn = &history[at + report.len()..][..4];
         reading(turn.parse().unwrap())
     });
     let lines: Vec<String> = lines.chain(["* 🟢 It went on.".to_owned()]).collect();
-    Reply::say(format!(
+    Reply::text(format!(
         "<observations>\n{}\n</observations>",
         lines.join("\n")
     ))
 }
 
 /// Keeps the first words of the newest entries, whatever it is told.
-fn gutting(ask: &Ask<'_>) -> Reply {
+fn gutting(ask: &ScriptInput<'_>) -> Reply {
     let lines = entries(ask);
     let newest = &lines[lines.len() - lines.len().min(24)..];
     answer(newest.iter().map(|line| {
@@ -61,7 +61,7 @@ fn gutting(ask: &Ask<'_>) -> Reply {
 }
 
 /// Says each entry in few words, but forgets every third of the older ones.
-fn terse(ask: &Ask<'_>) -> Reply {
+fn terse(ask: &ScriptInput<'_>) -> Reply {
     let lines = entries(ask);
     let newest = lines.len().saturating_sub(8);
     let kept = lines
@@ -76,8 +76,8 @@ fn terse(ask: &Ask<'_>) -> Reply {
     }))
 }
 
-fn entries(ask: &Ask<'_>) -> Vec<String> {
-    let shown = ask.text_of("user").join("\n");
+fn entries(ask: &ScriptInput<'_>) -> Vec<String> {
+    let shown = ask.texts_by_role("user").join("\n");
     let shown = shown.split("<history-").nth(1).unwrap();
     let log = shown.split("</history-").next().unwrap();
     let lines = log.lines().filter(|line| line.starts_with("* "));
@@ -85,7 +85,7 @@ fn entries(ask: &Ask<'_>) -> Vec<String> {
 }
 
 fn answer(lines: impl Iterator<Item = String>) -> Reply {
-    Reply::say(format!(
+    Reply::text(format!(
         "<observations>\n{}\n</observations>",
         lines.collect::<Vec<_>>().join("\n")
     ))
@@ -102,7 +102,7 @@ async fn a_reflector_that_loses_less_than_code_is_preferred() {
     lossy(terse, 2 * TURNS, "AND model <> 'code'").await;
 }
 
-async fn lossy(reflector: fn(&Ask<'_>) -> Reply, turns: usize, by: &str) {
+async fn lossy(reflector: fn(&ScriptInput<'_>) -> Reply, turns: usize, by: &str) {
     let rig = Rig::with(
         Options::default(),
         &[
@@ -111,9 +111,11 @@ async fn lossy(reflector: fn(&Ask<'_>) -> Reply, turns: usize, by: &str) {
         ],
     )
     .await;
-    rig.provider.script(Part::Observer, observer);
+    rig.provider.script(CallerKind::Observer, observer);
     rig.provider
-        .script(Part::Reflector, move |ask: &Ask<'_>| reflector(ask));
+        .script(CallerKind::Reflector, move |ask: &ScriptInput<'_>| {
+            reflector(ask)
+        });
     let before = rig.metric("diarist_reflections_lossy_total").await;
     for turn in 1..=turns {
         assert_eq!(rig.send(&body(turn)).await.status, 200);

@@ -1,6 +1,6 @@
 //! What observations and reflections kept of what they were made of, as the audit and the timeline say it.
 
-use diarist_provider::{Conversation, Manner, Options, Part, Reflector, Style};
+use diarist_provider::{CallerKind, Conversation, ObserverStyle, Options, Reflector, Style};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
@@ -112,10 +112,10 @@ async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
 async fn what_code_left_out_is_audited() {
     let rig = Rig::small().await;
     let empty = Reflector {
-        manner: Manner::Empty,
+        style: ObserverStyle::Empty,
         ..Reflector::default()
     };
-    rig.provider.script(Part::Reflector, empty);
+    rig.provider.script(CallerKind::Reflector, empty);
     let conversation = Conversation::generate(34, 70, Style::Travel);
     rig.play(&conversation).await;
     let written = rig.written().await;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Behaviour, Options, Part, Recorded, Verdict};
+use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -52,7 +52,8 @@ async fn where_the_block_made_it_too_long_the_original_goes_out_once() {
     let sent = rig.last().body.len();
     assert!(sent > body(turn).to_string().len(), "the block is longer");
     rig.quiet().await;
-    rig.provider.next(Part::Actor, 1, &refusing(400, TOO_LONG));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(400, TOO_LONG));
     let answer = rig.send(&body(turn + 1)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
@@ -74,12 +75,13 @@ async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
-        .behave(Part::Observer, Behaviour::gated(&observer));
+        .inject(CallerKind::Observer, Behaviour::gated(&observer));
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
     }
-    rig.provider.next(Part::Actor, 2, &Behaviour::failing(429));
+    rig.provider
+        .inject_next(CallerKind::Actor, 2, &Behaviour::failing(429));
     for _ in 0..2 {
         let answer = rig.send(&talk.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, answer.memory()), (429, "watching"));
@@ -90,7 +92,8 @@ async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     let body = rig.last().body.clone();
     // From now on it is what it is, whatever becomes of a repetition.
-    rig.provider.next(Part::Actor, 1, &Behaviour::failing(503));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &Behaviour::failing(503));
     for status in [503, 200] {
         assert_eq!(rig.send(&talk.body(ACTIVE + 1)).await.status, status);
         assert_eq!(rig.last().body, body);
@@ -110,15 +113,16 @@ async fn twins_that_are_both_too_long_go_out_alike() {
         ..refusing(400, TOO_LONG)
     };
     let body = talk.body(15);
-    rig.provider.next(Part::Actor, 1, &held);
+    rig.provider.inject_next(CallerKind::Actor, 1, &held);
     let mut slow = Caller::connect(&rig.address()).await;
     slow.ask(&body).await;
-    let came = |record: &[Arc<Recorded>]| {
+    let came = |record: &[Arc<RecordedRequest>]| {
         let mut record = record.iter();
         record.any(|entry| matches!(entry.verdict, Verdict::Failed(400)))
     };
     rig.provider.wait_until(came).await.unwrap();
-    rig.provider.next(Part::Actor, 1, &refusing(400, TOO_LONG));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(400, TOO_LONG));
     let answer = rig.send(&body).await;
     assert_eq!(
         answer.memory(),
@@ -175,7 +179,7 @@ async fn an_answer_that_refuses_nothing_is_not_held_back() {
             gate: Some(Arc::clone(&body)),
             ..Behaviour::failing(status)
         };
-        rig.provider.next(Part::Actor, 1, &slow);
+        rig.provider.inject_next(CallerKind::Actor, 1, &slow);
         let mut caller = Caller::connect(&rig.address()).await;
         let text = Talk::new("ada").body(1).to_string();
         caller.send(head(text.len()).as_bytes()).await;
@@ -204,7 +208,7 @@ async fn a_refusal_about_usage_does_not_move_the_block() {
         let refused = refusing(400, message);
         let turn = ACTIVE + times;
         for turn in ACTIVE + 1..=turn {
-            rig.provider.next(Part::Actor, 1, &refused);
+            rig.provider.inject_next(CallerKind::Actor, 1, &refused);
             let answer = rig.send(&talk.streamed(turn)).await;
             assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
             rig.quiet().await;
@@ -228,7 +232,7 @@ async fn what_was_applied_too_late_serves_the_repetition() {
     let rig = watchful().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let mut other = rig.database().await;
     sqlx::query("BEGIN IMMEDIATE")

@@ -1,11 +1,11 @@
 //! A request that does not fit its model, and is told so inside the stream of an answer of status 200.
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::json;
 
 use crate::overflow::observers;
 use crate::rig::Rig;
-use crate::tools::{Talk, refusing, saying};
+use crate::tools::{Talk, event_stream, refusing};
 
 /// Says what is too long in the first event of a stream, under status 200.
 fn inside(comments: bool) -> Behaviour {
@@ -21,7 +21,8 @@ async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits(
     for (overflow, rung) in [("trim", "trimmed"), ("observe", "awaited")] {
         let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", overflow)]).await;
         rig.provider.rules(|rules| rules.window = Some(8_000));
-        rig.provider.behave(Part::Actor, inside(overflow == "trim"));
+        rig.provider
+            .inject(CallerKind::Actor, inside(overflow == "trim"));
         let talk = Talk::new("ada");
         let answer = rig.send(&talk.streamed(24)).await;
         assert_eq!(answer.status, 200);
@@ -61,9 +62,9 @@ async fn what_is_observed_already_helps_inside_a_stream_as_well() {
     let rig = Rig::with(Options::default(), &settings).await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
-    rig.provider.behave(Part::Actor, inside(false));
+    rig.provider.inject(CallerKind::Actor, inside(false));
     let (asked, before) = (observers(&rig), rig.got().len());
     let answer = rig.send(&talk.streamed(13)).await;
     assert!(answer.text().contains("[DONE]") && !answer.text().contains("error"));
@@ -76,7 +77,7 @@ async fn what_is_observed_already_helps_inside_a_stream_as_well() {
 async fn a_refusal_inside_a_stream_that_nothing_helps_against_leaves_no_trace() {
     let rig = Rig::with(Options::default(), &[]).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    rig.provider.behave(Part::Actor, inside(false));
+    rig.provider.inject(CallerKind::Actor, inside(false));
     let talk = Talk::new("ada");
     for round in 0..2 {
         let answer = rig.send(&talk.streamed(24)).await;
@@ -109,8 +110,9 @@ async fn what_was_tried_before_the_head_came_is_not_tried_again_inside_the_strea
         let talk = Talk::new("ada");
         let event = json!({"error": {"message": TOO_LONG, "type": "invalid_request_error"}});
         rig.provider
-            .next(Part::Actor, refused, &refusing(400, TOO_LONG));
-        rig.provider.next(Part::Actor, 20, &saying(&event));
+            .inject_next(CallerKind::Actor, refused, &refusing(400, TOO_LONG));
+        rig.provider
+            .inject_next(CallerKind::Actor, 20, &event_stream(&event));
         let answer = rig.send(&talk.streamed(24)).await;
         assert_eq!((answer.status, rig.got().len()), (200, sent), "{overflow}");
         assert_eq!(answer.memory(), format!("active; rung={rung}"));

@@ -1,7 +1,7 @@
 //! A block that is refused where it stands, and a conversation that does not fit its model without it:
 //! the block goes where the model takes it, and the placement steps down.
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -25,11 +25,11 @@ fn block(body: &Value) -> Option<usize> {
 
 impl Rig {
     /// Where the block stood in each request since the first `before`, and whether it was taken.
-    fn tried(&self, before: usize) -> Vec<(Option<usize>, bool)> {
+    fn attempts(&self, before: usize) -> Vec<(Option<usize>, bool)> {
         let since = self.got().split_off(before);
         since
             .iter()
-            .map(|entry| (block(&entry.json().unwrap()), entry.accepted()))
+            .map(|entry| (block(&entry.json().unwrap()), entry.is_accepted()))
             .collect()
     }
 }
@@ -64,7 +64,7 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
         }
         let last = rig.last();
         assert_eq!(block(&last.json().unwrap()), Some(2), "behind its front");
-        let room = last.measured.unwrap().prompt_tokens + 700;
+        let room = last.prompt_usage.unwrap().prompt_tokens + 700;
         rig.provider.rules(|rules| {
             rules.system_first = true;
             rules.window = Some(room);
@@ -74,14 +74,15 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
                 rig.restart().await;
             }
             if answers == Answers::InStream {
-                rig.provider.next(Part::Actor, 1, &Behaviour::default());
-                rig.provider.next(Part::Actor, 1, &inside());
+                rig.provider
+                    .inject_next(CallerKind::Actor, 1, &Behaviour::default());
+                rig.provider.inject_next(CallerKind::Actor, 1, &inside());
             }
             let before = rig.got().len();
             let answer = rig.send(&clocked(&talk, turn, stream)).await;
             assert_eq!(answer.status, 200, "{answers:?}: {}", answer.text());
             let tried = [(Some(2), false), (None, false), (Some(0), true)];
-            assert_eq!(rig.tried(before), tried, "{answers:?}");
+            assert_eq!(rig.attempts(before), tried, "{answers:?}");
             assert!(!answer.text().contains("error"), "{}", answer.text());
             if answers != Answers::InStream {
                 assert_eq!(answer.memory(), "active; rung=lowered");
@@ -96,13 +97,13 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
             let sent = rig.last().body.clone();
             let before = rig.got().len();
             rig.send(&clocked(&talk, turn, stream)).await;
-            assert_eq!(rig.tried(before), [(Some(0), true)], "{answers:?}");
+            assert_eq!(rig.attempts(before), [(Some(0), true)], "{answers:?}");
             assert_eq!(rig.last().body, sent);
             rig.quiet().await;
             let before = rig.got().len();
             let next = rig.send(&clocked(&talk, turn + 1, stream)).await;
             assert_eq!((next.status, next.memory()), (200, "active"));
-            assert_eq!(rig.tried(before), [(Some(0), true)], "{answers:?}");
+            assert_eq!(rig.attempts(before), [(Some(0), true)], "{answers:?}");
             rig.quiet().await;
         }
     }
@@ -136,7 +137,7 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
         });
         let before = rig.got().len();
         let answer = rig.send(&talk.body(turns + 1)).await;
-        let tried = rig.tried(before);
+        let tried = rig.attempts(before);
         assert_eq!(
             answer.status,
             200,
@@ -159,7 +160,7 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
         let before = rig.got().len();
         let next = rig.send(&talk.body(turns + 2)).await;
         assert_eq!(next.status, 200, "{overflow}: {}", next.text());
-        assert_eq!(rig.tried(before), [(Some(0), true)], "{overflow}");
+        assert_eq!(rig.attempts(before), [(Some(0), true)], "{overflow}");
     }
 }
 
@@ -170,23 +171,24 @@ async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=TURNS).await;
-    let room = rig.last().measured.unwrap().prompt_tokens + 700;
+    let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| rules.window = Some(room));
     let declined = refusing(400, "We do not like these words.");
-    rig.provider.next(Part::Actor, 1, &declined);
-    rig.provider.next(Part::Actor, 1, &Behaviour::default());
-    rig.provider.next(Part::Actor, 1, &declined);
+    rig.provider.inject_next(CallerKind::Actor, 1, &declined);
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &Behaviour::default());
+    rig.provider.inject_next(CallerKind::Actor, 1, &declined);
     let before = rig.got().len();
     let answer = rig.send(&talk.body(TURNS + 1)).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
     let tried = [(Some(1), false), (None, false), (Some(0), false)];
-    assert_eq!(rig.tried(before), tried);
+    assert_eq!(rig.attempts(before), tried);
     rig.quiet().await;
     let before = rig.got().len();
     let answer = rig.send(&talk.body(TURNS + 1)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
-    assert_eq!(rig.tried(before), [(Some(1), true)]);
+    assert_eq!(rig.attempts(before), [(Some(1), true)]);
 }
 
 /// The question for usage is refused, and the conversation does not fit without its block: the block
@@ -199,7 +201,7 @@ async fn a_refused_question_for_usage_moves_no_block_where_nothing_fits_without_
     own["stream_options"] = json!({"include_usage": true});
     rig.send(&own).await;
     rig.talk(&talk, 1..=TURNS).await;
-    let room = rig.last().measured.unwrap().prompt_tokens + 700;
+    let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| {
         rules.refuse_stream_options = true;
         rules.window = Some(room);
@@ -211,7 +213,7 @@ async fn a_refused_question_for_usage_moves_no_block_where_nothing_fits_without_
         let before = rig.got().len();
         let answer = rig.send(&talk.streamed(TURNS + turn)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(rig.tried(before), tried, "turn {turn}");
+        assert_eq!(rig.attempts(before), tried, "turn {turn}");
         rig.quiet().await;
     }
 }

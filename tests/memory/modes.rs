@@ -1,6 +1,6 @@
 //! `off`, `read` and `on`: by header, by rule, by the operator for all.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -46,7 +46,7 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
     rig.talk(&talk, 1..=ACTIVE).await;
     let before = (
         rows(&rig).await,
-        rig.provider.record_of(Part::Observer).len(),
+        rig.provider.record_for(CallerKind::Observer).len(),
     );
 
     let title = [("x-task", "title_generation")];
@@ -60,7 +60,7 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
     }
     let after = (
         rows(&rig).await,
-        rig.provider.record_of(Part::Observer).len(),
+        rig.provider.record_for(CallerKind::Observer).len(),
     );
     assert_eq!(after, before, "nothing is written, nothing observed");
     let line = rig.audited(ACTIVE + 3).await.pop().unwrap();
@@ -121,7 +121,7 @@ async fn read_only_sends_what_there_is_and_writes_nothing() {
     rig.quiet().await;
     rig.stop().await;
     let before = rows(&rig).await;
-    let observed = rig.provider.record_of(Part::Observer).len();
+    let observed = rig.provider.record_for(CallerKind::Observer).len();
     rig.set("MEMORY__READ_ONLY", "true");
     rig.start().await;
 
@@ -135,7 +135,10 @@ async fn read_only_sends_what_there_is_and_writes_nothing() {
     let other = rig.talk(&Talk::new("bob"), 1..=ACTIVE).await;
     assert_eq!(other.memory(), "watching; mode=read");
     assert_eq!(rows(&rig).await, before);
-    assert_eq!(rig.provider.record_of(Part::Observer).len(), observed);
+    assert_eq!(
+        rig.provider.record_for(CallerKind::Observer).len(),
+        observed
+    );
     let line = rig.audited(3 * ACTIVE + 2).await.pop().unwrap();
     assert_eq!(
         (&line["mode"], &line["mode_by"]),
@@ -153,7 +156,7 @@ async fn what_is_read_and_too_long_goes_out_with_everything_observed() {
     let rig = Rig::with(Options::default(), &settings).await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let before = rows(&rig).await;
     let read = [("x-diarist-memory", "read")];

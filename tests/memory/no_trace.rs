@@ -1,7 +1,7 @@
 //! What the provider refused, failed at or filtered leaves no trace: not a row, not a word with the
 //! Observer. Hang-ups are in `hangups`.
 
-use diarist_provider::{Ask, Behaviour, Part, Reply};
+use diarist_provider::{Behaviour, CallerKind, Reply, ScriptInput};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
@@ -16,12 +16,12 @@ fn refusal() -> Reply {
 fn stopped_by(finish: &'static str) -> Reply {
     Reply {
         finish: Some(finish),
-        ..Reply::say("Well, first you")
+        ..Reply::text("Well, first you")
     }
 }
 
 /// What the model answers.
-type Says = fn() -> Reply;
+type ReplyFn = fn() -> Reply;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_leaves_no_trace() {
@@ -41,7 +41,8 @@ async fn what_was_refused_leaves_no_trace() {
             400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529,
         ] {
             for turn in [1, 5] {
-                rig.provider.behave(Part::Actor, Behaviour::failing(status));
+                rig.provider
+                    .inject(CallerKind::Actor, Behaviour::failing(status));
                 let answer = rig.send(&body(turn)).await;
                 assert_eq!(answer.status, status, "stream {stream}");
                 rig.quiet().await;
@@ -52,15 +53,16 @@ async fn what_was_refused_leaves_no_trace() {
                 );
             }
         }
-        rig.provider.behave(Part::Actor, Behaviour::default());
-        let endings: [(&str, Says); 4] = [
+        rig.provider.inject(CallerKind::Actor, Behaviour::default());
+        let endings: [(&str, ReplyFn); 4] = [
             ("filtered", Reply::filtered),
             ("refused", refusal),
             ("filtered after some words", || stopped_by("content_filter")),
             ("refused after some words", || stopped_by("refusal")),
         ];
         for (name, reply) in endings {
-            rig.provider.script(Part::Actor, move |_: &Ask<'_>| reply());
+            rig.provider
+                .script(CallerKind::Actor, move |_: &ScriptInput<'_>| reply());
             for turn in [1, 5] {
                 let answer = rig.send(&body(turn)).await;
                 assert_eq!(answer.status, 200);
@@ -69,7 +71,7 @@ async fn what_was_refused_leaves_no_trace() {
             }
         }
     }
-    assert!(rig.provider.record_of(Part::Observer).is_empty());
+    assert!(rig.provider.record_for(CallerKind::Observer).is_empty());
 }
 
 /// In the middle of a conversation that is remembered: the refused turn is taken back by the client,
@@ -85,21 +87,22 @@ async fn a_refused_turn_is_shown_to_no_observer() {
         last["content"] = format!("unspeakable{turn} ").repeat(300).into();
         let before = rig.everything().await;
         // Also as the client itself sends it.
-        rig.provider.behave(Part::Actor, Behaviour::failing(403));
-        assert_eq!(rig.send(&refused).await.status, 403);
-        rig.provider.behave(Part::Actor, Behaviour::default());
         rig.provider
-            .script(Part::Actor, |_: &Ask<'_>| Reply::filtered());
+            .inject(CallerKind::Actor, Behaviour::failing(403));
+        assert_eq!(rig.send(&refused).await.status, 403);
+        rig.provider.inject(CallerKind::Actor, Behaviour::default());
+        rig.provider
+            .script(CallerKind::Actor, |_: &ScriptInput<'_>| Reply::filtered());
         assert_eq!(rig.send(&refused).await.status, 200);
         rig.quiet().await;
         assert_eq!(rig.everything().await, before, "turn {turn}");
         rig.provider
-            .script(Part::Actor, |_: &Ask<'_>| Reply::say("Yes."));
+            .script(CallerKind::Actor, |_: &ScriptInput<'_>| Reply::text("Yes."));
         rig.talk(&talk, turn..=turn).await;
     }
     let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
     assert_eq!(answer.memory(), "active");
-    let calls = rig.provider.record_of(Part::Observer);
+    let calls = rig.provider.record_for(CallerKind::Observer);
     assert!(calls.len() > 2);
     for call in calls {
         assert!(!String::from_utf8_lossy(&call.body).contains("unspeakable"));

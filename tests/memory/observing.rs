@@ -4,27 +4,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diarist_provider::{
-    Behaviour, Ending, Manner, OBSERVER_MODEL, Observer, Options, Part, Provider, REFLECTOR_MODEL,
-    Recorded, Reflector, Reply,
+    Behaviour, CallerKind, Ending, OBSERVER_MODEL, Observer, ObserverStyle, Options, Provider,
+    REFLECTOR_MODEL, RecordedRequest, Reflector, Reply,
 };
 use tokio::sync::Semaphore;
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk, eventually};
 
-async fn observed(provider: &Provider, calls: usize) -> Vec<Arc<Recorded>> {
+async fn observed(provider: &Provider, calls: usize) -> Vec<Arc<RecordedRequest>> {
     provider
-        .wait_until(|record| record.iter().filter(|e| e.part == Part::Observer).count() >= calls)
+        .wait_until(|record| {
+            record
+                .iter()
+                .filter(|e| e.caller == CallerKind::Observer)
+                .count()
+                >= calls
+        })
         .await
         .unwrap();
-    provider.record_of(Part::Observer)
+    provider.record_for(CallerKind::Observer)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_never_wait_for_a_slow_observer() {
     let rig = Rig::small().await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
     for turn in 1..=16 {
         let answer = rig.send(&talk.body(turn)).await;
@@ -41,9 +48,14 @@ async fn requests_never_wait_for_a_slow_observer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
-    for manner in [Manner::Empty, Manner::Filtered, Manner::Degenerate] {
+    for manner in [
+        ObserverStyle::Empty,
+        ObserverStyle::Filtered,
+        ObserverStyle::Repetitive,
+    ] {
         let rig = Rig::small().await;
-        rig.provider.script(Part::Observer, Observer { manner });
+        rig.provider
+            .script(CallerKind::Observer, Observer { style });
         let talk = Talk::new("ada");
         let answer = rig.talk(&talk, 1..=ACTIVE).await;
         let written = rig
@@ -56,7 +68,7 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
             written > 1 && written == all,
             "{manner:?}: {written} of {all}"
         );
-        let calls = rig.provider.record_of(Part::Observer).len();
+        let calls = rig.provider.record_for(CallerKind::Observer).len();
         assert_eq!(
             calls,
             usize::try_from(2 * all).unwrap(),
@@ -75,7 +87,7 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
 async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
     let rig = Rig::small().await;
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::rate_limited(1));
+        .inject_next(CallerKind::Observer, 1, &Behaviour::rate_limited(1));
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
@@ -96,7 +108,7 @@ async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
 async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend_it() {
     let rig = Rig::small().await;
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::failing(401));
+        .inject_next(CallerKind::Observer, 1, &Behaviour::failing(401));
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         rig.send(&talk.body(turn)).await;
@@ -106,7 +118,7 @@ async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend
     // Longer than the first pause after a failure and than two looks at the queue.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(
-        rig.provider.record_of(Part::Observer).len(),
+        rig.provider.record_for(CallerKind::Observer).len(),
         1,
         "it is not tried again"
     );
@@ -120,7 +132,7 @@ async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend
 async fn failures_of_the_observer_are_retried_and_lose_nothing() {
     let rig = Rig::small().await;
     rig.provider
-        .next(Part::Observer, 2, &Behaviour::failing(500));
+        .inject_next(CallerKind::Observer, 2, &Behaviour::failing(500));
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
@@ -150,14 +162,14 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
     });
     let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
-    let calls = rig.provider.record_of(Part::Observer);
+    let calls = rig.provider.record_for(CallerKind::Observer);
     let refused = calls.iter().filter(|call| call.refusal().is_some()).count();
     // Once for each parameter, by whoever was first; later calls know.
     assert!((1..=2).contains(&refused), "{refused} of {}", calls.len());
     assert!(calls[0].json().unwrap().get("temperature").is_some());
     let rest = calls.iter().skip_while(|call| call.refusal().is_some());
     for call in rest {
-        assert!(call.accepted());
+        assert!(call.is_accepted());
         assert!(call.json().unwrap().get("temperature").is_none());
     }
 }
@@ -165,23 +177,23 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     let rig = Rig::small().await;
-    rig.provider.script(Part::Reflector, |_: &diarist_provider::Ask<'_>| {
+    rig.provider.script(CallerKind::Reflector, |_: &diarist_provider::ScriptInput<'_>| {
         let line = "* 🔴 (10:00) Everything that was ever said is to be told at length once more, number";
         let lines: Vec<String> = (0..200).map(|n| format!("{line} {n} of 200.")).collect();
-        Reply::say(format!("<observations>\n{}\n</observations>", lines.join("\n")))
+        Reply::text(format!("<observations>\n{}\n</observations>", lines.join("\n")))
     });
     let talk = Talk::new("ada");
     let mut last = 0;
     for turn in 1..=16 {
         rig.talk(&talk, turn..=turn).await;
-        last = rig.provider.record_of(Part::Reflector).len();
+        last = rig.provider.record_for(CallerKind::Reflector).len();
     }
     assert!(last > 0, "it was asked");
     // The same request again and again asks nobody anything.
     for _ in 0..5 {
         rig.talk(&talk, 16..=16).await;
     }
-    assert_eq!(rig.provider.record_of(Part::Reflector).len(), last);
+    assert_eq!(rig.provider.record_for(CallerKind::Reflector).len(), last);
     assert_eq!(
         rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
             .await,
@@ -202,7 +214,8 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     );
 
     // A Reflector that does its work again is asked again, with more of the log.
-    rig.provider.script(Part::Reflector, Reflector::default());
+    rig.provider
+        .script(CallerKind::Reflector, Reflector::default());
     rig.talk(&talk, 25..=30).await;
     assert!(
         rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
@@ -222,7 +235,7 @@ async fn borrowed_credentials_yield_to_their_client() {
         ],
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, low);
+    rig.provider.inject(CallerKind::Actor, low);
     let talk = Talk::new("ada");
     for turn in 1..=6 {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
@@ -234,7 +247,7 @@ async fn borrowed_credentials_yield_to_their_client() {
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(
-        rig.provider.record_of(Part::Observer).is_empty(),
+        rig.provider.record_for(CallerKind::Observer).is_empty(),
         "they wait"
     );
     assert!(waiting().await > 0);
@@ -254,8 +267,8 @@ async fn a_configured_endpoint_is_called_with_its_own_key_only() {
     let rig = Rig::with(Options::default(), &settings).await;
     let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
-    assert!(rig.provider.record_of(Part::Observer).is_empty());
-    let calls = provider.record_of(Part::Observer);
+    assert!(rig.provider.record_for(CallerKind::Observer).is_empty());
+    let calls = provider.record_for(CallerKind::Observer);
     assert!(!calls.is_empty());
     assert!(
         calls
@@ -274,7 +287,7 @@ async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
         silent: true,
         ..Behaviour::default()
     };
-    rig.provider.next(Part::Observer, 1, &silent);
+    rig.provider.inject_next(CallerKind::Observer, 1, &silent);
     for turn in 1..=4 {
         rig.send(&talk.body(turn)).await;
     }
@@ -288,11 +301,11 @@ async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
     rig.start().await;
     rig.send(&talk.body(5)).await;
     eventually("the call", || {
-        rig.provider.record_of(Part::Observer).len() > 1
+        rig.provider.record_for(CallerKind::Observer).len() > 1
     })
     .await;
     rig.quiet().await;
-    let calls = rig.provider.record_of(Part::Observer);
+    let calls = rig.provider.record_for(CallerKind::Observer);
     assert_eq!(calls[0].body_bytes, calls[1].body_bytes);
 }
 
@@ -302,7 +315,7 @@ async fn what_somebody_else_wrote_is_used_as_well() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
-        .behave(Part::Observer, Behaviour::gated(&observer));
+        .inject(CallerKind::Observer, Behaviour::gated(&observer));
     let talk = Talk::new("ada");
     let mut turn = 0;
     while rig

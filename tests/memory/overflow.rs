@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -18,8 +18,8 @@ pub fn messages(body: &[u8]) -> Vec<Value> {
 }
 
 /// How many of the newest messages of `sent` are those of `asked`.
-pub fn raw_tail(sent: &[Value], asked: &[Value]) -> usize {
-    let pairs = sent.iter().rev().zip(asked.iter().rev());
+pub fn raw_tail(sent: &[Value], client: &[Value]) -> usize {
+    let pairs = sent.iter().rev().zip(client.iter().rev());
     pairs.take_while(|(a, b)| a == b).count()
 }
 
@@ -38,7 +38,7 @@ async fn observing() -> Rig {
 }
 
 pub fn observers(rig: &Rig) -> usize {
-    rig.provider.record_of(Part::Observer).len()
+    rig.provider.record_for(CallerKind::Observer).len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,7 +58,7 @@ async fn what_is_left_is_observed_while_the_client_waits_once() {
     let asked = observers(&rig);
     assert!((1..=4).contains(&asked), "{asked}");
     let sent = rig.last();
-    assert!(sent.accepted() && sent.measured.unwrap().prompt_tokens < window);
+    assert!(sent.is_accepted() && sent.prompt_usage.unwrap().prompt_tokens < window);
     let (parts, client) = (messages(&sent.body), talk.messages(24));
     assert_eq!(parts[0], client[0]);
     let block = parts[1]["content"].as_str().unwrap();
@@ -111,7 +111,8 @@ async fn clients_that_wait_share_the_calls_of_memory() {
     let rig = observing().await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Observer, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talks: Vec<Talk> = (0..CLIENTS)
         .map(|n| Talk::new(&format!("ada{n}")))
         .collect();
@@ -149,7 +150,8 @@ async fn what_failed_while_a_client_waited_is_kept_to_be_looked_at() {
     ];
     let rig = Rig::with(Options::default(), &settings).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::failing(500));
     let answer = rig.send(&Talk::new("ada").body(24)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
     let kept = std::fs::read_dir(&folder).unwrap().flatten();
@@ -172,7 +174,7 @@ async fn what_is_observed_already_is_applied_before_anybody_waits() {
     let rig = Rig::with(Options::default(), &settings).await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let (asked, before) = (observers(&rig), rig.got().len());
     let answer = rig.send(&talk.body(13)).await;
@@ -209,7 +211,7 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
     };
     let talk = Talk::new("ada");
     for observer in [silent, Behaviour::failing(500)] {
-        rig.provider.behave(Part::Observer, observer);
+        rig.provider.inject(CallerKind::Observer, observer);
         let before = rig.got().len();
         let answer = rig.send(&talk.body(24)).await;
         assert_eq!(answer.status, 400);
@@ -226,7 +228,8 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
         assert_eq!(rig.number(rows).await, 0, "{rows}");
     }
     // What is only read waits for nobody either.
-    rig.provider.behave(Part::Observer, Behaviour::default());
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::default());
     let asked = observers(&rig);
     let read = [("x-diarist-memory", "read")];
     let answer = rig.send_as("Bearer sk-test", &read, &talk.body(24)).await;
@@ -245,9 +248,10 @@ async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
     let rig = Rig::with(Options::default(), &settings).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
-    rig.provider.next(Part::Observer, 1, &Behaviour::default());
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::failing(500));
+        .inject_next(CallerKind::Observer, 1, &Behaviour::default());
+    rig.provider
+        .inject_next(CallerKind::Observer, 1, &Behaviour::failing(500));
     let answer = rig.send_as("Bearer sk-one", &[], &ada.body(24)).await;
     assert_eq!(answer.status, 400, "nothing was left to do");
     let answer = rig.send_as("Bearer sk-two", &[], &bob.body(24)).await;
@@ -277,7 +281,7 @@ async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
     let got = rig.got();
     let accepted: std::collections::BTreeSet<_> = got
         .iter()
-        .filter(|entry| entry.accepted())
+        .filter(|entry| entry.is_accepted())
         .map(|entry| entry.body.clone())
         .collect();
     assert_eq!(accepted.len(), 1);
@@ -289,7 +293,7 @@ async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accept
     let rig = observing().await;
     let too_long = json!({"message": "Input is too long for requested model."});
     let too_long = answering(400, &too_long);
-    rig.provider.next(Part::Actor, 2, &too_long);
+    rig.provider.inject_next(CallerKind::Actor, 2, &too_long);
     let talk = Talk::new("ada");
     let answer = rig.send(&talk.body(24)).await;
     assert_eq!(answer.status, 400);
@@ -303,7 +307,7 @@ async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accept
     ] {
         assert_eq!(rig.number(rows).await, 0, "{rows}");
     }
-    rig.provider.next(Part::Actor, 1, &too_long);
+    rig.provider.inject_next(CallerKind::Actor, 1, &too_long);
     let answer = rig.send(&talk.body(24)).await;
     assert_eq!(answer.memory(), "active; rung=awaited");
     rig.quiet().await;
@@ -334,7 +338,7 @@ async fn a_model_with_thresholds_of_its_own_overflows_by_them() {
             ..Talk::new(name)
         };
         rig.talk(&talk, 1..=12).await;
-        let window = rig.last().measured.unwrap().prompt_tokens;
+        let window = rig.last().prompt_usage.unwrap().prompt_tokens;
         rig.provider.rules(|rules| rules.window = Some(window));
         let answer = rig.send(&talk.body(13)).await;
         assert_eq!(answer.memory(), "active; rung=observed", "{model}");

@@ -1,15 +1,15 @@
 //! Memory made otherwise for the conversations of one model, read from the provider's record.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
 
 /// The bodies of the accepted calls of `part`.
-fn asked(rig: &Rig, part: Part) -> Vec<Value> {
-    let record = rig.provider.record_of(part);
-    let bodies = record.iter().filter(|call| call.accepted());
+fn accepted_bodies(rig: &Rig, part: CallerKind) -> Vec<Value> {
+    let record = rig.provider.record_for(part);
+    let bodies = record.iter().filter(|call| call.is_accepted());
     bodies.map(|call| call.json().unwrap()).collect()
 }
 
@@ -71,7 +71,7 @@ async fn a_model_has_its_own_words_settings_and_hints() {
         assert!(sent.contains("<diarist-log"), "{model}");
         assert_eq!(!sent.contains(r"<current-task>\nPrimary"), own, "{model}");
         rig.talk(&talk, ACTIVE + 1..=24).await;
-        let observed = asked(&rig, Part::Observer);
+        let observed = accepted_bodies(&rig, CallerKind::Observer);
         assert!(!observed.is_empty());
         for body in observed {
             let system = body["messages"][0]["content"].as_str().unwrap();
@@ -82,7 +82,7 @@ async fn a_model_has_its_own_words_settings_and_hints() {
             assert_eq!(body["top_p"] == 0.25, own, "{model}");
             assert_eq!(body["seed"] == 11, own, "{model}");
         }
-        let reflected = asked(&rig, Part::Reflector);
+        let reflected = accepted_bodies(&rig, CallerKind::Reflector);
         assert!(!reflected.is_empty());
         for body in reflected {
             let system = body["messages"][0]["content"].as_str().unwrap();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use diarist_provider::{
-    Ask, Behaviour, Failure, Observer, Options, Part, Provider, Recorded, Reply, Rules, Script as _,
+    Behaviour, CallerKind, Failure, Observer, Options, Provider, RecordedRequest, Reply, Rules,
+    Script as _, ScriptInput,
 };
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use crate::rig::{PATIENCE, Rig};
 use crate::tools::{ACTIVE, Talk};
 
 /// What the Observer was asked, as text.
-fn asked(call: &Recorded) -> (String, String) {
+fn split_prompt(call: &RecordedRequest) -> (String, String) {
     let body = call.json().unwrap();
     let text = |at: usize| {
         body["messages"][at]["content"]
@@ -25,7 +26,7 @@ fn asked(call: &Recorded) -> (String, String) {
 }
 
 /// A user message of `lines` lines, each with a word that stands nowhere else.
-fn book(lines: usize) -> String {
+fn long_text(lines: usize) -> String {
     (0..lines)
         .map(|n| {
             format!(
@@ -54,12 +55,12 @@ const SMALL: [(&str, &str); 3] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
     let rig = Rig::with(Options::default(), &SMALL).await;
-    let book = book(300);
+    let book = long_text(300);
     for turns in 0..3 {
         assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
         rig.quiet().await;
     }
-    let calls = rig.provider.record_of(Part::Observer);
+    let calls = rig.provider.record_for(CallerKind::Observer);
     assert!(calls.len() > 5, "{}", calls.len());
     let chunks = rig.number("SELECT count(*) FROM parts").await;
     assert_eq!(
@@ -70,7 +71,7 @@ async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
         (1, 0)
     );
     // Every line of it is in exactly one call, and no call is much larger than allowed.
-    let prompts: Vec<(String, String)> = calls.iter().map(|call| asked(call)).collect();
+    let prompts: Vec<(String, String)> = calls.iter().map(|call| split_prompt(call)).collect();
     for n in 0..300 {
         let marker = format!("marker{n}x");
         let holding = prompts.iter().filter(|(_, user)| user.contains(&marker));
@@ -109,17 +110,18 @@ async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_fails_midway_repeats_one_piece() {
     let rig = Rig::with(Options::default(), &SMALL).await;
-    rig.provider.next(Part::Observer, 3, &Behaviour::default());
     rig.provider
-        .next(Part::Observer, 1, &Behaviour::failing(500));
-    let book = book(300);
+        .inject_next(CallerKind::Observer, 3, &Behaviour::default());
+    rig.provider
+        .inject_next(CallerKind::Observer, 1, &Behaviour::failing(500));
+    let book = long_text(300);
     for turns in 0..3 {
         rig.send(&opening_with(&book, turns)).await;
         rig.quiet().await;
     }
-    let calls = rig.provider.record_of(Part::Observer);
-    let place = |call: &Arc<Recorded>| {
-        let user = asked(call).1;
+    let calls = rig.provider.record_for(CallerKind::Observer);
+    let place = |call: &Arc<RecordedRequest>| {
+        let user = split_prompt(call).1;
         user.split("Part ")
             .nth(1)
             .unwrap()
@@ -138,26 +140,27 @@ async fn a_call_that_fails_midway_repeats_one_piece() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
     let rig = Rig::with(Options::default(), &SMALL).await;
-    rig.provider.script(Part::Observer, |ask: &Ask<'_>| {
-        let shown = ask.text_of("user").concat();
-        let history = shown.split("<history-").nth(1).unwrap_or_default();
-        if history.contains("marker150x") {
-            Reply::say("I would rather not.")
-        } else {
-            Observer::default().reply(ask)
-        }
-    });
-    let book = book(300);
+    rig.provider
+        .script(CallerKind::Observer, |ask: &ScriptInput<'_>| {
+            let shown = ask.texts_by_role("user").concat();
+            let history = shown.split("<history-").nth(1).unwrap_or_default();
+            if history.contains("marker150x") {
+                Reply::text("I would rather not.")
+            } else {
+                Observer::default().reply(ask)
+            }
+        });
+    let book = long_text(300);
     for turns in 0..3 {
         rig.send(&opening_with(&book, turns)).await;
         rig.quiet().await;
     }
     let (calls, parts) = (
-        rig.provider.record_of(Part::Observer),
+        rig.provider.record_for(CallerKind::Observer),
         rig.number("SELECT count(*) FROM parts").await,
     );
     let twice = calls.iter().filter(|call| {
-        let user = asked(call).1;
+        let user = split_prompt(call).1;
         user.split("<history-")
             .nth(1)
             .unwrap()
@@ -205,19 +208,20 @@ async fn a_window_is_remembered_of_the_model_that_has_it() {
     let told = json!({"error": {"code": "context_length_exceeded", "message":
         "This model's maximum context length is 5000 tokens. However, your messages resulted in \
          6000 tokens. Please reduce the length of the messages."}});
-    rig.provider.next(Part::Observer, 1, &refusing(&told));
+    rig.provider
+        .inject_next(CallerKind::Observer, 1, &refusing(&told));
     let mut asked = Vec::new();
     for (name, lines) in [("one", 200), ("two", 900), ("three", 200)] {
-        let book = format!("{name}\n{}", book(lines));
+        let book = format!("{name}\n{}", long_text(lines));
         for turns in 0..3 {
             assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
             rig.quiet().await;
         }
         let before = asked.iter().map(Vec::len).sum();
-        let calls = rig.provider.record_of(Part::Observer);
-        let model = |call: &Arc<Recorded>| {
+        let calls = rig.provider.record_for(CallerKind::Observer);
+        let model = |call: &Arc<RecordedRequest>| {
             let model = call.json().unwrap()["model"].as_str().unwrap().to_owned();
-            (model, call.accepted())
+            (model, call.is_accepted())
         };
         asked.push(calls.iter().skip(before).map(model).collect::<Vec<_>>());
     }
@@ -254,7 +258,7 @@ async fn met(silent: Option<&Behaviour>) -> Vec<usize> {
     .await
     .unwrap();
     if let Some(silent) = silent {
-        observer.next(Part::Observer, 2, silent);
+        observer.inject_next(CallerKind::Observer, 2, silent);
     }
     let base_url = observer.base_url();
     let rig = Rig::with(
@@ -267,7 +271,7 @@ async fn met(silent: Option<&Behaviour>) -> Vec<usize> {
     )
     .await;
     for name in ["one", "two"] {
-        let book = format!("{name}\n{}", book(900));
+        let book = format!("{name}\n{}", long_text(900));
         for turns in 0..3 {
             assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
             rig.quiet().await;
@@ -279,9 +283,9 @@ async fn met(silent: Option<&Behaviour>) -> Vec<usize> {
             .await,
         0
     );
-    let calls = observer.record_of(Part::Observer);
+    let calls = observer.record_for(CallerKind::Observer);
     let refused: Vec<usize> = (0..calls.len())
-        .filter(|at| !calls[*at].accepted())
+        .filter(|at| !calls[*at].is_accepted())
         .collect();
     println!(
         "{} calls, of which refused as too long: {refused:?}",
@@ -326,7 +330,7 @@ async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
         first < 12 && sent[first..].iter().all(|state| state == "active"),
         "{sent:?}"
     );
-    assert!(rig.got().iter().all(|entry| entry.accepted()));
+    assert!(rig.got().iter().all(|entry| entry.is_accepted()));
     // However long the task, what is sent stays small, whole rounds of it and the question raw.
     let last = rig.last().json().unwrap();
     let forwarded = last["messages"].as_array().unwrap();
@@ -358,7 +362,8 @@ async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
 async fn a_job_that_cannot_be_read_is_offered_again() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
-    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::failing(500));
     let mut turn = 0;
     while rig
         .number("SELECT count(*) FROM jobs WHERE attempts > 0 AND leased = 0")
@@ -373,7 +378,8 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
         .execute(&mut database)
         .await
         .unwrap();
-    rig.provider.behave(Part::Observer, Behaviour::default());
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::default());
     rig.quiet().await;
     let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
     assert_eq!(answer.memory(), "active");
@@ -398,7 +404,7 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
         }),
         ..Behaviour::default()
     };
-    rig.provider.next(Part::Observer, 6, &rejected);
+    rig.provider.inject_next(CallerKind::Observer, 6, &rejected);
     let turn = 5;
     for turn in 1..=turn {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);

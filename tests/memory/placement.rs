@@ -1,7 +1,7 @@
 //! Where the block stands: in every placement, against every strict provider, and what is kept of the
 //! prompt cache's prefix.
 
-use diarist_provider::{Options, Part, Recorded, Rules, signature_for};
+use diarist_provider::{CallerKind, Options, RecordedRequest, Rules, signature_for};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ async fn every_placement_before_every_strict_provider() {
             let (tried, left) = steps(placement, mode);
             let refused: Vec<_> = got
                 .iter()
-                .filter(|entry| !entry.accepted())
+                .filter(|entry| !entry.is_accepted())
                 .map(|entry| placed(&entry.json().unwrap()))
                 .collect();
             assert_eq!(refused, tried, "{placement} {mode}");
@@ -118,11 +118,11 @@ async fn every_placement_before_every_strict_provider() {
             for at in got
                 .iter()
                 .enumerate()
-                .filter(|(_, e)| !e.accepted())
+                .filter(|(_, e)| !e.is_accepted())
                 .map(|(at, _)| at)
             {
                 assert_eq!(placed(&got[at + 1].json().unwrap()), "nowhere");
-                assert!(got[at + 1].accepted());
+                assert!(got[at + 1].is_accepted());
             }
             let last = got.last().unwrap().json().unwrap();
             assert_eq!(placed(&last), left, "{placement} {mode}");
@@ -134,8 +134,8 @@ async fn every_placement_before_every_strict_provider() {
 /// INV-PREFIX, on the bytes: of two requests one after the other in the same placement, the later one
 /// begins with all of the earlier that the client keeps, unless the block has changed; then it still
 /// begins with all up to the end of the old observations.
-fn keeps_the_prefix(got: &[Arc<Recorded>], what: &str) {
-    let accepted: Vec<_> = got.iter().filter(|entry| entry.accepted()).collect();
+fn keeps_the_prefix(got: &[Arc<RecordedRequest>], what: &str) {
+    let accepted: Vec<_> = got.iter().filter(|entry| entry.is_accepted()).collect();
     let (mut kept, mut appended) = (0, 0);
     for pair in accepted.windows(2) {
         let [earlier, later] = [&pair[0].body, &pair[1].body];
@@ -231,9 +231,9 @@ async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
         assert!(active, "{placement}");
         assert!(
             rig.provider
-                .record_of(Part::Actor)
+                .record_for(CallerKind::Actor)
                 .iter()
-                .all(|entry| entry.accepted())
+                .all(|entry| entry.is_accepted())
         );
         assert_eq!(placed(&rig.last().json().unwrap()), placement);
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use diarist_provider::{Behaviour, CallerKind, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
@@ -224,12 +224,12 @@ impl Program {
     pub async fn at_rest(&self, body: &Value, recorded: &mut usize) {
         let parts = || self.number("SELECT count(*) FROM parts");
         loop {
-            self.settled(*recorded).await;
+            self.wait_recorded(*recorded).await;
             let known = parts().await;
             eventually("the lines of the parts", || self.lines_of_parts() >= known).await;
             self.send(body).await;
             *recorded += 1;
-            self.settled(*recorded).await;
+            self.wait_recorded(*recorded).await;
             if parts().await == known {
                 return;
             }
@@ -243,7 +243,7 @@ impl Program {
     }
 
     /// Waits until so many exchanges of this process are recorded and no job is left.
-    pub async fn settled(&self, recorded: usize) {
+    pub async fn wait_recorded(&self, recorded: usize) {
         let began = std::time::Instant::now();
         loop {
             let seen = self.metric("diarist_exchanges_recorded_total").await;
@@ -287,7 +287,7 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
             let answer = program.send_as(&credential, &talk.body(turn)).await;
             assert_eq!(answer.status, 200);
             sent += 1;
-            program.settled(sent).await;
+            program.wait_recorded(sent).await;
         }
     }
     // Trouble is logged too: a credential that is refused, a call that fails.
@@ -297,13 +297,15 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
             // Also as the client itself sends it.
             program
                 .provider
-                .behave(Part::Actor, Behaviour::failing(status));
+                .inject(CallerKind::Actor, Behaviour::failing(status));
             program
                 .provider
-                .next(Part::Observer, 1, &Behaviour::failing(status));
+                .inject_next(CallerKind::Observer, 1, &Behaviour::failing(status));
             let answer = program.send_as(&credential, &talk.body(ACTIVE + 1)).await;
             assert_eq!(answer.status, status);
-            program.provider.behave(Part::Actor, Behaviour::default());
+            program
+                .provider
+                .inject(CallerKind::Actor, Behaviour::default());
         }
         let broken = program
             .send_as(&credential, &Value::from(talk.canary()))
@@ -340,23 +342,23 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
     let talk = Talk::new("ada");
     for turn in 1..=4 {
         program.send(&talk.body(turn)).await;
-        program.settled(turn).await;
+        program.wait_recorded(turn).await;
     }
     let committed = program.number("SELECT count(*) FROM parts").await;
     assert!(committed > 0);
-    let before = program.provider.record_of(Part::Observer).len();
+    let before = program.provider.record_for(CallerKind::Observer).len();
     let silent = Behaviour {
         silent: true,
         ..Behaviour::default()
     };
-    program.provider.behave(Part::Observer, silent);
+    program.provider.inject(CallerKind::Observer, silent);
     program.send(&talk.body(5)).await;
-    let asked = || program.provider.record_of(Part::Observer).len() > before;
+    let asked = || program.provider.record_for(CallerKind::Observer).len() > before;
     eventually("the Observer to be asked", asked).await;
     program.kill();
     program
         .provider
-        .behave(Part::Observer, Behaviour::default());
+        .inject(CallerKind::Observer, Behaviour::default());
     let leased = "SELECT count(*) FROM jobs WHERE leased = 1";
     assert_eq!(program.number(leased).await, 1, "nobody gave it back");
 
@@ -364,14 +366,17 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
     program.send(&talk.body(6)).await;
     // Within its lease the job is somebody's: it might still be at work.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(program.provider.record_of(Part::Observer).len(), before + 1);
+    assert_eq!(
+        program.provider.record_for(CallerKind::Observer).len(),
+        before + 1
+    );
     let mut database = program.database().await;
     sqlx::raw_sql("UPDATE jobs SET due_ms = 0 WHERE leased = 1")
         .execute(&mut database)
         .await
         .unwrap();
-    program.settled(1).await;
-    let calls = program.provider.record_of(Part::Observer);
+    program.wait_recorded(1).await;
+    let calls = program.provider.record_for(CallerKind::Observer);
     let parts = program
         .number("SELECT count(*) FROM parts WHERE kind = 'chunk'")
         .await;
@@ -387,7 +392,7 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
     );
     for turn in 7..=ACTIVE + 1 {
         program.send(&talk.body(turn)).await;
-        program.settled(turn - 5).await;
+        program.wait_recorded(turn - 5).await;
     }
     let answer = program.send(&talk.body(ACTIVE + 2)).await;
     assert_eq!(answer.memory(), "active");
@@ -413,7 +418,7 @@ async fn killed_at_any_turn_it_goes_on_at_the_next() {
                 .unwrap();
             program.again().await;
         } else {
-            program.settled(1).await;
+            program.wait_recorded(1).await;
         }
     }
     assert_eq!(states.last().unwrap(), "active", "{states:?}");
@@ -449,7 +454,7 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     for turn in 1..=100 {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
     }
-    program.settled(100).await;
+    program.wait_recorded(100).await;
     let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=100));
     println!("{first} bytes tokenised of {new} new ones");
     assert!(first > 0.0 && first <= 1.2 * new, "{first} of {new}");
@@ -459,7 +464,7 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     for turn in 101..=200 {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
     }
-    program.settled(100).await;
+    program.wait_recorded(100).await;
     let (second, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 101..=200));
     println!("{second} bytes tokenised of {new} new ones after a restart");
     assert!(second > 0.0 && second <= 1.2 * new, "{second} of {new}");
@@ -469,10 +474,10 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
         silent: true,
         ..Behaviour::default()
     };
-    program.provider.behave(Part::Actor, silent);
+    program.provider.inject(CallerKind::Actor, silent);
     let mut caller = Caller::connect(&program.running().data).await;
     caller.ask(&talk.body(201)).await;
-    let held = |record: &[std::sync::Arc<diarist_provider::Recorded>]| {
+    let held = |record: &[std::sync::Arc<diarist_provider::RecordedRequest>]| {
         let open = diarist_provider::Ending::Open;
         record
             .iter()
@@ -493,7 +498,7 @@ async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         program.send(&talk.body(turn)).await;
-        program.settled(turn).await;
+        program.wait_recorded(turn).await;
     }
     let mut told = Vec::new();
     for turn in ACTIVE + 1..=60 {

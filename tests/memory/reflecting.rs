@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use diarist_provider::{Conversation, Manner, Observer, Options, Part, Reflector, Reply, Style};
+use diarist_provider::{
+    CallerKind, Conversation, Observer, ObserverStyle, Options, Reflector, Reply, Style,
+};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -45,8 +47,8 @@ async fn facts_lost(rig: &Rig, conversation: &Conversation) -> usize {
 }
 
 fn reminders(rig: &Rig) -> usize {
-    let calls = rig.provider.record_of(Part::Reflector);
-    let reminds = |call: &std::sync::Arc<diarist_provider::Recorded>| {
+    let calls = rig.provider.record_for(CallerKind::Reflector);
+    let reminds = |call: &std::sync::Arc<diarist_provider::RecordedRequest>| {
         call.json()
             .is_some_and(|body| body.to_string().contains("<missing-"))
     };
@@ -57,12 +59,12 @@ fn reminders(rig: &Rig) -> usize {
 async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
     let conversation = Conversation::generate(31, 34, Style::Travel);
     let rig = roomy().await;
-    let manner = Manner::Forgetful;
+    let manner = ObserverStyle::Forgetful;
     let forgetful = Reflector {
-        manner,
+        style,
         ..Reflector::default()
     };
-    rig.provider.script(Part::Reflector, forgetful);
+    rig.provider.script(CallerKind::Reflector, forgetful);
     assert_eq!(facts_lost(&rig, &conversation).await, 0);
     let written = rig
         .number("SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'")
@@ -90,20 +92,22 @@ async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
 async fn a_reflector_that_can_not_be_reminded_is_mended() {
     let conversation = Conversation::generate(32, 34, Style::Travel);
     let rig = roomy().await;
-    rig.provider
-        .script(Part::Reflector, |ask: &diarist_provider::Ask<'_>| {
+    rig.provider.script(
+        CallerKind::Reflector,
+        |ask: &diarist_provider::ScriptInput<'_>| {
             // Everything but the last few lines is forgotten, whatever it is told.
-            let shown = ask.text_of("user").join("\n");
+            let shown = ask.texts_by_role("user").join("\n");
             let lines: Vec<&str> = shown
                 .lines()
                 .filter(|line| line.starts_with("* "))
                 .collect();
             let kept = &lines[lines.len() - lines.len().min(4)..];
-            Reply::say(format!(
+            Reply::text(format!(
                 "<observations>\n{}\n</observations>",
                 kept.join("\n")
             ))
-        });
+        },
+    );
     assert_eq!(facts_lost(&rig, &conversation).await, 0);
     assert!(reminders(&rig) > 0);
 }
@@ -113,7 +117,8 @@ async fn a_faithful_observer_loses_no_fact() {
     for style in [Style::Travel, Style::Coding] {
         let conversation = Conversation::generate(33, 34, style);
         let rig = roomy().await;
-        rig.provider.script(Part::Observer, Observer::default());
+        rig.provider
+            .script(CallerKind::Observer, Observer::default());
         assert_eq!(facts_lost(&rig, &conversation).await, 0, "{style:?}");
     }
 }
@@ -125,13 +130,13 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
         let rig = Rig::small().await;
         if failing {
             let broken = diarist_provider::Behaviour::failing(500);
-            rig.provider.behave(Part::Reflector, broken);
+            rig.provider.inject(CallerKind::Reflector, broken);
         } else {
-            let manner = Manner::Empty;
+            let manner = ObserverStyle::Empty;
             rig.provider.script(
-                Part::Reflector,
+                CallerKind::Reflector,
                 Reflector {
-                    manner,
+                    style,
                     ..Reflector::default()
                 },
             );
@@ -199,11 +204,14 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
     let (rig, model) = with_an_endpoint().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE + 3).await;
-    assert!(model.record_of(Part::Reflector).is_empty(), "none is due");
+    assert!(
+        model.record_for(CallerKind::Reflector).is_empty(),
+        "none is due"
+    );
     let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the canary"]);
     assert!(done && text.contains("is queued"), "{text}");
     rig.quiet().await;
-    let asked = model.record_of(Part::Reflector);
+    let asked = model.record_for(CallerKind::Reflector);
     let body = asked[0].json().unwrap().to_string();
     assert!(body.contains("keep what belongs to it in full: the canary"));
     assert!(!body.contains("eight tenths"), "level 0 comes first");
@@ -215,7 +223,7 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
     assert!(!done && text.contains("nothing new since the last reflection"));
     assert!(!text.contains("another focus"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert_eq!(model.record_of(Part::Reflector).len(), asked.len());
+    assert_eq!(model.record_for(CallerKind::Reflector).len(), asked.len());
     // It is used with the next longer request, far below the budget.
     rig.talk(&talk, ACTIVE + 4..=ACTIVE + 5).await;
     let used = rig
@@ -231,7 +239,7 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
         "{text}"
     );
     rig.quiet().await;
-    let body = model.record_of(Part::Reflector)[asked.len()].json();
+    let body = model.record_for(CallerKind::Reflector)[asked.len()].json();
     let body = body.unwrap().to_string();
     assert!(body.contains("keep what belongs to it in full: the lid"));
 

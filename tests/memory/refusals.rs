@@ -1,6 +1,6 @@
 //! What is done when the upstream refuses: the original once, what is observed once, else nothing.
 
-use diarist_provider::{Behaviour, Cut, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Cut, Options};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -35,7 +35,7 @@ async fn a_refused_placement_is_left_out_once_and_steps_down_for_that_model_only
             let [refused, original] = &new[..] else {
                 panic!("two requests: {new:?}")
             };
-            assert!(refused.refusal().is_some() && original.accepted());
+            assert!(refused.refusal().is_some() && original.is_accepted());
             assert_eq!(block(&refused.json().unwrap()), Some((1, "system".into())));
             assert_eq!(original.body, talk.body(turn).to_string());
         } else {
@@ -93,7 +93,7 @@ async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
             }
             assert_eq!(last, "active", "{mode} {system:?}");
         }
-        assert!(rig.got().iter().all(|entry| entry.accepted()), "{mode}");
+        assert!(rig.got().iter().all(|entry| entry.is_accepted()), "{mode}");
     }
 }
 
@@ -102,8 +102,10 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients_and_nothin
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
-    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
-    rig.provider.next(Part::Actor, 1, &refusing(422, "nor so"));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(422, "nor so"));
     let before = rig.got().len();
     let answer = rig.send(&talk.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 422);
@@ -122,9 +124,10 @@ async fn where_there_is_no_second_answer_the_first_is_the_clients() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
-    rig.provider.next(Part::Actor, 1, &refusing(400, "not so"));
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
     let gone = Behaviour::cutting(Cut::BeforeHead);
-    rig.provider.next(Part::Actor, 1, &gone);
+    rig.provider.inject_next(CallerKind::Actor, 1, &gone);
     let before = rig.got().len();
     let answer = rig.send(&talk.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
@@ -155,7 +158,7 @@ async fn what_is_no_refusal_of_the_request_passes_untouched_and_once() {
     for status in [402, 408, 429, 502, 503, 504] {
         let before = rig.got().len();
         rig.provider
-            .next(Part::Actor, 1, &refusing(status, "a failure"));
+            .inject_next(CallerKind::Actor, 1, &refusing(status, "a failure"));
         let answer = rig.send(&talk.body(ACTIVE + 1)).await;
         assert_eq!(answer.status, status);
         assert_eq!(answer.json()["error"]["message"], "a failure");
@@ -220,14 +223,14 @@ async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() 
     let talk = Talk::new("ada");
     let answer = rig.talk(&talk, 1..=12).await;
     assert_eq!(answer.memory(), "watching");
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     // No model is waited for: the Observer says nothing any more.
     let silent = Behaviour {
         silent: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Observer, silent);
+    rig.provider.inject(CallerKind::Observer, silent);
 
     let answer = rig.send(&talk.body(13)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -238,7 +241,7 @@ async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() 
     };
     assert_eq!(raw.body, talk.body(13).to_string());
     assert_eq!(raw.refusal().unwrap().code, Some("context_length_exceeded"));
-    assert!(observed.accepted());
+    assert!(observed.is_accepted());
     assert!(observed.messages < raw.messages / 2, "everything observed");
     let line = rig.audited(13).await.pop().unwrap();
     assert_eq!(
@@ -287,7 +290,7 @@ async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
         turn += 1;
         rig.talk(&talk, turn..=turn).await;
     }
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     // The newest message was edited: as long a history, so it may not be sent with the snapshot yet.
     let mut edited = talk.body(turn);
@@ -318,7 +321,7 @@ async fn what_is_shorter_in_bytes_alone_goes_as_the_client_made_it() {
     rig.quiet().await;
     let body = talk.body(ACTIVE + 1);
     let long = refusing(400, "Input is too long for requested model.");
-    rig.provider.next(Part::Actor, 2, &long);
+    rig.provider.inject_next(CallerKind::Actor, 2, &long);
     let before = rig.got().len();
     let answer = rig.send(&body).await;
     let sent: Vec<usize> = rig.got()[before..].iter().map(|e| e.body.len()).collect();
@@ -336,12 +339,12 @@ async fn what_was_too_long_fits_when_it_is_repeated_after_the_observer_had_its_t
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
-        .behave(Part::Observer, Behaviour::gated(&observer));
+        .inject(CallerKind::Observer, Behaviour::gated(&observer));
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
     }
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let refused = rig.send(&talk.body(ACTIVE + 1)).await;
     assert_eq!(refused.status, 400);
@@ -364,11 +367,12 @@ async fn where_what_is_observed_is_refused_too_the_client_hears_that_its_own_is_
     let rig = watchful().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=12).await;
-    let window = rig.last().measured.unwrap().prompt_tokens;
+    let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
-    rig.provider.next(Part::Actor, 1, &Behaviour::default());
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &Behaviour::default());
     let disliked = refusing(400, "We do not like these words.");
-    rig.provider.next(Part::Actor, 2, &disliked);
+    rig.provider.inject_next(CallerKind::Actor, 2, &disliked);
     let before = rig.got().len();
     let answer = rig.send(&talk.body(13)).await;
     // Its own, with what is observed, and that where every model takes it.

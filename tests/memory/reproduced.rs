@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use diarist_provider::{Ask, Observer, Options, Part, Reflector, Reply, Script};
+use diarist_provider::{CallerKind, Observer, Options, Reflector, Reply, Script, ScriptInput};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
@@ -38,9 +38,9 @@ async fn reproduce(bundle: &Path, args: &[&str]) -> String {
     said
 }
 
-fn says(text: &str) -> impl Fn(&Ask<'_>) -> Reply + use<> {
+fn replying(text: &str) -> impl Fn(&ScriptInput<'_>) -> Reply + use<> {
     let text = text.to_owned();
-    move |_| Reply::say(text.clone())
+    move |_| Reply::text(text.clone())
 }
 
 fn endless() -> String {
@@ -49,7 +49,13 @@ fn endless() -> String {
 
 /// Answers of one of memory's models, and how a bundle says it was read: the recorded answer for
 /// nothing, and that of a model which has come to its senses.
-async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl Script + 'static) {
+async fn read_again(
+    part: CallerKind,
+    kind: &str,
+    who: &str,
+    verdict: &str,
+    well: impl Script + 'static,
+) {
     let folder = tempfile::tempdir().unwrap();
     let answers = [
         (String::new(), "Nothing in it can be used:\n\n\n"),
@@ -66,10 +72,10 @@ async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl
     for (number, (answer, read)) in answers.into_iter().enumerate() {
         let bundles = folder.path().join(number.to_string());
         let rig = rig(&bundles).await;
-        rig.provider.script(part, says(&answer));
+        rig.provider.script(part, replying(&answer));
         rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
         let path = bundle(&bundles, kind);
-        let calls = rig.provider.record_of(part).len();
+        let calls = rig.provider.record_for(part).len();
         let said = reproduce(&path, &["--recorded"]).await;
         assert!(said.starts_with(&format!("{who} call of ")), "{said}");
         assert!(
@@ -77,7 +83,11 @@ async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl
             "{said}"
         );
         assert!(said.contains(read), "{said}");
-        assert_eq!(rig.provider.record_of(part).len(), calls, "nobody is asked");
+        assert_eq!(
+            rig.provider.record_for(part).len(),
+            calls,
+            "nobody is asked"
+        );
         kept.push((rig, path));
     }
     let (rig, path) = kept.pop().unwrap();
@@ -85,7 +95,7 @@ async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl
     let base_url = rig.provider.base_url();
     let said = reproduce(&path, &["--base-url", &base_url, "--api-key-env", "KEY"]).await;
     assert!(said.contains("It is read as "), "{said}");
-    let call = rig.provider.record_of(part).pop().unwrap();
+    let call = rig.provider.record_for(part).pop().unwrap();
     assert_eq!(call.credential.reveal(), "Bearer sk-again");
 }
 
@@ -93,7 +103,7 @@ async fn read_again(part: Part, kind: &str, who: &str, verdict: &str, well: impl
 async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
     let verdict = "no answer could be used, and code wrote in its place";
     read_again(
-        Part::Observer,
+        CallerKind::Observer,
         "chunk",
         "Observer",
         verdict,
@@ -106,7 +116,7 @@ async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
 async fn an_answer_of_the_reflector_that_was_kept_is_read_again() {
     let verdict = "no answer could be used";
     read_again(
-        Part::Reflector,
+        CallerKind::Reflector,
         "reflection",
         "Reflector",
         verdict,

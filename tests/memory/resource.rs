@@ -42,7 +42,7 @@ pub fn message(body: &str, index: usize) -> Value {
 }
 
 /// What a body tells of other conversations; empty where it tells nothing.
-pub fn others(body: &str) -> String {
+pub fn peer_memory(body: &str) -> String {
     let text = message(body, 1);
     let text = text["content"].as_str().unwrap_or_default();
     let Some((_, told)) = text.split_once("<diarist-others>") else {
@@ -82,12 +82,12 @@ async fn a_new_conversation_begins_with_what_the_others_learned() {
     let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
     rig.learn("u1", &ada).await;
     assert!(
-        rig.bodies().iter().all(|body| others(body).is_empty()),
+        rig.bodies().iter().all(|body| peer_memory(body).is_empty()),
         "nobody else to tell of"
     );
 
     let body = rig.turn("u1", &bob, 1).await;
-    let told = others(&body);
+    let told = peer_memory(&body);
     assert!(told.contains(&ada.canary()), "{body}");
     assert!(told.contains("<diarist-conversation last="), "{told}");
     assert!(
@@ -143,9 +143,9 @@ async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
     assert_eq!(message(&third, 1), block);
     // One that begins now is told the newest.
     let cyd = rig.turn("u1", &Talk::new("cyd"), 1).await;
-    assert_ne!(others(&cyd), others(&first));
+    assert_ne!(peer_memory(&cyd), peer_memory(&first));
     for told in ["ada", "bob"] {
-        let known = others(&cyd).contains(&Talk::new(told).canary());
+        let known = peer_memory(&cyd).contains(&Talk::new(told).canary());
         assert!(known, "{told}: {cyd}");
     }
 
@@ -181,21 +181,21 @@ async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
     for turn in 1..=ACTIVE {
         last = rig.turn("u1", &bob, turn).await;
     }
-    assert!(others(&last).contains(&ada.canary()), "{last}");
+    assert!(peer_memory(&last).contains(&ada.canary()), "{last}");
     let mut fork = bob.body(ACTIVE + 1);
     let asked = fork["messages"].as_array().unwrap().len() - 1;
     fork["messages"][asked]["content"] = "Let us go another way.".into();
     let same = rig.send_as(ME, &as_user("u1", "bob"), &fork).await;
     assert_eq!(same.memory(), "active");
     assert!(
-        !others(&rig.last_body()).is_empty(),
+        !peer_memory(&rig.last_body()).is_empty(),
         "a branch of the same conversation"
     );
     fork["messages"][asked]["content"] = "Let us go a third way.".into();
     let answer = rig.send_as(ME, &as_user("u1", "fork"), &fork).await;
     assert_eq!(answer.memory(), "active");
     let body = rig.last_body();
-    assert!(others(&body).is_empty(), "{body}");
+    assert!(peer_memory(&body).is_empty(), "{body}");
     let text = message(&body, 1)["content"].as_str().unwrap().to_owned();
     assert!(
         text.contains(&bob.canary()),
@@ -222,7 +222,10 @@ async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others()
         rig.send_as(ME, &as_user("u1", "bob"), &body).await;
         rig.quiet().await;
         let sent = rig.last_body();
-        assert!(others(&sent).contains(&ada.canary()), "turn {turn}: {sent}");
+        assert!(
+            peer_memory(&sent).contains(&ada.canary()),
+            "turn {turn}: {sent}"
+        );
         activated +=
             usize::from(message(&sent, 2)["content"] != bob.body(1)["messages"][1]["content"]);
     }
@@ -252,7 +255,7 @@ async fn what_begins_nothing_is_told_nothing() {
         let answer = rig.send_as(ME, headers, &talk.body(1)).await;
         assert_eq!(answer.status, 200, "{what}");
         assert!(
-            others(&rig.last_body()).is_empty(),
+            peer_memory(&rig.last_body()).is_empty(),
             "{what}: {}",
             rig.last_body()
         );
@@ -281,7 +284,7 @@ async fn what_is_forgotten_is_told_no_more() {
         rig.turn("u1", &bob, turn).await;
     }
     let begun = rig.turn("u1", &cyd, 1).await;
-    assert!(others(&begun).contains(&ada.canary()), "{begun}");
+    assert!(peer_memory(&begun).contains(&ada.canary()), "{begun}");
     rig.stop().await;
 
     let url = format!("sqlite://{}", rig.file().display());
@@ -354,7 +357,7 @@ async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
             .unwrap()
             .to_string();
         let own = usize::from(last.contains(&talks[1].canary()));
-        let others = others(&body);
+        let others = peer_memory(&body);
         assert!(!others.contains(&talks[own].canary()), "{body}");
         told[own] += usize::from(others.contains(&talks[1 - own].canary()));
     }

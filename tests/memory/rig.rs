@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
-use diarist_provider::{Conversation, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL};
+use diarist_provider::{
+    CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
+};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -215,7 +217,7 @@ impl Rig {
     /// Changes a setting; holds from the next start.
     /// The audit line of the request that was answered so. It is written when the request has ended, which
     /// its client may know first.
-    pub async fn line_of(&self, answer: &Answer) -> Value {
+    pub async fn audit_entry(&self, answer: &Answer) -> Value {
         let id = answer.headers["x-diarist-request-id"].to_str().unwrap();
         let path = self.folder.path().join("audit.jsonl");
         for _ in 0..6_000 {
@@ -252,9 +254,9 @@ impl Rig {
     /// The bodies the provider accepted from the conversation, in order.
     pub fn forwarded(&self) -> Vec<Value> {
         self.provider
-            .record_of(Part::Actor)
+            .record_for(CallerKind::Actor)
             .iter()
-            .filter(|entry| entry.accepted())
+            .filter(|entry| entry.is_accepted())
             .filter_map(|entry| entry.json())
             .collect()
     }

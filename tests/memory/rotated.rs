@@ -31,7 +31,7 @@ fn tenants(rig: &Rig, arguments: &[&str]) -> Output {
 }
 
 /// What it says; it has to succeed.
-fn told(rig: &Rig, arguments: &[&str]) -> String {
+fn tenants_ok(rig: &Rig, arguments: &[&str]) -> String {
     let output = tenants(rig, arguments);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {complaint}");
@@ -39,13 +39,13 @@ fn told(rig: &Rig, arguments: &[&str]) -> String {
 }
 
 /// Why it refuses.
-fn refused(rig: &Rig, arguments: &[&str]) -> String {
+fn tenants_fail(rig: &Rig, arguments: &[&str]) -> String {
     let output = tenants(rig, arguments);
     assert!(!output.status.success(), "{arguments:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-async fn memory_of(rig: &Rig, talk: &Talk, key: &str) -> String {
+async fn memory_state(rig: &Rig, talk: &Talk, key: &str) -> String {
     let answer = rig.send_as(key, &[READ], &talk.body(ACTIVE + 1)).await;
     answer.memory().to_owned()
 }
@@ -53,7 +53,7 @@ async fn memory_of(rig: &Rig, talk: &Talk, key: &str) -> String {
 /// Until the server has heard of it.
 async fn becomes(rig: &Rig, talk: &Talk, key: &str, memory: &str) {
     let began = std::time::Instant::now();
-    while memory_of(rig, talk, key).await != memory {
+    while memory_state(rig, talk, key).await != memory {
         assert!(
             began.elapsed() < crate::rig::PATIENCE,
             "{key} never was {memory}"
@@ -77,14 +77,14 @@ async fn a_rotated_key_keeps_its_memory() {
 
     // The new key was used before anybody said anything: it has a conversation of its own.
     rig.talk_as(NEW, &[], &talk, 1..=2).await;
-    assert_eq!(memory_of(&rig, &talk, NEW).await, "watching; mode=read");
-    let said = told(&rig, &["alias", "env:OLD", "env:NEW"]);
+    assert_eq!(memory_state(&rig, &talk, NEW).await, "watching; mode=read");
+    let said = tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
     assert!(said.contains("has 1 conversation of its own"), "{said}");
     for rig in [&rig, &replica] {
         becomes(rig, &talk, NEW, "active; mode=read").await;
         // What is sent is what would be sent for the old one, byte for byte.
         let sent = rig.last().body.clone();
-        assert_eq!(memory_of(rig, &talk, OLD).await, "active; mode=read");
+        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
         assert_eq!(rig.last().body, sent);
         assert_eq!(rig.last().credential.reveal(), OLD);
     }
@@ -98,13 +98,13 @@ async fn a_rotated_key_keeps_its_memory() {
     assert_eq!(rig.last().credential.reveal(), NEW, "with its own key");
 
     // A second rotation is one more link.
-    told(&rig, &["alias", "env:NEW", "env:NEWER"]);
+    tenants_ok(&rig, &["alias", "env:NEW", "env:NEWER"]);
     becomes(&rig, &talk, NEWER, "active; mode=read").await;
     assert_eq!(
-        memory_of(&rig, &talk, "Bearer sk-a-stranger").await,
+        memory_state(&rig, &talk, "Bearer sk-a-stranger").await,
         "watching; mode=read"
     );
-    let list = told(&rig, &["list"]);
+    let list = tenants_ok(&rig, &["list"]);
     assert_eq!(list.lines().count(), 4, "{list}");
     assert!(!list.contains("sk-"), "{list}");
     let tenant = rig.audited(1).await[0]["tenant"]
@@ -115,11 +115,11 @@ async fn a_rotated_key_keeps_its_memory() {
     assert_eq!(list.matches(&tenant).count(), 3, "{list}");
 
     // Taken back, the key is its own again, and so is what it had.
-    told(&rig, &["unalias", "env:NEW"]);
+    tenants_ok(&rig, &["unalias", "env:NEW"]);
     for rig in [&rig, &replica] {
         becomes(rig, &talk, NEW, "watching; mode=read").await;
         becomes(rig, &talk, NEWER, "watching; mode=read").await;
-        assert_eq!(memory_of(rig, &talk, OLD).await, "active; mode=read");
+        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
     }
 }
 
@@ -134,22 +134,22 @@ async fn an_alias_that_makes_no_sense_is_refused() {
     let name = |at: usize| lines[at]["tenant"].as_str().unwrap();
     let (old, new) = (name(0), name(2));
 
-    assert!(refused(&rig, &["alias", old, old]).contains("one tenant"));
-    assert!(refused(&rig, &["alias", old, "000000000000"]).contains("nothing is remembered"));
-    told(&rig, &["alias", old, new]);
-    assert!(told(&rig, &["alias", old, new]).contains("already"));
-    assert!(refused(&rig, &["alias", new, old]).contains("in a circle"));
-    assert!(refused(&rig, &["alias", "env:NEWER", new]).contains("served as"));
-    assert!(refused(&rig, &["unalias", old]).contains("nothing to take back"));
+    assert!(tenants_fail(&rig, &["alias", old, old]).contains("one tenant"));
+    assert!(tenants_fail(&rig, &["alias", old, "000000000000"]).contains("nothing is remembered"));
+    tenants_ok(&rig, &["alias", old, new]);
+    assert!(tenants_ok(&rig, &["alias", old, new]).contains("already"));
+    assert!(tenants_fail(&rig, &["alias", new, old]).contains("in a circle"));
+    assert!(tenants_fail(&rig, &["alias", "env:NEWER", new]).contains("served as"));
+    assert!(tenants_fail(&rig, &["unalias", old]).contains("nothing to take back"));
     // A key as an argument stays in the shell's history; it is not said again.
-    let refusal = refused(&rig, &["alias", old, "sk-the-newer-key"]);
+    let refusal = tenants_fail(&rig, &["alias", old, "sk-the-newer-key"]);
     assert!(
         refusal.contains("shell's history") && !refusal.contains("newer-key"),
         "{refusal}"
     );
-    assert!(refused(&rig, &["alias", old, "env:NOWHERE"]).contains("no variable"));
-    assert!(refused(&rig, &["alias", "-", "-"]).contains("one key"));
-    let not_there = refused(&rig, &["alias", old, "env:NEW", "--header", "x-session-id"]);
+    assert!(tenants_fail(&rig, &["alias", old, "env:NOWHERE"]).contains("no variable"));
+    assert!(tenants_fail(&rig, &["alias", "-", "-"]).contains("one key"));
+    let not_there = tenants_fail(&rig, &["alias", old, "env:NEW", "--header", "x-session-id"]);
     assert!(not_there.contains("no key"), "{not_there}");
     assert_eq!(rig.number("SELECT count(*) FROM aliases").await, 1);
     let keys = "SELECT count(*) FROM aliases WHERE instr(hex(name) || hex(tenant), '736B2D') > 0";
@@ -162,7 +162,7 @@ async fn an_alias_outlives_the_database() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk_as(OLD, &[], &talk, 1..=ACTIVE + 1).await;
-    told(&rig, &["alias", "env:OLD", "env:NEW"]);
+    tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
     becomes(&rig, &talk, NEW, "active; mode=read").await;
     // With its log, or SQLite would read from there what the file no longer says.
     for beside in ["", "-wal", "-shm"] {

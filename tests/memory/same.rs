@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use diarist_provider::{Ask, Behaviour, Observer, Options, Part, Recorded, Reply, Script};
+use diarist_provider::{
+    Behaviour, CallerKind, Observer, Options, RecordedRequest, Reply, Script, ScriptInput,
+};
 use sqlx::Row as _;
 use tokio::sync::Semaphore;
 
@@ -121,21 +123,21 @@ async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
-        .behave(Part::Observer, Behaviour::gated(&observer));
+        .inject(CallerKind::Observer, Behaviour::gated(&observer));
     let talk = Talk::new("ada");
     for turn in 1..=ACTIVE {
         assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
     }
     let answer = Arc::new(Semaphore::new(0));
     rig.provider
-        .next(Part::Actor, 1, &Behaviour::gated(&answer));
+        .inject_next(CallerKind::Actor, 1, &Behaviour::gated(&answer));
     let mut under_way = Caller::connect(&rig.address()).await;
     under_way.ask(&talk.body(ACTIVE + 1)).await;
-    let asked = |record: &[Arc<Recorded>]| {
+    let asked = |record: &[Arc<RecordedRequest>]| {
         let long = 2 * ACTIVE;
         record
             .iter()
-            .any(|entry| entry.part == Part::Actor && entry.messages > long)
+            .any(|entry| entry.caller == CallerKind::Actor && entry.messages > long)
     };
     rig.provider.wait_until(asked).await.unwrap();
     observer.add_permits(1_000);
@@ -159,12 +161,12 @@ async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
 struct Marking(AtomicUsize);
 
 impl Script for Marking {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, ask: &ScriptInput<'_>) -> Reply {
         let number = self.0.fetch_add(1, Ordering::Relaxed);
         let reply = Observer::default().reply(ask);
         let text = reply.content.unwrap_or_default();
         let marked = format!("<observations>\n* 🔴 Mark: mark-{number:05}.");
-        Reply::say(text.replacen("<observations>", &marked, 1))
+        Reply::text(text.replacen("<observations>", &marked, 1))
     }
 }
 
@@ -177,7 +179,8 @@ fn marks(text: &[u8]) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
     let mut rig = Rig::small().await;
-    rig.provider.script(Part::Observer, Marking::default());
+    rig.provider
+        .script(CallerKind::Observer, Marking::default());
     let talk = Talk::new("ada");
     let owners = ["Bearer sk-alice-0001", "Bearer sk-alice-0002"];
     for turn in 1..=ACTIVE + 3 {
@@ -196,7 +199,7 @@ async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
     }
     // Who was observed by whose credential, as the provider saw it.
     let mut written: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for entry in rig.provider.record_of(Part::Observer) {
+    for entry in rig.provider.record_for(CallerKind::Observer) {
         let reply = entry.reply.as_ref().unwrap().to_string();
         let owner = owners
             .iter()
@@ -242,7 +245,8 @@ async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
     let rig = Rig::small().await;
-    rig.provider.script(Part::Observer, Marking::default());
+    rig.provider
+        .script(CallerKind::Observer, Marking::default());
     let talk = Talk::new("ada");
     let of = |name: &'static str| [("x-diarist-resource", name)];
     let all_marks = |from: usize| -> BTreeSet<String> {

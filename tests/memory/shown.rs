@@ -1,7 +1,7 @@
 //! What the Observer is shown and asked for, as the operator decides, read from the provider's record.
 
 use diarist_provider::{
-    Ask, Behaviour, Observer, Options, Part, Provider, Reply, Rules, Script as _,
+    Behaviour, CallerKind, Observer, Options, Provider, Reply, Rules, Script as _, ScriptInput,
 };
 use serde_json::{Value, json};
 
@@ -19,8 +19,8 @@ async fn rig(settings: &[(&str, &str)]) -> Rig {
 
 /// The messages of every accepted call of the Observer.
 fn calls(rig: &Rig) -> Vec<Value> {
-    let record = rig.provider.record_of(Part::Observer);
-    let bodies = record.iter().filter(|call| call.accepted());
+    let record = rig.provider.record_for(CallerKind::Observer);
+    let bodies = record.iter().filter(|call| call.is_accepted());
     bodies
         .map(|call| call.json().unwrap()["messages"].clone())
         .collect()
@@ -321,8 +321,8 @@ async fn what_is_shown_beside_the_history_gives_way_first() {
         .await
         .unwrap();
         // Notes as long as what they are made of, so that the log grows.
-        observer.script(Part::Observer, |ask: &Ask<'_>| {
-            let shown = ask.text_of("user").concat();
+        observer.script(CallerKind::Observer, |ask: &ScriptInput<'_>| {
+            let shown = ask.texts_by_role("user").concat();
             let history = shown.split("<history-").nth(1).unwrap_or_default();
             let items = history
                 .split_whitespace()
@@ -330,7 +330,7 @@ async fn what_is_shown_beside_the_history_gives_way_first() {
             let notes: String = items
                 .map(|item| format!("* 🟡 User named {item}.\n"))
                 .collect();
-            Reply::say(format!("<observations>\n{notes}</observations>"))
+            Reply::text(format!("<observations>\n{notes}</observations>"))
         });
         let base_url = observer.base_url();
         let rig = rig(&[
@@ -346,7 +346,7 @@ async fn what_is_shown_beside_the_history_gives_way_first() {
         }
         let by_code = "SELECT count(*) FROM parts WHERE model = 'code'";
         assert_eq!(rig.number(by_code).await, 0, "{key}");
-        let record = observer.record_of(Part::Observer);
+        let record = observer.record_for(CallerKind::Observer);
         let pieces = record.iter().filter(|call| {
             let body = call.json().unwrap();
             body["messages"][1]["content"]
@@ -355,7 +355,7 @@ async fn what_is_shown_beside_the_history_gives_way_first() {
                 .contains("Part 1 of ")
         });
         assert_eq!(pieces.count(), 0, "{key}: no range was cut");
-        let refused = record.iter().filter(|call| !call.accepted()).count();
+        let refused = record.iter().filter(|call| !call.is_accepted()).count();
         assert!(
             (1..=5).contains(&refused),
             "{key}: {refused} of {}",
@@ -379,10 +379,10 @@ async fn both_phases_are_told_the_operators_words() {
     .await;
     rig.talk(&Talk::new("ada"), 1..=20).await;
     for (part, words) in [
-        (Part::Observer, "Keep every recipe."),
-        (Part::Reflector, "Keep every ticket."),
+        (CallerKind::Observer, "Keep every recipe."),
+        (CallerKind::Reflector, "Keep every ticket."),
     ] {
-        let record = rig.provider.record_of(part);
+        let record = rig.provider.record_for(part);
         assert!(!record.is_empty(), "{part:?}");
         for call in record {
             let system = call.json().unwrap()["messages"][0]["content"].clone();
@@ -395,7 +395,7 @@ async fn both_phases_are_told_the_operators_words() {
 }
 
 /// A script that observes and gives the conversation this title.
-fn entitling(title: &'static str) -> impl Fn(&Ask<'_>) -> Reply + Send + Sync {
+fn entitling(title: &'static str) -> impl Fn(&ScriptInput<'_>) -> Reply + Send + Sync {
     move |ask| {
         let mut reply = Observer::default().reply(ask);
         let said = reply.content.unwrap_or_default();
@@ -414,16 +414,16 @@ async fn a_title_is_stored_where_it_is_one_and_travels_nowhere() {
     };
     let talk = Talk::new("ada");
     // Two characters are none.
-    rig.provider.script(Part::Observer, entitling("ab"));
+    rig.provider.script(CallerKind::Observer, entitling("ab"));
     rig.talk(&talk, 1..=4).await;
     assert_eq!(rig.number(named("")).await, 1);
     rig.provider
-        .script(Part::Observer, entitling("\"Lamps of Zadar\""));
+        .script(CallerKind::Observer, entitling("\"Lamps of Zadar\""));
     rig.talk(&talk, 5..=8).await;
     assert_eq!(rig.number(named("first")).await, 1);
     // The Observer is told the title so far, in a fence.
     rig.provider
-        .script(Part::Observer, entitling("Lamps and boats"));
+        .script(CallerKind::Observer, entitling("Lamps and boats"));
     rig.talk(&talk, 9..=16).await;
     assert_eq!(rig.number(named("second")).await, 1);
     let told = calls(&rig);
@@ -432,7 +432,8 @@ async fn a_title_is_stored_where_it_is_one_and_travels_nowhere() {
         user.contains("<title-") && user.contains("\nLamps of Zadar\n</title-")
     }));
     // A fork of it has none, and no request of anybody's carries one.
-    rig.provider.script(Part::Observer, Observer::default());
+    rig.provider
+        .script(CallerKind::Observer, Observer::default());
     let mut fork = talk.body(16);
     let messages = fork["messages"].as_array_mut().unwrap();
     messages.truncate(20);
@@ -526,7 +527,7 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
             silent: true,
             ..Behaviour::default()
         };
-        rig.provider.behave(Part::Observer, silent);
+        rig.provider.inject(CallerKind::Observer, silent);
         rig.set("MEMORY__OBSERVATION__CONTINUATION_HINTS", "false");
         rig.set("MEMORY__REFLECTION__CONTINUATION_HINTS", phase);
         rig.set("SERVER__DRAIN_TIMEOUT", "1s");
@@ -561,7 +562,7 @@ async fn the_next_observer_is_shown_how_things_stood() {
     ] {
         let rig = rig(&[("MEMORY__OBSERVATION__CONTINUATION_HINTS", setting)]).await;
         rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
-        let record = rig.provider.record_of(Part::Observer);
+        let record = rig.provider.record_for(CallerKind::Observer);
         assert!(record.len() > 2);
         for (at, call) in record.iter().enumerate() {
             let body = call.json().unwrap();

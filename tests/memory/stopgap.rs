@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use diarist_provider::{Behaviour, Conversation, Part, Style};
+use diarist_provider::{Behaviour, CallerKind, Conversation, Style};
 use tokio::sync::Semaphore;
 
 use crate::reflecting::threads;
@@ -28,14 +28,14 @@ SELECT count(DISTINCT root) FROM made
 WHERE root NOT IN (SELECT made.root FROM made JOIN parts AS p ON p.id = made.id WHERE p.stopgap = 1)";
 
 /// A conversation whose Reflector answers when it is let.
-struct Played {
+struct StopgapRun {
     rig: Rig,
     conversation: Conversation,
     requests: Vec<usize>,
     at: usize,
 }
 
-impl Played {
+impl StopgapRun {
     async fn begin() -> Self {
         let conversation = Conversation::generate(34, 60, Style::Travel);
         let requests = conversation.requests().collect();
@@ -52,14 +52,14 @@ impl Played {
         let gate = Arc::new(Semaphore::new(0));
         self.rig
             .provider
-            .behave(Part::Reflector, Behaviour::gated(&gate));
+            .inject(CallerKind::Reflector, Behaviour::gated(&gate));
         gate
     }
 
     fn release(&self, gate: &Semaphore) {
         self.rig
             .provider
-            .behave(Part::Reflector, Behaviour::default());
+            .inject(CallerKind::Reflector, Behaviour::default());
         gate.add_permits(OPEN);
     }
 
@@ -110,14 +110,14 @@ impl Played {
         // Until nothing is written between the first line and the last.
         while before != show() {
             before = show();
-            walked = self.walked(&before);
+            walked = self.source_found(&before);
         }
         assert!(walked.len() > 2, "{walked:?} in\n{before}");
         assert!(walked.iter().all(|found| *found), "{walked:?} in\n{before}");
     }
 
     /// Of each planted fact that stands in the log whether its line leads to the message that said it.
-    fn walked(&self, shown: &str) -> Vec<bool> {
+    fn source_found(&self, shown: &str) -> Vec<bool> {
         let facts = self.conversation.facts.iter();
         let leads = |line: &str, place: &str| {
             let number = line.split_whitespace().next().unwrap();
@@ -139,7 +139,7 @@ impl Played {
 /// Late, and late again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_reflector_writes_late_replaces_what_code_left() {
-    let mut played = Played::begin().await;
+    let mut played = StopgapRun::begin().await;
     for _ in 0..2 {
         let gate = played.hold();
         played.on_to(STOPGAPS).await;
@@ -152,7 +152,7 @@ async fn what_a_reflector_writes_late_replaces_what_code_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reflector_that_never_answers_leaves_the_log_within_its_limit() {
-    let mut played = Played::begin().await;
+    let mut played = StopgapRun::begin().await;
     let gate = played.hold();
     for _ in 0..3 {
         played.on_to(STOPGAPS).await;
@@ -166,7 +166,7 @@ async fn a_reflector_that_never_answers_leaves_the_log_within_its_limit() {
 /// What the Reflector is at work on is in the store, with what code left something out of.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_between_changes_nothing_of_it() {
-    let mut played = Played::begin().await;
+    let mut played = StopgapRun::begin().await;
     let gate = played.hold();
     played.on_to(STOPGAPS).await;
     played.rig.restart().await;

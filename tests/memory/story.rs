@@ -1,7 +1,7 @@
 //! The main job: a long conversation is carried by an observation block and recent raw messages.
 
 use diarist::memory::render;
-use diarist_provider::{Conversation, Part, Style};
+use diarist_provider::{CallerKind, Conversation, Style};
 
 use crate::rig::{Answer, Rig};
 
@@ -33,10 +33,10 @@ async fn a_long_conversation_is_carried_by_its_observations() {
     );
     assert_eq!(last[2..], asked[asked.len() - raw..]);
 
-    assert!(rig.provider.record_of(Part::Observer).len() > 1);
-    assert!(!rig.provider.record_of(Part::Reflector).is_empty());
+    assert!(rig.provider.record_for(CallerKind::Observer).len() > 1);
+    assert!(!rig.provider.record_for(CallerKind::Reflector).is_empty());
     assert!(
-        rig.got().iter().all(|entry| entry.accepted()),
+        rig.got().iter().all(|entry| entry.is_accepted()),
         "nothing was refused"
     );
 }

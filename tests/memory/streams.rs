@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Behaviour, LineEnd, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, LineEnd, Options};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -32,7 +32,8 @@ async fn the_first_chunk_arrives_before_the_second_is_sent() {
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
     let gate = Arc::new(Semaphore::new(0));
-    rig.provider.behave(Part::Actor, Behaviour::gated(&gate));
+    rig.provider
+        .inject(CallerKind::Actor, Behaviour::gated(&gate));
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&talk.streamed(ACTIVE + 1)).await;
     let seen = caller.until("\r\n\r\n").await;
@@ -55,7 +56,7 @@ async fn stream(rig: &Rig, body: &Value) -> Vec<u8> {
 }
 
 /// A rig that asks for usage by itself.
-async fn asking() -> (Rig, Talk) {
+async fn rig_asking_usage() -> (Rig, Talk) {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     let mut first = talk.streamed(1);
@@ -132,7 +133,7 @@ fn oddities() -> Vec<(&'static str, Behaviour)> {
         (
             "unasked",
             Behaviour {
-                unasked_usage: true,
+                unrequested_usage: true,
                 ..plain()
             },
         ),
@@ -141,10 +142,10 @@ fn oddities() -> Vec<(&'static str, Behaviour)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
-    let (rig, talk) = asking().await;
+    let (rig, talk) = rig_asking_usage().await;
     let mut lines = 1;
     for (turn, (name, behaviour)) in (2..).zip(oddities()) {
-        rig.provider.behave(Part::Actor, behaviour.clone());
+        rig.provider.inject(CallerKind::Actor, behaviour.clone());
         for choices in [1, 2] {
             let mut body = talk.streamed(turn);
             if choices > 1 {
@@ -181,7 +182,7 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
 
             let audited = rig.audited(lines).await;
             for line in &audited[lines - 2..] {
-                let tokens = entry.measured.unwrap();
+                let tokens = entry.prompt_usage.unwrap();
                 assert_eq!(
                     line["prompt_tokens"], tokens.prompt_tokens,
                     "{name}: {line}"
@@ -204,13 +205,13 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_answers_pass_as_they_are_and_are_read() {
-    let (rig, talk) = asking().await;
+    let (rig, talk) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
         frame_bytes: Some(13),
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, gzip);
+    rig.provider.inject(CallerKind::Actor, gzip);
     let mut asked = talk.streamed(2);
     asked["stream_options"] = json!({"include_usage": true});
     for body in [asked, talk.body(3)] {
@@ -228,10 +229,13 @@ async fn compressed_answers_pass_as_they_are_and_are_read() {
             .unwrap();
         assert_eq!(
             line["prompt_tokens"],
-            entry.measured.unwrap().prompt_tokens,
+            entry.prompt_usage.unwrap().prompt_tokens,
             "{line}"
         );
-        assert_eq!(line["cached_tokens"], entry.measured.unwrap().cached_tokens);
+        assert_eq!(
+            line["cached_tokens"],
+            entry.prompt_usage.unwrap().cached_tokens
+        );
         assert_eq!(line["completion_tokens"], entry.completion_tokens.unwrap());
         rig.quiet().await;
     }
@@ -260,7 +264,7 @@ async fn streamed_and_whole_answers_make_the_same_memory() {
     let lines = rig.audited(ACTIVE + 1).await;
     for (line, entry) in lines.iter().zip(rig.got()) {
         let whole = line["stream"] == false;
-        let reported = whole.then(|| entry.measured.unwrap().prompt_tokens);
+        let reported = whole.then(|| entry.prompt_usage.unwrap().prompt_tokens);
         assert_eq!(
             line.get("prompt_tokens").and_then(Value::as_u64),
             reported.map(u64::from)
@@ -274,18 +278,18 @@ async fn streamed_and_whole_answers_make_the_same_memory() {
 async fn a_stream_without_an_end_is_not_recorded() {
     let rig = Rig::small().await;
     let open_ended = Behaviour {
-        no_done: true,
+        omit_done: true,
         ..Behaviour::default()
     };
-    rig.provider.next(Part::Actor, 1, &open_ended);
+    rig.provider.inject_next(CallerKind::Actor, 1, &open_ended);
     rig.send(&Talk::new("ada").streamed(1)).await;
     rig.quiet().await;
     // Without `[DONE]`, but every choice has its finish reason.
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
-    rig.provider
-        .script(Part::Actor, |_: &diarist_provider::Ask<'_>| {
-            diarist_provider::Reply::filtered()
-        });
+    rig.provider.script(
+        CallerKind::Actor,
+        |_: &diarist_provider::ScriptInput<'_>| diarist_provider::Reply::filtered(),
+    );
     rig.send(&Talk::new("bob").streamed(1)).await;
     rig.send(&Talk::new("bob").body(1)).await;
     rig.quiet().await;
@@ -295,12 +299,12 @@ async fn a_stream_without_an_end_is_not_recorded() {
 /// It costs the clients of that upstream their compression.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
-    let (rig, talk) = asking().await;
+    let (rig, talk) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Actor, gzip);
+    rig.provider.inject(CallerKind::Actor, gzip);
     for (turn, asked) in [(2, true), (3, false)] {
         stream(&rig, &talk.streamed(turn)).await;
         let sent = rig.last().json().unwrap();
@@ -314,13 +318,13 @@ async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
     for frame_bytes in [None, Some(1), Some(13), Some(1 << 20)] {
-        let (rig, talk) = asking().await;
+        let (rig, talk) = rig_asking_usage().await;
         let gzip = Behaviour {
             gzip: true,
             frame_bytes,
             ..Behaviour::default()
         };
-        rig.provider.behave(Part::Actor, gzip);
+        rig.provider.inject(CallerKind::Actor, gzip);
         let answer = rig.send(&talk.streamed(2)).await;
         assert_eq!(answer.status, 200);
         let entry = rig.last();
@@ -332,20 +336,23 @@ async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
         assert_eq!(seen.last().unwrap(), "[DONE]");
         assert!(seen.len() > 3, "the answer is whole: {seen:?}");
         let line = rig.line_of(&answer).await;
-        assert_eq!(line["prompt_tokens"], entry.measured.unwrap().prompt_tokens);
+        assert_eq!(
+            line["prompt_tokens"],
+            entry.prompt_usage.unwrap().prompt_tokens
+        );
         assert_eq!(line["completion_tokens"], entry.completion_tokens.unwrap());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_came_compressed_is_not_held_back() {
-    let (rig, talk) = asking().await;
+    let (rig, talk) = rig_asking_usage().await;
     let gate = Arc::new(Semaphore::new(0));
     let gzip = Behaviour {
         gzip: true,
         ..Behaviour::gated(&gate)
     };
-    rig.provider.behave(Part::Actor, gzip);
+    rig.provider.inject(CallerKind::Actor, gzip);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&talk.streamed(2)).await;
     gate.add_permits(2);
@@ -356,22 +363,22 @@ async fn a_stream_that_came_compressed_is_not_held_back() {
 }
 
 /// A rig where usage is asked as the operator says.
-async fn asking_as(wanted: &str) -> Rig {
-    Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", wanted)]).await
+async fn rig_with_ask_usage(setting: &str) -> Rig {
+    Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", setting)]).await
 }
 
-fn asks(rig: &Rig) -> bool {
+fn asks_usage(rig: &Rig) -> bool {
     rig.last().json().unwrap().get("stream_options").is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refused() {
-    let rig = asking_as("always").await;
+    let rig = rig_with_ask_usage("always").await;
     let talk = Talk::new("ada");
     // Nobody knows this upstream.
     for turn in 1..=2 {
         let answer = rig.send(&talk.streamed(turn)).await;
-        assert!(asks(&rig), "turn {turn}");
+        assert!(asks_usage(&rig), "turn {turn}");
         assert!(
             !answer.text().contains("\"choices\":[]"),
             "{}",
@@ -387,13 +394,16 @@ async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refus
         let before = rig.got().len();
         stream(&rig, &talk.streamed(turn)).await;
         rig.quiet().await;
-        assert_eq!((rig.got().len() - before, asks(&rig)), (requests, false));
+        assert_eq!(
+            (rig.got().len() - before, asks_usage(&rig)),
+            (requests, false)
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
-    let rig = asking_as("never").await;
+    let rig = rig_with_ask_usage("never").await;
     let talk = Talk::new("ada");
     let mut own = talk.streamed(1);
     own["stream_options"] = json!({"include_usage": true});
@@ -406,13 +416,13 @@ async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
 /// What was asked before is not asked again where that is not wanted any more, not even to go out alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_asked_for_its_usage_is_not_where_that_is_not_wanted_any_more() {
-    let mut rig = asking_as("always").await;
+    let mut rig = rig_with_ask_usage("always").await;
     let talk = Talk::new("ada");
     stream(&rig, &talk.streamed(1)).await;
-    assert!(asks(&rig));
+    assert!(asks_usage(&rig));
     rig.quiet().await;
     rig.set("AUDIT__ASK_USAGE", "never");
     rig.restart().await;
     stream(&rig, &talk.streamed(1)).await;
-    assert!(!asks(&rig));
+    assert!(!asks_usage(&rig));
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, Options, Part};
+use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -50,18 +50,18 @@ impl Rig {
 
 /// The log at its default level, as far as it is of events, of everything that happens on one thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct EventLog(Arc<Mutex<Vec<u8>>>);
 
 thread_local! {
-    static HEARD: RefCell<Option<Log>> = const { RefCell::new(None) };
+    static THREAD_LOG: RefCell<Option<EventLog>> = const { RefCell::new(None) };
 }
 
 /// Writes what a thread that listens has to say.
-struct Listening;
+struct ThreadWriter;
 
-impl Write for Listening {
+impl Write for ThreadWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        HEARD.with_borrow(|heard| {
+        THREAD_LOG.with_borrow(|heard| {
             if let Some(log) = heard {
                 log.0.lock().unwrap().extend_from_slice(bytes);
             }
@@ -74,19 +74,19 @@ impl Write for Listening {
     }
 }
 
-impl Log {
+impl EventLog {
     /// The log of this thread from now on.
-    fn here() -> Self {
+    fn for_this_thread() -> Self {
         static LISTENING: Once = Once::new();
         LISTENING.call_once(|| {
             let lines = tracing_subscriber::fmt::layer().json();
-            let lines = lines.with_writer(|| Listening);
+            let lines = lines.with_writer(|| ThreadWriter);
             let filter = tracing_subscriber::EnvFilter::new("off,diarist::events=info");
             let subscriber = tracing_subscriber::registry().with(filter).with(lines);
             tracing::subscriber::set_global_default(subscriber).unwrap();
         });
         let log = Self::default();
-        HEARD.set(Some(log.clone()));
+        THREAD_LOG.set(Some(log.clone()));
         log
     }
 
@@ -107,7 +107,7 @@ impl Log {
     }
 
     /// What they say that have this name.
-    fn of(&self, name: &str) -> Vec<Value> {
+    fn named(&self, name: &str) -> Vec<Value> {
         let named = self
             .events()
             .into_iter()
@@ -149,7 +149,7 @@ async fn idleness_is_told_with_how_long_it_lasted() {
     for turn in 1..=TURNS {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
     }
-    rig.told("data-om-activation").await;
+    rig.wait_event("data-om-activation").await;
     rig.quiet().await;
     for activation in rig.activations().await {
         assert_eq!(activation["triggeredBy"], "ttl");
@@ -162,7 +162,7 @@ async fn idleness_is_told_with_how_long_it_lasted() {
         assert_eq!(since + lasted, activated.as_millisecond());
         assert!(lasted >= 400);
     }
-    let started = rig.told("data-om-buffering-start").await;
+    let started = rig.wait_event("data-om-buffering-start").await;
     assert_eq!(started["config"]["activateAfterIdle"], 400);
 }
 
@@ -219,7 +219,7 @@ async fn whoever_is_told_of_others_has_a_timeline_all_the_same() {
 /// The one time a client waits: each range has its start and its end, on the timeline and in the log.
 #[tokio::test]
 async fn what_a_client_waits_for_is_told_like_any_other_work() {
-    let log = Log::here();
+    let log = EventLog::for_this_thread();
     let ranges = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000")];
     let rig = Rig::with(Options::default(), &[&WAITING[..], &ranges].concat()).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
@@ -262,13 +262,13 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
     for name in ["start", "end"] {
         let name = format!("data-om-observation-{name}");
         assert_eq!(
-            log.of(&name).len(),
+            log.named(&name).len(),
             of(&name).len(),
             "{name} is logged once"
         );
     }
     // How a conversation stands is in the log as well, under a target that can be turned off.
-    let statuses = log.of("data-om-status");
+    let statuses = log.named("data-om-status");
     assert_eq!(statuses.len(), of("data-om-status").len());
     let of_target = |name: &str| log.events().iter().filter(|(t, ..)| t == name).count();
     assert_eq!(of_target("diarist::events::status"), statuses.len());
@@ -278,18 +278,19 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
 /// What came of it was not taken: the log says so, and nothing is written down.
 #[tokio::test]
 async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
-    let log = Log::here();
+    let log = EventLog::for_this_thread();
     let rig = Rig::with(Options::default(), &WAITING).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     let body = Talk::new("ada").body(24);
     let errors = || -> Vec<String> {
-        let failed = log.of("data-om-observation-failed").into_iter();
+        let failed = log.named("data-om-observation-failed").into_iter();
         failed
             .inspect(|failed| assert!(failed["tokensAttempted"].as_u64() > Some(0)))
             .map(|failed| failed["error"].as_str().unwrap().to_owned())
             .collect()
     };
-    rig.provider.behave(Part::Observer, Behaviour::failing(500));
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::failing(500));
     assert_eq!(rig.send(&body).await.status, 400);
     let refused = errors();
     assert!(!refused.is_empty());
@@ -298,7 +299,7 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
         silent: true,
         ..Behaviour::default()
     };
-    rig.provider.behave(Part::Observer, silent);
+    rig.provider.inject(CallerKind::Observer, silent);
     let asked = observers(&rig);
     let mut hurried = Caller::connect(&rig.address()).await;
     hurried.ask(&body).await;
@@ -308,7 +309,7 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
     assert_eq!(errors().pop().unwrap(), "nobody waits for it any more");
     rig.quiet().await;
     let ids = |name: &str| -> Vec<Value> {
-        let told = log.of(name).into_iter();
+        let told = log.named(name).into_iter();
         let mut ids: Vec<Value> = told.map(|body| body["cycleId"].clone()).collect();
         ids.sort_by_key(ToString::to_string);
         ids
@@ -316,7 +317,7 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
     let started = ids("data-om-observation-start");
     assert_eq!(started, ids("data-om-observation-failed"));
     assert_eq!(rig.events().await, []);
-    assert_eq!(log.of("data-om-observation-end"), [json!(null); 0]);
+    assert_eq!(log.named("data-om-observation-end"), [json!(null); 0]);
 }
 
 /// A reflection that was queued ahead of need is as urgent as its log has become meanwhile.
@@ -329,7 +330,7 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
     ];
     let rig = Rig::with(Options::default(), &small).await;
     rig.provider
-        .behave(Part::Reflector, Behaviour::failing(503));
+        .inject(CallerKind::Reflector, Behaviour::failing(503));
     let talk = Talk::new("ada");
     let observing = "SELECT count(*) FROM jobs WHERE kind = 'chunk'";
     let urgency = "SELECT coalesce(max(urgency), 0) FROM jobs WHERE kind = 'reflection'";
@@ -347,7 +348,8 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
     let first = seen.iter().copied().find(|urgency| *urgency > 0);
     assert!((500..1_000).contains(&first.unwrap()), "{seen:?}");
     assert!(seen.last() >= Some(&1_000), "{seen:?}");
-    rig.provider.behave(Part::Reflector, Behaviour::default());
+    rig.provider
+        .inject(CallerKind::Reflector, Behaviour::default());
     let started = async || {
         let events = rig.events().await;
         let started = events

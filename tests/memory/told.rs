@@ -4,12 +4,12 @@
 use diarist_provider::Options;
 use serde_json::{Value, json};
 
-use crate::resource::{ME, SHARED, as_user, message, others, shared};
+use crate::resource::{ME, SHARED, as_user, message, peer_memory, shared};
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
 
 /// A few short words each, the client's and the model's in turn.
-fn said(texts: &[&str]) -> Value {
+fn chat_body(texts: &[&str]) -> Value {
     let mut messages = vec![json!({"role": "system", "content": "You are brief."})];
     for (index, text) in texts.iter().enumerate() {
         let role = ["user", "assistant"][index % 2];
@@ -18,7 +18,7 @@ fn said(texts: &[&str]) -> Value {
     json!({"model": "gpt-test", "messages": messages})
 }
 
-async fn shared_and(settings: &[(&'static str, &'static str)]) -> Rig {
+async fn rig_sharing_with(settings: &[(&'static str, &'static str)]) -> Rig {
     let mut all = SHARED.to_vec();
     all.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     all.extend_from_slice(settings);
@@ -27,7 +27,7 @@ async fn shared_and(settings: &[(&'static str, &'static str)]) -> Rig {
 
 impl Rig {
     /// What the provider got of this request of `u1`, under this name or none.
-    async fn asked(&self, thread: &str, body: &Value) -> String {
+    async fn send_and_get(&self, thread: &str, body: &Value) -> String {
         let named = as_user("u1", thread);
         let headers = &named[..if thread.is_empty() { 1 } else { 2 }];
         let answer = self.send_as(ME, headers, body).await;
@@ -37,7 +37,7 @@ impl Rig {
     }
 
     fn tokens(&self) -> u32 {
-        self.last().measured.unwrap().prompt_tokens
+        self.last().prompt_usage.unwrap().prompt_tokens
     }
 }
 
@@ -46,37 +46,44 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
     let mut rig = shared().await;
     let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
     rig.learn("u1", &ada).await;
-    let hi = said(&["hi"]);
-    let first = rig.asked("first", &hi).await;
-    assert!(others(&first).contains(&ada.canary()), "{first}");
+    let hi = chat_body(&["hi"]);
+    let first = rig.send_and_get("first", &hi).await;
+    assert!(peer_memory(&first).contains(&ada.canary()), "{first}");
     rig.learn("u1", &bob).await;
     // The same request goes out as the same bytes, whoever sends it (INV-SAME).
-    assert_eq!(rig.asked("second", &hi).await, first);
+    assert_eq!(rig.send_and_get("second", &hi).await, first);
     for name in ["second", "third"] {
-        let body = said(&["hi", "Hello!", &format!("What do you know of me, {name}?")]);
-        let sent = rig.asked(name, &body).await;
-        let told = others(&sent);
+        let body = chat_body(&["hi", "Hello!", &format!("What do you know of me, {name}?")]);
+        let sent = rig.send_and_get(name, &body).await;
+        let told = peer_memory(&sent);
         let newest = told.contains(&ada.canary()) && told.contains(&bob.canary());
         assert!(newest, "{name} was told what is old: {sent}");
         rig.restart().await;
-        assert_eq!(rig.asked(name, &body).await, sent);
+        assert_eq!(rig.send_and_get(name, &body).await, sent);
     }
     // The one that it was said to keeps it.
     let sent = rig
-        .asked("first", &said(&["hi", "Hello!", "And me, first?"]))
+        .send_and_get("first", &chat_body(&["hi", "Hello!", "And me, first?"]))
         .await;
     assert_eq!(message(&sent, 1), message(&first, 1));
 
     // Without a name a beginning is its own until something else has followed it.
-    let hey = said(&["hey"]);
-    let begun = rig.asked("", &hey).await;
+    let hey = chat_body(&["hey"]);
+    let begun = rig.send_and_get("", &hey).await;
     let cyd = Talk::new("cyd");
     rig.learn("u1", &cyd).await;
-    let sent = rig.asked("", &said(&["hey", "Hello!", "Who am I?"])).await;
+    let sent = rig
+        .send_and_get("", &chat_body(&["hey", "Hello!", "Who am I?"]))
+        .await;
     assert_eq!(message(&sent, 1), message(&begun, 1));
     for asked in ["Who are they?", "Who are you?"] {
-        let sent = rig.asked("", &said(&["hey", "Hello!", asked])).await;
-        assert!(others(&sent).contains(&cyd.canary()), "{asked}: {sent}");
+        let sent = rig
+            .send_and_get("", &chat_body(&["hey", "Hello!", asked]))
+            .await;
+        assert!(
+            peer_memory(&sent).contains(&cyd.canary()),
+            "{asked}: {sent}"
+        );
         rig.restart().await;
     }
 }
@@ -84,31 +91,31 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_began_raw_stays_raw_until_it_has_something_of_its_own() {
     let mut rig = shared().await;
-    let (bob, nameless, hi) = (Talk::new("bob"), Talk::new("dan"), said(&["hi"]));
+    let (bob, nameless, hi) = (Talk::new("bob"), Talk::new("dan"), chat_body(&["hi"]));
     rig.turn("u1", &bob, 1).await;
-    rig.asked("first", &hi).await;
-    rig.asked("", &nameless.body(1)).await;
+    rig.send_and_get("first", &hi).await;
+    rig.send_and_get("", &nameless.body(1)).await;
     let ada = Talk::new("ada");
     rig.learn("u1", &ada).await;
     for turn in 2..=3 {
         // Nothing comes between what the client keeps (INV-PREFIX).
         let sent = rig.turn("u1", &bob, turn).await;
         assert_eq!(sent, bob.body(turn).to_string(), "turn {turn}");
-        let sent = rig.asked("", &nameless.body(turn)).await;
+        let sent = rig.send_and_get("", &nameless.body(turn)).await;
         assert_eq!(sent, nameless.body(turn).to_string(), "turn {turn}");
         rig.restart().await;
     }
-    let body = said(&["hi", "Hello!", "What do you know of me?"]);
-    assert_eq!(rig.asked("first", &body).await, body.to_string());
+    let body = chat_body(&["hi", "Hello!", "What do you know of me?"]);
+    assert_eq!(rig.send_and_get("first", &body).await, body.to_string());
     // Another conversation that only says the same at first is told what there is.
-    let body = said(&["hi", "Hello!", "What do you know of me, second?"]);
-    let sent = rig.asked("second", &body).await;
-    assert!(others(&sent).contains(&ada.canary()), "{sent}");
+    let body = chat_body(&["hi", "Hello!", "What do you know of me, second?"]);
+    let sent = rig.send_and_get("second", &body).await;
+    assert!(peer_memory(&sent).contains(&ada.canary()), "{sent}");
     let mut last = String::new();
     for turn in 4..=ACTIVE {
         last = rig.turn("u1", &bob, turn).await;
     }
-    assert!(others(&last).contains(&ada.canary()), "{last}");
+    assert!(peer_memory(&last).contains(&ada.canary()), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +128,7 @@ async fn what_made_a_request_too_long_does_not_come_back() {
     rig.turn("u2", &bob, 2).await;
     let raw = rig.tokens();
     let begun = rig.turn("u1", &bob, 1).await;
-    assert!(others(&begun).contains(&ada.canary()), "{begun}");
+    assert!(peer_memory(&begun).contains(&ada.canary()), "{begun}");
     rig.provider.rules(|rules| rules.window = Some(raw + 20));
     let second = rig.turn("u1", &bob, 2).await;
     assert_eq!(second, bob.body(2).to_string());
@@ -149,12 +156,15 @@ const LATE: [(&str, &str); 3] = [
 ];
 
 /// The conversation of `u1` that was told of another one when it began, and is far from its threshold.
-async fn told_and_buffered(rig: &Rig, user: &str) -> (Talk, Talk) {
+async fn rig_with_buffered(rig: &Rig, user: &str) -> (Talk, Talk) {
     let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
     rig.learn(user, &ada).await;
     for turn in 1..=BUFFERED {
         let sent = rig.turn(user, &bob, turn).await;
-        assert!(others(&sent).contains(&ada.canary()), "turn {turn}: {sent}");
+        assert!(
+            peer_memory(&sent).contains(&ada.canary()),
+            "turn {turn}: {sent}"
+        );
     }
     (ada, bob)
 }
@@ -170,8 +180,8 @@ fn block(body: &str) -> (String, String) {
 async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
     let mut settings = LATE.to_vec();
     settings.push(("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true"));
-    let mut rig = shared_and(&settings).await;
-    let (ada, mut bob) = told_and_buffered(&rig, "u1").await;
+    let mut rig = rig_sharing_with(&settings).await;
+    let (ada, mut bob) = rig_with_buffered(&rig, "u1").await;
     bob.model = "gpt-other";
     let mut sent = rig.turn("u1", &bob, BUFFERED + 1).await;
     // A busy machine commits for the next request what this one could not wait for.
@@ -180,7 +190,7 @@ async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
     }
     let (whole, own) = block(&sent);
     assert!(own.contains(&bob.canary()), "not activated: {sent}");
-    assert!(others(&sent).contains(&ada.canary()), "{sent}");
+    assert!(peer_memory(&sent).contains(&ada.canary()), "{sent}");
     for turn in BUFFERED + 3..=BUFFERED + 4 {
         let sent = rig.turn("u1", &bob, turn).await;
         assert_eq!(block(&sent).0, whole, "turn {turn}");
@@ -190,18 +200,18 @@ async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
     let mut fork = bob.body(BUFFERED + 5);
     let asked = fork["messages"].as_array().unwrap().len() - 1;
     fork["messages"][asked]["content"] = "Let us go another way.".into();
-    let sent = rig.asked("fork", &fork).await;
-    assert!(others(&sent).is_empty(), "{sent}");
+    let sent = rig.send_and_get("fork", &fork).await;
+    assert!(peer_memory(&sent).is_empty(), "{sent}");
     assert!(block(&sent).1.starts_with(&own), "{sent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_well() {
-    let mut rig = shared_and(&LATE).await;
+    let mut rig = rig_sharing_with(&LATE).await;
     let mut fitted = 0;
     for user in ["u1", "u2"] {
         rig.provider.rules(|rules| rules.window = None);
-        let (ada, bob) = told_and_buffered(&rig, user).await;
+        let (ada, bob) = rig_with_buffered(&rig, user).await;
         let room = if fitted == 0 {
             rig.tokens()
         } else {
@@ -213,7 +223,7 @@ async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_w
         assert!(own.contains(&bob.canary()), "{user}: not applied: {sent}");
         // Where it does not fit as well, it goes first, and stays away.
         assert_eq!(
-            others(&sent).contains(&ada.canary()),
+            peer_memory(&sent).contains(&ada.canary()),
             fitted == 0,
             "{user}: {sent}"
         );
@@ -234,7 +244,7 @@ async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_w
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
-    let mut rig = shared_and(&[
+    let mut rig = rig_sharing_with(&[
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
         ("MEMORY__OVERFLOW", "observe"),
     ])
@@ -244,7 +254,7 @@ async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
     rig.talk_as(ME, &headers, &ada, 1..=24).await;
     let bob = Talk::new("bob");
     let begun = rig.turn("u1", &bob, 1).await;
-    assert!(others(&begun).contains(&ada.canary()), "{begun}");
+    assert!(peer_memory(&begun).contains(&ada.canary()), "{begun}");
     rig.provider.rules(|rules| rules.window = Some(6_000));
     let answer = rig.send_as(ME, &as_user("u1", "bob"), &bob.body(20)).await;
     assert_eq!(answer.memory(), "active; rung=awaited", "{}", answer.text());
@@ -252,7 +262,7 @@ async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
     let sent = rig.last_body();
     let (whole, own) = block(&sent);
     assert!(own.contains(&bob.canary()), "{sent}");
-    assert!(others(&sent).contains(&ada.canary()), "{sent}");
+    assert!(peer_memory(&sent).contains(&ada.canary()), "{sent}");
     rig.restart().await;
     assert_eq!(rig.turn("u1", &bob, 20).await, sent);
     assert_eq!(block(&rig.turn("u1", &bob, 21).await).0, whole);
@@ -284,7 +294,7 @@ async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one()
     }
     let last = rig.last_body();
     assert!(block(&last).1.contains(&new.canary()), "{last}");
-    assert!(others(&last).contains(&other.canary()), "{last}");
+    assert!(peer_memory(&last).contains(&other.canary()), "{last}");
 }
 
 /// What a reload to `scope = "thread"` leaves as it is, and for how long.
@@ -300,7 +310,7 @@ async fn what_was_told_stays_until_the_next_activation_when_nothing_is_told_any_
     let mut last = begun.clone();
     for turn in 2..=ACTIVE + 2 {
         last = rig.turn("u1", &bob, turn).await;
-        if !others(&last).is_empty() {
+        if !peer_memory(&last).is_empty() {
             assert_eq!(message(&last, 1), message(&begun, 1));
             told = turn;
         }

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use diarist_provider::{Ask, Behaviour, Failure, Part, Recorded, Reply, script};
+use diarist_provider::{
+    Behaviour, CallerKind, Failure, RecordedRequest, Reply, ScriptInput, script,
+};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
@@ -30,12 +32,12 @@ fn filler(number: usize) -> String {
     format!("what came in part {number} was weighed and kept. ").repeat(20)
 }
 
-fn told(number: usize, name: &str) -> String {
+fn answer_text(number: usize, name: &str) -> String {
     format!("Answer {number} for {name}. {}", filler(number))
 }
 
 /// The turn that asks for `text`, and whose it is.
-fn asked(text: &str) -> Option<(usize, &str)> {
+fn parse_question(text: &str) -> Option<(usize, &str)> {
     let (_, rest) = text.split_once(" wants ")?;
     let (name, rest) = rest.split_once(" in turn ")?;
     let (number, _) = rest.split_once('.')?;
@@ -72,7 +74,7 @@ impl Talk {
             );
             messages.push(json!({"role": "user", "content": asked}));
             if number < turn {
-                let told = told(number, &self.name);
+                let told = answer_text(number, &self.name);
                 messages.push(json!({"role": "assistant", "content": told}));
             }
         }
@@ -92,13 +94,14 @@ impl Rig {
     /// From here on the upstream really gives the answers that conversations carry: where a client drops
     /// messages, only these prove whose they are.
     pub fn gives_its_answers(&self) {
-        self.provider.script(Part::Actor, |ask: &Ask<'_>| {
-            let last = ask.messages.last().map(script::text).unwrap_or_default();
-            match asked(&last) {
-                Some((number, name)) => Reply::say(told(number, name)),
-                None => Reply::say("Yes."),
-            }
-        });
+        self.provider
+            .script(CallerKind::Actor, |ask: &ScriptInput<'_>| {
+                let last = ask.messages.last().map(script::text).unwrap_or_default();
+                match parse_question(&last) {
+                    Some((number, name)) => Reply::text(answer_text(number, name)),
+                    None => Reply::text("Yes."),
+                }
+            });
     }
 
     /// Plays the turns, giving memory its time after each; the last answer.
@@ -124,12 +127,12 @@ impl Rig {
     }
 
     /// What the provider got from conversations, oldest first.
-    pub fn got(&self) -> Vec<Arc<Recorded>> {
-        self.provider.record_of(Part::Actor)
+    pub fn got(&self) -> Vec<Arc<RecordedRequest>> {
+        self.provider.record_for(CallerKind::Actor)
     }
 
     /// The newest of them.
-    pub fn last(&self) -> Arc<Recorded> {
+    pub fn last(&self) -> Arc<RecordedRequest> {
         self.got().pop().unwrap()
     }
 
@@ -223,7 +226,7 @@ impl Rig {
     }
 
     /// Waits for an event of this name.
-    pub async fn told(&self, name: &str) -> Value {
+    pub async fn wait_event(&self, name: &str) -> Value {
         loop {
             let named = |(kind, body)| (kind == name).then_some(body);
             if let Some(body) = self.events().await.into_iter().find_map(named) {
@@ -253,7 +256,7 @@ pub fn refusing(status: u16, message: &str) -> Behaviour {
 }
 
 /// A stream that says this and nothing else.
-pub fn saying(event: &Value) -> Behaviour {
+pub fn event_stream(event: &Value) -> Behaviour {
     let body = format!("data: {event}\n\ndata: [DONE]\n\n");
     Behaviour {
         fail: Some(Failure {
@@ -289,14 +292,14 @@ pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 /// A client by hand: it can send half a request, and leave.
 pub struct Caller {
     stream: TcpStream,
-    seen: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Caller {
     pub async fn connect(address: &str) -> Self {
         Self {
             stream: TcpStream::connect(address).await.unwrap(),
-            seen: Vec::new(),
+            received: Vec::new(),
         }
     }
 
@@ -312,19 +315,19 @@ impl Caller {
     }
 
     /// Reads until `wanted` has come.
-    pub async fn until(&mut self, wanted: &str) -> String {
+    pub async fn until(&mut self, end: &str) -> String {
         let reading = async {
-            while memchr::memmem::find(&self.seen, wanted.as_bytes()).is_none() {
+            while memchr::memmem::find(&self.received, end.as_bytes()).is_none() {
                 let mut piece = [0; 4096];
                 let length = self.stream.read(&mut piece).await.unwrap();
-                let seen = String::from_utf8_lossy(&self.seen).into_owned();
-                assert!(length > 0, "closed before {wanted:?}: {seen}");
-                self.seen.extend_from_slice(&piece[..length]);
+                let seen = String::from_utf8_lossy(&self.received).into_owned();
+                assert!(length > 0, "closed before {end:?}: {seen}");
+                self.received.extend_from_slice(&piece[..length]);
             }
         };
         let seen = tokio::time::timeout(PATIENCE, reading).await;
-        let text = String::from_utf8_lossy(&self.seen).into_owned();
-        assert!(seen.is_ok(), "waited in vain for {wanted:?}: {text}");
+        let text = String::from_utf8_lossy(&self.received).into_owned();
+        assert!(seen.is_ok(), "waited in vain for {end:?}: {text}");
         text
     }
 }

@@ -1,6 +1,6 @@
 //! What does not fit its model, beyond what is free: `overflow = "trim"`.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use serde_json::json;
 
 use crate::overflow::{NOTE, messages, raw_tail};
@@ -40,7 +40,7 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
     assert_eq!(sent[2]["role"], "user", "whole rounds");
     assert!(note.contains(&format!("The {} messages", asked.len() - 1 - kept)));
     // Neither more than necessary nor so little that the next turn would not fit.
-    let tokens = trimmed.measured.unwrap().prompt_tokens;
+    let tokens = trimmed.prompt_usage.unwrap().prompt_tokens;
     assert!((window / 2..window * 9 / 10).contains(&tokens), "{tokens}");
     let line = rig.audited(1).await.pop().unwrap();
     assert_eq!(line["trimmed"], asked.len() - 1 - kept);
@@ -151,7 +151,7 @@ async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
         400,
         &json!({"message": "Input is too long for requested model."}),
     );
-    rig.provider.next(Part::Actor, 3, &too_long);
+    rig.provider.inject_next(CallerKind::Actor, 3, &too_long);
     let answer = rig.send(&talk.streamed(16)).await;
     assert_eq!(
         (answer.status, answer.memory()),
@@ -167,7 +167,7 @@ async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
     assert!((1..=7).contains(&kept), "{kept}");
 
     // It ends: the client hears what it would have heard.
-    rig.provider.next(Part::Actor, 9, &too_long);
+    rig.provider.inject_next(CallerKind::Actor, 9, &too_long);
     let before = rig.got().len();
     let answer = rig.send(&Talk::new("bob").body(16)).await;
     assert_eq!(answer.status, 400);

@@ -1,6 +1,6 @@
 //! When a conversation is first sent with observations, and how often it is observed, as two options say.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 
 use crate::rig::Rig;
 use crate::tools::Talk;
@@ -27,7 +27,7 @@ async fn first(rig: &Rig) -> (usize, u64) {
         if answer.memory() == "active" {
             return (turn, largest);
         }
-        largest = u64::from(rig.last().measured.unwrap().prompt_tokens);
+        largest = u64::from(rig.last().prompt_usage.unwrap().prompt_tokens);
     }
     panic!("never");
 }
@@ -55,7 +55,7 @@ async fn each_turn_is_observed_where_that_is_wanted() {
         let rig = rig((option, wanted)).await;
         let talk = Talk::new("ada");
         rig.talk(&talk, 1..=7).await;
-        let made = rig.provider.record_of(Part::Observer).len();
+        let made = rig.provider.record_for(CallerKind::Observer).len();
         assert!(calls.contains(&made), "{wanted}: {made} calls");
     }
 }

@@ -1,6 +1,6 @@
 //! What was never written down is shown to no model; and what had to be done once is no setting.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 
 use crate::rig::Rig;
 use crate::tools::{ACTIVE, Talk};
@@ -26,7 +26,7 @@ async fn a_store_that_takes_no_job_lets_no_model_be_asked() {
     let answer = rig.talk(&talk, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "watching");
     assert_eq!(rig.last().body, talk.body(ACTIVE).to_string(), "untouched");
-    assert_eq!(rig.provider.record_of(Part::Observer).len(), 0);
+    assert_eq!(rig.provider.record_for(CallerKind::Observer).len(), 0);
     for (table, count) in [
         ("SELECT count(*) FROM jobs", 0),
         ("SELECT count(*) FROM parts", 0),
@@ -42,7 +42,7 @@ async fn a_store_that_takes_no_job_lets_no_model_be_asked() {
     let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 2).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
-    let first = &rig.provider.record_of(Part::Observer)[0];
+    let first = &rig.provider.record_for(CallerKind::Observer)[0];
     assert!(String::from_utf8_lossy(&first.body).contains(&talk.canary()));
 }
 

@@ -182,7 +182,7 @@ async fn keys_are_read_anew_without_a_restart() {
         let answer = program.send_as(&bearer, &body).await;
         assert_eq!(answer.status, 200);
         let before = recorded.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        program.settled(before + 1).await;
+        program.wait_recorded(before + 1).await;
         answer.memory().to_owned()
     };
     configure(SECRET);

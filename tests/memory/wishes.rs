@@ -1,6 +1,6 @@
 //! What an operator asks of one conversation is done by what holds for it: its model's thresholds, its zone.
 
-use diarist_provider::{Options, Part};
+use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
 use crate::reflecting::threads;
@@ -72,7 +72,7 @@ async fn what_is_asked_to_be_observed_is_observed_with_its_focus() {
     // Asked once more without one, the focus stays.
     assert!(threads(&rig, &["observe", "1"]).1);
     let told = |rig: &Rig| -> Vec<bool> {
-        let calls = rig.provider.record_of(Part::Observer);
+        let calls = rig.provider.record_for(CallerKind::Observer);
         let bodies = calls
             .iter()
             .map(|call| String::from_utf8_lossy(&call.body).into_owned());

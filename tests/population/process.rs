@@ -8,7 +8,8 @@ use diarist::app::App;
 use diarist::config;
 use diarist_provider::script::Reply;
 use diarist_provider::{
-    Ask, Improvise, OBSERVER_MODEL, Options, Part, Provider, REFLECTOR_MODEL, Script,
+    CallerKind, DefaultScript, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL, Script,
+    ScriptInput,
 };
 use futures_util::future::BoxFuture;
 use serde_json::Value;
@@ -44,17 +45,17 @@ impl Stage {
     pub async fn start(dice: &mut Dice, processes: usize) -> Self {
         let replies = Replies::default();
         let known = Arc::clone(&replies);
-        let actor = move |ask: &Ask<'_>| {
+        let actor = move |ask: &ScriptInput<'_>| {
             let number = ask.request.get("user").and_then(Value::as_str);
             let reply = known
                 .lock()
                 .unwrap()
                 .get(number.unwrap_or_default())
                 .cloned();
-            reply.unwrap_or_else(|| Improvise::default().reply(ask))
+            reply.unwrap_or_else(|| DefaultScript::default().reply(ask))
         };
         let mut options = Options::default();
-        options.scripts.insert(Part::Actor, Arc::new(actor));
+        options.scripts.insert(CallerKind::Actor, Arc::new(actor));
         let provider = Provider::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");

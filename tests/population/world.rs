@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, Cut, Part};
+use diarist_provider::{Behaviour, CallerKind, Cut};
 use futures_util::future::join_all;
 use memchr::memmem;
 use reqwest::Response;
@@ -167,11 +167,11 @@ impl World {
             Fate::CutOff if prepared.0.stream => Behaviour::cutting(Cut::AfterEvents(2)),
             Fate::CutOff => Behaviour::cutting(Cut::AfterBytes(60)),
         };
-        self.stage.provider.behave(Part::Actor, behaviour);
+        self.stage.provider.inject(CallerKind::Actor, behaviour);
         let answer = self.post(&prepared.0, &prepared.1).await;
         self.stage
             .provider
-            .behave(Part::Actor, Behaviour::default());
+            .inject(CallerKind::Actor, Behaviour::default());
         self.bodies.push(prepared);
         self.note(self.bodies.len() - 1, &answer);
         self.judge();
@@ -230,7 +230,10 @@ impl World {
     /// Judges what the provider got since the last time.
     fn judge(&mut self) {
         let record = self.stage.provider.record();
-        for entry in record[self.seen..].iter().filter(|e| e.part == Part::Actor) {
+        for entry in record[self.seen..]
+            .iter()
+            .filter(|e| e.caller == CallerKind::Actor)
+        {
             let Some(number) = number_in(&entry.body) else {
                 continue;
             };
@@ -247,7 +250,7 @@ impl World {
     async fn end(mut self) -> Vec<Sent> {
         self.stage.rest().await;
         for entry in self.stage.provider.record() {
-            if matches!(entry.part, Part::Observer | Part::Reflector)
+            if matches!(entry.caller, CallerKind::Observer | CallerKind::Reflector)
                 && let Some(mark) = mixed(&entry.body)
                 && let Some(its) = self.sent.iter_mut().rfind(|sent| sent.talk == mark.talk)
             {

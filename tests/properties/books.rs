@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use diarist::memory::{Policy, render};
-use diarist_provider::{Prompt, PromptCache, Rules, cache, judge, rough_count};
+use diarist_provider::{Prompt, PromptCache, Rules, cache, estimate_tokens, judge};
 
 use super::carried::{Carried, Chains};
 use super::exchange::{Exchange, Shown, Used};
@@ -105,8 +105,8 @@ impl Laws {
             script,
             rules,
             books: HashMap::new(),
-            with: PromptCache::new(rough_count()),
-            without: PromptCache::new(rough_count()),
+            with: PromptCache::new(estimate_tokens()),
+            without: PromptCache::new(estimate_tokens()),
             idle: 0,
             views: false,
             broken: Vec::new(),

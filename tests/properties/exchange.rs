@@ -7,7 +7,7 @@ use diarist::history::Role;
 use diarist::memory::{Snapshot, SnapshotId, render};
 use diarist::tokens::TokenCounter;
 use diarist::wire::{Insert, Placement};
-use diarist_provider::Accepted;
+use diarist_provider::AcceptedRequest;
 
 use super::talk::{Digest, Request, Run};
 
@@ -23,7 +23,7 @@ impl TokenCounter for Quarters {
         u32::try_from(text.len().div_ceil(4)).unwrap()
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }
@@ -34,7 +34,7 @@ pub struct Exchange {
     /// Every body that went upstream, in order, and what it was made with.
     pub sent: Vec<(Bytes, Used)>,
     /// The last one, if it was accepted.
-    pub accepted: Option<Accepted>,
+    pub accepted: Option<AcceptedRequest>,
     /// What the Observer was shown because of it.
     pub shown: Vec<Shown>,
     /// Whether a placement was given up.

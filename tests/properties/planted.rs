@@ -5,7 +5,7 @@ use bytes::Bytes;
 use diarist::history::Role;
 use diarist::memory::{Part, PartKind, Policy, Rendering, Snapshot, render};
 use diarist::tokens::TokenCounter as _;
-use diarist::wire::chat::Parsed;
+use diarist::wire::chat::ChatRequest;
 use diarist::wire::{Insert, Placement};
 
 use super::exchange::{Quarters, insert, reminder};
@@ -77,7 +77,7 @@ pub enum Bug {
 /// Splices as the product does, or not quite.
 pub fn splice(
     bug: Option<Bug>,
-    parsed: &Parsed,
+    parsed: &ChatRequest,
     snapshot: &Snapshot,
     placement: Placement,
     requests: usize,
@@ -133,7 +133,7 @@ pub fn splice(
             let reminder = reminder();
             text(&body).replacen(&format!("{reminder},"), "", 1).into()
         }
-        Some(Bug::HeadSwallowed) => match parsed.head().messages().first() {
+        Some(Bug::HeadSwallowed) => match parsed.leading_messages().messages().first() {
             Some(head) => {
                 let (before, after) = (&body[..head.span.start], &body[head.span.end..]);
                 let next = after.iter().position(|byte| *byte == b'{').unwrap();
@@ -170,7 +170,7 @@ pub fn before_advance(bug: Option<Bug>, known: &mut Known) {
 pub fn weigh(bug: Option<Bug>, text: &str) -> u32 {
     match bug {
         Some(Bug::RelationsUncounted) => Quarters.count(text),
-        _ => render::weight(text, |text| Quarters.count(text)),
+        _ => render::max_tokens(text, |text| Quarters.count(text)),
     }
 }
 
@@ -192,9 +192,9 @@ pub fn segments(
     today: Rendering,
     (hints, saves): (Option<render::Hints<'_>>, u32),
 ) -> Vec<String> {
-    let mut texts: Vec<render::Entry<'_>> = parts
+    let mut texts: Vec<render::BlockPart<'_>> = parts
         .iter()
-        .map(|part| render::Entry {
+        .map(|part| render::BlockPart {
             text: &part.body.text,
             rendering: match bug {
                 Some(Bug::DatesCountedAnew) => today,
@@ -211,7 +211,7 @@ pub fn segments(
         }
         _ => {}
     }
-    let mut segments = render::worth(&texts, hints, saves);
+    let mut segments = render::affordable_segments(&texts, hints, saves);
     if bug == Some(Bug::HintsInTheMiddle) && segments.len() > texts.len() + 1 {
         let hints = segments.pop().unwrap();
         segments.insert(1, hints);

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
-use diarist::memory::advance::{Path, WorkState, overflow};
-use diarist::memory::select::{Before, select};
+use diarist::memory::advance::{ChainState, JobState, overflow};
+use diarist::memory::select::{PreviousSend, select};
 use diarist::memory::{Policy, record};
-use diarist::wire::chat::{self, Parsed};
+use diarist::wire::chat::{self, ChatRequest};
 use diarist::wire::{Insert, Placement};
 use diarist_provider::{Rules, judge};
 
@@ -112,7 +112,7 @@ impl Proxy {
         } else {
             owner.tenant
         };
-        Scope::of(tenant.as_bytes(), resource.map(str::as_bytes))
+        Scope::new(tenant.as_bytes(), resource.map(str::as_bytes))
     }
 
     /// Forgets everything but the store.
@@ -146,7 +146,13 @@ impl Proxy {
         &mut self.processes[at]
     }
 
-    fn choose(&self, scope: &Scope, parsed: &Parsed, history: &History, turn: usize) -> Choice {
+    fn choose(
+        &self,
+        scope: &Scope,
+        parsed: &ChatRequest,
+        history: &History,
+        turn: usize,
+    ) -> Choice {
         let tip = history.tip();
         let pinned = tip.and_then(|tip| {
             let settled = self
@@ -157,10 +163,10 @@ impl Proxy {
             settled.or_else(|| self.world.pin(scope, tip))
         });
         let before = match pinned {
-            _ if self.has(Bug::RetryNotPinned) => Before::Unseen,
-            None => Before::Unseen,
-            Some(None) => Before::Raw,
-            Some(Some((id, _))) => Before::With(id),
+            _ if self.has(Bug::RetryNotPinned) => PreviousSend::NotSent,
+            None => PreviousSend::NotSent,
+            Some(None) => PreviousSend::Raw,
+            Some(Some((id, _))) => PreviousSend::Snapshot(id),
         };
         let candidates = self.world.ending_on(scope, &links(history));
         let selection = select(history, &candidates, before);
@@ -179,7 +185,7 @@ impl Proxy {
         }
     }
 
-    fn splice(&self, scope: &Scope, parsed: &Parsed, used: Used) -> Bytes {
+    fn splice(&self, scope: &Scope, parsed: &ChatRequest, used: Used) -> Bytes {
         let ask_usage = parsed.stream();
         let Some((id, placement)) = used else {
             return joined(parsed, None, ask_usage);
@@ -229,7 +235,7 @@ impl Proxy {
         self.world
             .jobs
             .iter()
-            .any(|job| job.state != WorkState::Abandoned)
+            .any(|job| job.state != JobState::Abandoned)
     }
 
     fn begin(&mut self) {
@@ -237,7 +243,7 @@ impl Proxy {
         self.work();
     }
 
-    fn start(&mut self, request: &Request, turn: usize) -> (Scope, Parsed, History, Choice) {
+    fn start(&mut self, request: &Request, turn: usize) -> (Scope, ChatRequest, History, Choice) {
         let parsed = chat::parse(&request.body).unwrap();
         let scope = self.scope(request);
         let history = parsed.history(&scope);
@@ -263,7 +269,7 @@ impl Proxy {
         &mut self,
         request: &Request,
         scope: &Scope,
-        parsed: &Parsed,
+        parsed: &ChatRequest,
         history: &History,
         choice: &Choice,
         turn: usize,
@@ -329,7 +335,7 @@ impl Proxy {
     fn shortened(
         &mut self,
         scope: &Scope,
-        parsed: &Parsed,
+        parsed: &ChatRequest,
         history: &History,
         used: Used,
         turn: usize,
@@ -345,13 +351,13 @@ impl Proxy {
         }
         let placement = *self.ladder.get(self.process(turn).steps)?;
         let known = self.world.known(scope, &links(history));
-        let nodes = record::refused(history, &known.nodes);
-        let path = Path {
+        let nodes = record::refused_nodes(history, &known.nodes);
+        let path = ChainState {
             root: Link::root(scope),
             nodes: &nodes,
             parts: &known.parts,
             snapshots: &known.snapshots,
-            work: &known.work,
+            jobs: &known.work,
         };
         let plan = overflow(&path, &self.policy)?;
         let to_count = plan.to_count;
@@ -374,7 +380,7 @@ pub fn links(history: &History) -> Vec<Link> {
     history.turns().iter().map(|turn| turn.link).collect()
 }
 
-fn joined(parsed: &Parsed, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
+fn joined(parsed: &ChatRequest, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
     let frames = parsed.splice(insert, ask_usage).frames(parsed.body());
     frames.concat().into()
 }

@@ -2,13 +2,13 @@
 //! in which the recorder and the workers of `jobs` do it.
 
 use diarist::history::{History, Link, Scope};
-use diarist::memory::advance::{Path, Plan, Step, WorkState, advance, early};
+use diarist::memory::advance::{Action, ChainState, JobState, SnapshotPlan, advance, early};
 use diarist::memory::{
-    Cause, NewPart, PartKind, PartMeta, Rendering, SnapshotId, SnapshotMeta, Span, measure, record,
-    render,
+    NewPart, PartKind, PartMeta, Rendering, SnapshotCause, SnapshotId, SnapshotMeta, Span, measure,
+    record, render,
 };
 use diarist::tokens::TokenCounter as _;
-use diarist::wire::chat::Parsed;
+use diarist::wire::chat::ChatRequest;
 
 use super::exchange::{Quarters, Shown, Used};
 use super::planted::{self, Bug};
@@ -25,7 +25,7 @@ impl Proxy {
         &mut self,
         request: &Request,
         scope: &Scope,
-        parsed: &Parsed,
+        parsed: &ChatRequest,
         history: &History,
         used: Used,
     ) {
@@ -34,16 +34,16 @@ impl Proxy {
         let mut nodes = self.world.known(scope, &chain).nodes;
         let parent = nodes.last().map_or(Link::root(scope), |node| node.link);
         let spoken: Vec<_> = (0..history.len())
-            .map(|index| parsed.spoken(index).unwrap())
+            .map(|index| parsed.plain_text(index).unwrap())
             .collect();
         let tokens: Vec<u32> = spoken[nodes.len()..]
             .iter()
-            .map(|spoken| measure::message(spoken, "m", &Quarters))
+            .map(|spoken| message_tokens::count_message(spoken, "m", &Quarters))
             .collect();
         let at_ms = 1_790_000_000_000 + 60_000 * i64::try_from(self.requests).unwrap();
-        let new = record::added(history, nodes.len(), &tokens, at_ms, None);
-        let confirm = record::confirm(&mut nodes, history.len());
-        let contents = record::contents(scope, history, &nodes, &confirm);
+        let new = record::new_nodes(history, nodes.len(), &tokens, at_ms, None);
+        let confirm = record::confirm_nodes(&mut nodes, history.len());
+        let contents = record::message_contents(scope, history, &nodes, &confirm);
         self.world.credit(scope, &contents);
         self.world.record(scope, parent, &new, &confirm, tip, used);
         self.tracks
@@ -68,12 +68,12 @@ impl Proxy {
         for _ in 0..4 {
             let mut known = self.world.known(&track.scope, &track.chain);
             planted::before_advance(self.bug, &mut known);
-            let path = Path {
+            let path = ChainState {
                 root: Link::root(&track.scope),
                 nodes: &known.nodes,
                 parts: &known.parts,
                 snapshots: &known.snapshots,
-                work: &known.work,
+                jobs: &known.work,
             };
             let mut changed = false;
             for step in advance(&path, &planted::policy(self.bug, self.policy)) {
@@ -96,19 +96,19 @@ impl Proxy {
 
     fn activate_early(&mut self, track: &Track) {
         let known = self.world.known(&track.scope, &track.chain);
-        let path = Path {
+        let path = ChainState {
             root: Link::root(&track.scope),
             nodes: &known.nodes,
             parts: &known.parts,
             snapshots: &known.snapshots,
-            work: &known.work,
+            jobs: &known.work,
         };
-        if let Some(plan) = early(&path, &self.policy, Cause::Idle) {
-            self.step(Step::Snapshot(plan), track, &known.parts, false);
+        if let Some(plan) = early(&path, &self.policy, SnapshotCause::Idle) {
+            self.step(Action::Snapshot(plan), track, &known.parts, false);
         }
     }
 
-    fn step(&mut self, step: Step, track: &Track, parts: &[PartMeta], words: bool) -> bool {
+    fn step(&mut self, step: Action, track: &Track, parts: &[PartMeta], words: bool) -> bool {
         let job = |kind, span: Span, message_tokens, sources| Job {
             scope: track.scope.clone(),
             owner: track.owner.clone(),
@@ -119,10 +119,10 @@ impl Proxy {
             sources,
             due: self.requests + self.script.late,
             empty: 0,
-            state: WorkState::Fresh,
+            state: JobState::Fresh,
         };
         match step {
-            Step::Observe {
+            Action::Observe {
                 span,
                 message_tokens,
             } => {
@@ -139,7 +139,7 @@ impl Proxy {
                 }
                 false
             }
-            Step::Reflect {
+            Action::Reflect {
                 sources,
                 span,
                 message_tokens,
@@ -151,14 +151,14 @@ impl Proxy {
                 }
                 false
             }
-            Step::Shorten {
+            Action::Shorten {
                 span,
                 message_tokens,
                 limit,
                 plan,
             } => {
                 if self.has(Bug::NeverReflects) || self.has(Bug::NeverShortens) {
-                    return self.step(Step::Snapshot(plan), track, parts, words);
+                    return self.step(Action::Snapshot(plan), track, parts, words);
                 }
                 let job = job(PartKind::Reflection, span, message_tokens, plan.parts);
                 // What code leaves is three quarters of what is too many.
@@ -168,13 +168,13 @@ impl Proxy {
                     ..self.script
                 };
                 let part = NewPart {
-                    stopgap: true,
+                    code_reflection: true,
                     ..self.write_by(code, &job)
                 };
                 self.world.commit_part(&job, part);
                 true
             }
-            Step::Snapshot(plan) => {
+            Action::Snapshot(plan) => {
                 let tip = (*track.chain.last().unwrap(), track.chain.len());
                 debug_assert!(
                     plan.parts
@@ -192,7 +192,7 @@ impl Proxy {
     pub fn prepare(
         &mut self,
         scope: &Scope,
-        plan: &Plan,
+        plan: &SnapshotPlan,
         (tip, length): (Link, usize),
         at_once: bool,
     ) -> Option<(SnapshotId, bool)> {
@@ -206,7 +206,7 @@ impl Proxy {
             current_task: last.body.current_task.as_deref(),
             suggested_response: last.body.suggested_response.as_deref(),
         });
-        let segments = planted::segments(self.bug, &parts, rendering, (hints, plan.saves));
+        let segments = planted::segments(self.bug, &parts, rendering, (hints, plan.saved_tokens));
         let new = NewSnapshot {
             meta: SnapshotMeta {
                 id: SnapshotId(-1),
@@ -218,7 +218,7 @@ impl Proxy {
                 tokens: render::log_tokens(&segments, parts.len(), |it| Quarters.count(it)),
                 cause: plan.cause,
                 placement: String::new(),
-                others: None,
+                peer_memory: None,
             },
             segments,
             tip,
@@ -234,7 +234,7 @@ impl Proxy {
                 .world
                 .jobs
                 .iter()
-                .position(|job| job.due <= self.requests && job.state != WorkState::Abandoned);
+                .position(|job| job.due <= self.requests && job.state != JobState::Abandoned);
             let Some(at) = due else { return };
             let job = self.world.jobs[at].clone();
             self.answers += 1;
@@ -243,7 +243,7 @@ impl Proxy {
             if empty && job.empty == 0 {
                 let waiting = &mut self.world.jobs[at];
                 waiting.empty += 1;
-                waiting.state = WorkState::Retrying;
+                waiting.state = JobState::Retrying;
                 waiting.due = self.requests + 1;
                 if job.kind == PartKind::Chunk {
                     self.world.charge(&job.scope, job.message_tokens);
@@ -252,7 +252,7 @@ impl Proxy {
             }
             let fails = empty || !self.script.reflects();
             if fails && job.kind == PartKind::Reflection {
-                self.world.jobs[at].state = WorkState::Abandoned;
+                self.world.jobs[at].state = JobState::Abandoned;
             } else {
                 let body = self.write(&job);
                 self.world.commit_part(&job, body);
@@ -297,9 +297,9 @@ impl Proxy {
             suggested_response: None,
             sources: job.sources.clone(),
             model: "script".into(),
-            asked: false,
-            stopgap: false,
-            evidence: diarist::memory::Evidence::default(),
+            requested: false,
+            code_reflection: false,
+            analysis: diarist::memory::PartAnalysis::default(),
         }
     }
 }

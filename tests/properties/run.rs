@@ -1,6 +1,6 @@
 //! One case: clients with their habits, a provider with its rules, and what happens.
 
-use diarist::memory::{Early, Idle, Policy, render};
+use diarist::memory::{EarlyTriggers, IdleTrigger, Policy, render};
 use diarist::wire::Placement;
 use diarist_provider::Rules;
 use proptest::prelude::*;
@@ -157,9 +157,13 @@ impl Case {
     }
 }
 
-fn early(idle: bool) -> Early {
-    Early {
-        idle: if idle { Idle::Auto } else { Idle::Never },
+fn early(idle: bool) -> EarlyTriggers {
+    EarlyTriggers {
+        idle: if idle {
+            IdleTrigger::Auto
+        } else {
+            IdleTrigger::Never
+        },
         model_change: false,
     }
 }

@@ -35,7 +35,7 @@ impl Mark {
         let wanted = (tokens as usize * 4).saturating_sub(mark.len() + END.len() + 1);
         let day = |days: usize| {
             let day = DAY.saturating_add(jiff::Span::new().days(i64::try_from(days).unwrap()));
-            dates::write(day)
+            dates::format_date(day)
         };
         // No two alike: a real answer that repeats itself is taken for a loop.
         let note = |at: usize| match at % 3 {
@@ -46,7 +46,8 @@ impl Mark {
             ),
             _ => format!("* (14:05) User asked for way {hash:x}-{at} over the pass. "),
         };
-        let bytes = |text: &str| render::weight(text, |text| u32::try_from(text.len()).unwrap());
+        let bytes =
+            |text: &str| render::max_tokens(text, |text| u32::try_from(text.len()).unwrap());
         // The day that the whole counts from is said once.
         let once = bytes("");
         let mut left = u32::try_from(wanted).unwrap().saturating_sub(once);

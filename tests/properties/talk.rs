@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use diarist::history::{Piece, Role, Spoken};
+use diarist::history::{MessagePiece, PlainText, Role};
 use diarist_provider::judge::signature_for;
 
 /// The beginning of a picture of 1,024 x 1,024.
@@ -134,17 +134,17 @@ fn number(meaning: &str) -> Digest {
 }
 
 /// The digest of a message as the code under test understood it.
-pub fn digest_of(spoken: &Spoken) -> Digest {
+pub fn digest_of(spoken: &PlainText) -> Digest {
     let mut text = String::new();
     let mut rest = String::new();
     for piece in &spoken.pieces {
         match piece {
-            Piece::Text(words) => text.push_str(words),
-            Piece::Attachment { .. } => rest.push_str("|image"),
-            Piece::Result { id } => {
+            MessagePiece::Text(words) => text.push_str(words),
+            MessagePiece::Attachment { .. } => rest.push_str("|image"),
+            MessagePiece::Result { id } => {
                 let _ = write!(rest, "|{id}");
             }
-            Piece::Call {
+            MessagePiece::Call {
                 id,
                 name,
                 arguments,
@@ -471,7 +471,7 @@ mod tests {
             let body = format!(r#"{{"model":"m","messages":[{}]}}"#, json.join(","));
             let parsed = parse(&Bytes::from(body)).unwrap();
             for (index, msg) in msgs.iter().enumerate() {
-                let spoken = parsed.spoken(index).unwrap();
+                let spoken = parsed.plain_text(index).unwrap();
                 assert_eq!(digest_of(&spoken), msg.digest, "{}", msg.json);
             }
         }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use diarist::history::{Link, Scope};
-use diarist::memory::advance::{Work, WorkState};
-use diarist::memory::record::{Content, ContentKey};
+use diarist::memory::advance::{ChainJob, JobState};
+use diarist::memory::record::{ContentKey, MessageContent};
 use diarist::memory::{
     NewPart, Node, Part, PartId, PartKind, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta,
     Span,
@@ -19,7 +19,7 @@ pub struct Known {
     pub nodes: Vec<Node>,
     pub parts: Vec<PartMeta>,
     pub snapshots: Vec<SnapshotMeta>,
-    pub work: Vec<Work>,
+    pub work: Vec<ChainJob>,
 }
 
 /// A job in the queue.
@@ -37,7 +37,7 @@ pub struct Job {
     pub sources: Vec<PartId>,
     pub due: usize,
     pub empty: u32,
-    pub state: WorkState,
+    pub state: JobState,
 }
 
 /// A snapshot before it has an id.
@@ -144,7 +144,7 @@ impl World {
             .jobs
             .iter()
             .filter(|job| job.scope == *scope && on.contains(&job.span.to))
-            .map(|job| Work {
+            .map(|job| ChainJob {
                 kind: job.kind,
                 span: job.span,
                 state: job.state,
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// What was confirmed raises what the Observer may be shown, each content once.
-    pub fn credit(&mut self, scope: &Scope, contents: &[Content]) {
+    pub fn credit(&mut self, scope: &Scope, contents: &[MessageContent]) {
         let account = self.accounts.entry(scope.clone()).or_default();
         account.paused &= contents.is_empty();
         for content in contents {
@@ -245,7 +245,7 @@ impl World {
             .find(|(owner, part)| {
                 let body = &part.body;
                 owner == scope
-                    && (body.kind, body.stopgap) == (kind, stopgap)
+                    && (body.kind, body.code_reflection) == (kind, stopgap)
                     && body.span.from == span.from
             })
             .map(|(_, part)| part.id)
@@ -254,12 +254,12 @@ impl World {
     /// Stores the part of a job and takes the job out; a stopgap leaves it where it is.
     pub fn commit_part(&mut self, job: &Job, body: NewPart) {
         self.jobs.retain(|other| {
-            body.stopgap
+            body.code_reflection
                 || other.scope != job.scope
                 || other.kind != job.kind
                 || other.span != job.span
         });
-        let known = self.part_of(&job.scope, body.kind, &body.span, body.stopgap);
+        let known = self.part_of(&job.scope, body.kind, &body.span, body.code_reflection);
         if known.is_none() {
             let at = self.parts.len();
             let id = PartId(i64::try_from(at).unwrap());

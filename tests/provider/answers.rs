@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use diarist_provider::{
-    Ask, Conversation, Ending, Manner, Observer, Options, Part, Provider, Replay, Reply, Say,
-    Style, Verdict,
+    CallerKind, Conversation, Ending, FixedReply, Observer, ObserverStyle, Options, Provider,
+    Replay, Reply, ScriptInput, Style, Verdict,
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -15,7 +15,7 @@ use crate::client::{ask, client, post, provider, read_until};
 #[tokio::test]
 async fn a_plain_answer_and_its_record_agree() {
     let provider = provider().await;
-    provider.script(Part::Actor, Say("Good morning.".into()));
+    provider.script(CallerKind::Actor, FixedReply("Good morning.".into()));
     let request = ask("hello");
     let answer: Value = post(&provider, &request).await.json().await.unwrap();
     assert_eq!(answer["choices"][0]["message"]["content"], "Good morning.");
@@ -23,11 +23,11 @@ async fn a_plain_answer_and_its_record_agree() {
 
     let record = provider.wait_for(1).await.unwrap();
     let entry = &record[0];
-    assert!(entry.accepted());
+    assert!(entry.is_accepted());
     assert_eq!(entry.body, request.to_string().as_bytes());
     assert_eq!(
-        (entry.target.as_str(), entry.part),
-        ("/v1/chat/completions", Part::Actor)
+        (entry.target.as_str(), entry.caller),
+        ("/v1/chat/completions", CallerKind::Actor)
     );
     assert_eq!(
         (entry.model.as_deref(), entry.messages),
@@ -38,7 +38,7 @@ async fn a_plain_answer_and_its_record_agree() {
         !format!("{entry:?}").contains("sk-test"),
         "secrets stay out of Debug"
     );
-    let measured = entry.measured.unwrap();
+    let measured = entry.prompt_usage.unwrap();
     assert_eq!(answer["usage"]["prompt_tokens"], measured.prompt_tokens);
     assert_eq!(
         answer["usage"]["completion_tokens"],
@@ -67,15 +67,15 @@ async fn refusals_are_answered_in_the_apis_words() {
         record[0].refusal().unwrap().code,
         Some("context_length_exceeded")
     );
-    assert_eq!(record[0].measured, None);
+    assert_eq!(record[0].prompt_usage, None);
     assert!(record[1].refusal().unwrap().message.contains("JSON"));
 }
 
 #[tokio::test]
 async fn several_choices_are_several() {
     let provider = provider().await;
-    provider.script(Part::Actor, |ask: &Ask<'_>| {
-        Reply::say(format!("choice {}", ask.choice))
+    provider.script(CallerKind::Actor, |ask: &ScriptInput<'_>| {
+        Reply::text(format!("choice {}", ask.choice))
     });
     let mut request = ask("x");
     request["n"] = json!(3);
@@ -89,7 +89,10 @@ async fn several_choices_are_several() {
 async fn the_prompt_cache_is_reported_as_it_would_be() {
     let provider = provider().await;
     let conversation = Conversation::generate(3, 40, Style::Coding);
-    provider.script(Part::Actor, Replay::of([&conversation]));
+    provider.script(
+        CallerKind::Actor,
+        Replay::from_conversations([&conversation]),
+    );
     let mut before = 0;
     for sent in conversation.requests() {
         let answer: Value = post(&provider, &conversation.request(sent, "gpt-4o", false))
@@ -144,9 +147,9 @@ async fn observer_and_reflector_answer_under_their_own_names() {
     assert!(condensed.contains("QX1234"), "{condensed}");
 
     provider.script(
-        Part::Observer,
+        CallerKind::Observer,
         Observer {
-            manner: Manner::Filtered,
+            style: ObserverStyle::Filtered,
         },
     );
     let answer: Value = post(&provider, &request).await.json().await.unwrap();
@@ -171,24 +174,29 @@ async fn calls_that_borrow_the_model_are_known_by_their_shape() {
         assert_eq!(post(&provider, &request).await.status(), 200);
     }
     let record = provider.wait_for(4).await.unwrap();
-    let parts: Vec<Part> = record.iter().map(|entry| entry.part).collect();
+    let parts: Vec<CallerKind> = record.iter().map(|entry| entry.caller).collect();
     assert_eq!(
         parts,
-        [Part::Observer, Part::Reflector, Part::Actor, Part::Actor]
+        [
+            CallerKind::Observer,
+            CallerKind::Reflector,
+            CallerKind::Actor,
+            CallerKind::Actor
+        ]
     );
 }
 
 #[tokio::test]
 async fn who_is_asking_can_be_decided_by_the_test() {
     let provider = Provider::start(Options {
-        recognise: Arc::new(|request| {
+        identify_caller: Arc::new(|request| {
             let first = request["messages"][0]["content"]
                 .as_str()
                 .unwrap_or_default();
             if first.contains("observe") {
-                Part::Observer
+                CallerKind::Observer
             } else {
-                Part::Actor
+                CallerKind::Actor
             }
         }),
         ..Options::default()
@@ -197,14 +205,14 @@ async fn who_is_asking_can_be_decided_by_the_test() {
     .unwrap();
     post(&provider, &ask("please observe this")).await;
     post(&provider, &ask("hello")).await;
-    let parts: Vec<Part> = provider
+    let parts: Vec<CallerKind> = provider
         .wait_for(2)
         .await
         .unwrap()
         .iter()
-        .map(|entry| entry.part)
+        .map(|entry| entry.caller)
         .collect();
-    assert_eq!(parts, [Part::Observer, Part::Actor]);
+    assert_eq!(parts, [CallerKind::Observer, CallerKind::Actor]);
 }
 
 #[tokio::test]
@@ -272,7 +280,7 @@ async fn the_other_routes_answer() {
     assert!(
         record
             .iter()
-            .all(|entry| entry.verdict == Verdict::Unjudged)
+            .all(|entry| entry.verdict == Verdict::NotJudged)
     );
 }
 

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use diarist_provider::{
-    Conversation, Part, PromptCache, Replay, Reply, Rules, Script, Style, judge, rough_count,
+    CallerKind, Conversation, PromptCache, Replay, Reply, Rules, Script, Style, estimate_tokens,
+    judge,
 };
 use serde_json::Value;
 
@@ -70,7 +71,7 @@ fn made_up_conversations_are_long_and_use_tools_in_parallel() {
         let body = conversation.request(conversation.messages.len(), "m", false);
         let accepted = judge(body.to_string().as_bytes(), &Rules::default()).unwrap();
         assert!(
-            accepted.prompt.tokens(&rough_count()) > 15_000,
+            accepted.prompt.tokens(&estimate_tokens()) > 15_000,
             "{}",
             conversation.id
         );
@@ -87,7 +88,7 @@ fn lines_that_are_no_conversations_are_errors() {
 #[test]
 fn the_cache_gives_back_what_a_growing_history_already_sent() {
     for conversation in made_up().into_iter().chain(recorded()) {
-        let mut cache = PromptCache::new(rough_count());
+        let mut cache = PromptCache::new(estimate_tokens());
         let mut before = 0;
         let step = (conversation.messages.len() / 40).max(1);
         for sent in conversation.requests().step_by(step) {
@@ -109,7 +110,10 @@ fn the_cache_gives_back_what_a_growing_history_already_sent() {
 async fn a_replay_says_what_was_said_even_behind_another_beginning() {
     for conversation in made_up().into_iter().take(2) {
         let provider = provider().await;
-        provider.script(Part::Actor, Replay::of([&conversation]));
+        provider.script(
+            CallerKind::Actor,
+            Replay::from_conversations([&conversation]),
+        );
         for sent in conversation.requests().filter(|sent| *sent > 12).step_by(7) {
             // All but the system message and the last rounds is gone, as behind an observation block.
             let mut request = conversation.request(sent, "gpt-4o", false);
@@ -135,5 +139,5 @@ async fn a_replay_says_what_was_said_even_behind_another_beginning() {
 #[test]
 fn a_closure_is_a_script() {
     fn takes(_: impl Script) {}
-    takes(|_: &diarist_provider::Ask<'_>| Reply::say("x"));
+    takes(|_: &diarist_provider::ScriptInput<'_>| Reply::text("x"));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, Cut, Ending, Part, Provider, Say, Stage, Verdict};
+use diarist_provider::{Behaviour, CallerKind, Cut, Ending, FixedReply, Provider, Stage, Verdict};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;
@@ -13,7 +13,7 @@ use crate::client::{ask, client, post, provider, raw, read_until, streamed};
 #[tokio::test]
 async fn failures_come_as_often_as_queued_and_to_the_part_they_are_for() {
     let provider = provider().await;
-    provider.next(Part::Actor, 2, &Behaviour::rate_limited(7));
+    provider.inject_next(CallerKind::Actor, 2, &Behaviour::rate_limited(7));
     for _ in 0..2 {
         let answer = post(&provider, &ask("x")).await;
         assert_eq!(
@@ -28,13 +28,13 @@ async fn failures_come_as_often_as_queued_and_to_the_part_they_are_for() {
     }
     assert_eq!(post(&provider, &ask("x")).await.status(), 200);
 
-    provider.behave(Part::Observer, Behaviour::failing(401));
+    provider.inject(CallerKind::Observer, Behaviour::failing(401));
     assert_eq!(post(&provider, &ask("x")).await.status(), 200);
     let mut observer = ask("x");
     observer["model"] = json!("observer-mini");
     assert_eq!(post(&provider, &observer).await.status(), 401);
     assert_eq!(
-        provider.record_of(Part::Observer)[0].verdict,
+        provider.record_for(CallerKind::Observer)[0].verdict,
         Verdict::Failed(401)
     );
 }
@@ -42,8 +42,8 @@ async fn failures_come_as_often_as_queued_and_to_the_part_they_are_for() {
 #[tokio::test]
 async fn an_early_failure_does_not_wait_for_the_body() {
     let provider = provider().await;
-    provider.next(
-        Part::Actor,
+    provider.inject_next(
+        CallerKind::Actor,
         1,
         &Behaviour {
             early: true,
@@ -62,8 +62,8 @@ async fn an_early_failure_does_not_wait_for_the_body() {
 async fn a_cut_answer_never_looks_whole() {
     let provider = provider().await;
     provider.script(
-        Part::Actor,
-        Say("one two three four five six seven eight nine ten".into()),
+        CallerKind::Actor,
+        FixedReply("one two three four five six seven eight nine ten".into()),
     );
     for cut in [
         Cut::AfterBytes(0),
@@ -71,7 +71,7 @@ async fn a_cut_answer_never_looks_whole() {
         Cut::AfterEvents(2),
         Cut::ResetAfterEvents(2),
     ] {
-        provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        provider.inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let stream = post(&provider, &streamed(ask("x"))).await.bytes().await;
         assert!(stream.is_err(), "{cut:?} of a stream");
     }
@@ -80,11 +80,11 @@ async fn a_cut_answer_never_looks_whole() {
         Cut::AfterBytes(150),
         Cut::AfterEvents(0),
     ] {
-        provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        provider.inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let plain = post(&provider, &ask("x")).await.bytes().await;
         assert!(plain.is_err(), "{cut:?} of a plain answer");
     }
-    provider.next(Part::Actor, 1, &Behaviour::cutting(Cut::BeforeHead));
+    provider.inject_next(CallerKind::Actor, 1, &Behaviour::cutting(Cut::BeforeHead));
     let client = client();
     let sent = client
         .post(format!("{}/chat/completions", provider.base_url()))
@@ -105,7 +105,7 @@ async fn a_reset_is_a_reset_and_a_cut_a_close() {
         (Cut::AfterEvents(1), false),
         (Cut::ResetAfterEvents(1), true),
     ] {
-        provider.next(Part::Actor, 1, &Behaviour::cutting(cut));
+        provider.inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let body = streamed(ask("x")).to_string();
         let mut socket = raw(&provider, &body, body.len()).await;
         read_until(&mut socket, "data: ").await;
@@ -119,10 +119,14 @@ async fn a_reset_is_a_reset_and_a_cut_a_close() {
 /// Waits until the newest request shows that its client left, and gives the stage.
 async fn hung_up(provider: &Provider) -> Stage {
     let record = provider
-        .wait_until(|record| record.last().is_some_and(|entry| entry.hung_up().is_some()))
+        .wait_until(|record| {
+            record
+                .last()
+                .is_some_and(|entry| entry.hang_up_stage().is_some())
+        })
         .await
         .unwrap();
-    record.last().unwrap().hung_up().unwrap()
+    record.last().unwrap().hang_up_stage().unwrap()
 }
 
 #[tokio::test]
@@ -145,7 +149,7 @@ async fn leaving_before_the_head_is_seen() {
         silent: true,
         ..Behaviour::default()
     };
-    provider.behave(Part::Actor, silent);
+    provider.inject(CallerKind::Actor, silent);
     let body = ask("x").to_string();
     let socket = raw(&provider, &body, body.len()).await;
     provider
@@ -162,8 +166,8 @@ type Expected<'a> = &'a dyn Fn(Stage) -> bool;
 async fn leaving_a_stream_is_seen_with_how_much_was_sent() {
     let provider = provider().await;
     provider.script(
-        Part::Actor,
-        Say("some words that take a few events to say".into()),
+        CallerKind::Actor,
+        FixedReply("some words that take a few events to say".into()),
     );
     let body = streamed(ask("x")).to_string();
     let gated = |permits| Behaviour::gated(&Arc::new(Semaphore::new(permits)));
@@ -192,7 +196,7 @@ async fn leaving_a_stream_is_seen_with_how_much_was_sent() {
         (held, "[DONE]", &|stage| stage == Stage::AfterLastEvent),
     ];
     for (behaviour, until, expected) in cases {
-        provider.next(Part::Actor, 1, &behaviour);
+        provider.inject_next(CallerKind::Actor, 1, &behaviour);
         let mut socket = raw(&provider, &body, body.len()).await;
         read_until(&mut socket, until).await;
         drop(socket);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Ask, Behaviour, Call, Ending, LineEnd, Part, Reply, Say, signature_for};
+use diarist_provider::{
+    Behaviour, CallerKind, Ending, FixedReply, LineEnd, Reply, ScriptInput, ToolCall, signature_for,
+};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -12,7 +14,7 @@ use crate::client::{ask, chunks, client, events, post, provider, streamed, strea
 async fn a_stream_carries_text_and_usage_only_when_asked() {
     let provider = provider().await;
     let text = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.";
-    provider.script(Part::Actor, Say(text.into()));
+    provider.script(CallerKind::Actor, FixedReply(text.into()));
     let plain = post(&provider, &streamed(ask("x")))
         .await
         .bytes()
@@ -48,7 +50,7 @@ async fn a_stream_carries_text_and_usage_only_when_asked() {
 async fn tool_calls_stream_as_deltas_and_carry_their_signature_where_it_is_wanted() {
     let provider = provider().await;
     provider.rules(|rules| rules.signature = true);
-    let call = |id: &str| Call {
+    let call = |id: &str| ToolCall {
         id: id.to_owned(),
         name: "look".to_owned(),
         arguments: json!({"query": "something rather long, so that it takes several deltas"})
@@ -58,7 +60,7 @@ async fn tool_calls_stream_as_deltas_and_carry_their_signature_where_it_is_wante
         calls: vec![call("a"), call("b")],
         ..Reply::default()
     };
-    provider.script(Part::Actor, move |_: &Ask<'_>| reply.clone());
+    provider.script(CallerKind::Actor, move |_: &ScriptInput<'_>| reply.clone());
 
     let stream = chunks(
         &post(&provider, &streamed(ask("x")))
@@ -111,7 +113,7 @@ async fn tool_calls_stream_as_deltas_and_carry_their_signature_where_it_is_wante
 async fn every_spelling_of_a_stream_says_the_same() {
     let provider = provider().await;
     let text = "Überall dasselbe, whatever the frames: 雪が降る. ".repeat(4);
-    provider.script(Part::Actor, Say(text.clone()));
+    provider.script(CallerKind::Actor, FixedReply(text.clone()));
     let spellings = [
         Behaviour {
             line_end: LineEnd::CrLf,
@@ -134,12 +136,12 @@ async fn every_spelling_of_a_stream_says_the_same() {
         },
         Behaviour {
             frame_bytes: Some(1000),
-            unasked_usage: true,
+            unrequested_usage: true,
             ..Behaviour::default()
         },
     ];
     for behaviour in spellings {
-        provider.next(Part::Actor, 1, &behaviour);
+        provider.inject_next(CallerKind::Actor, 1, &behaviour);
         let stream = post(&provider, &streamed(ask("x")))
             .await
             .bytes()
@@ -151,7 +153,7 @@ async fn every_spelling_of_a_stream_says_the_same() {
         assert_eq!(raw.contains(": keep-alive"), behaviour.comments);
         assert_eq!(raw.contains("\ndata: \""), behaviour.multi_line);
         let usage = chunks(&stream).last().unwrap().get("usage").is_some();
-        assert_eq!(usage, behaviour.unasked_usage);
+        assert_eq!(usage, behaviour.unrequested_usage);
         let said: String = chunks(&stream)
             .iter()
             .filter_map(|chunk| {
@@ -170,9 +172,9 @@ async fn a_gzip_answer_is_gzip_and_so_may_a_request_be() {
     use std::io::{Read as _, Write as _};
 
     let provider = provider().await;
-    provider.script(Part::Actor, Say("compressed".into()));
-    provider.next(
-        Part::Actor,
+    provider.script(CallerKind::Actor, FixedReply("compressed".into()));
+    provider.inject_next(
+        CallerKind::Actor,
         1,
         &Behaviour {
             gzip: true,
@@ -203,7 +205,7 @@ async fn a_gzip_answer_is_gzip_and_so_may_a_request_be() {
 async fn a_gate_lets_one_event_through_at_a_time() {
     let provider = provider().await;
     let gate = Arc::new(Semaphore::new(1));
-    provider.behave(Part::Actor, Behaviour::gated(&gate));
+    provider.inject(CallerKind::Actor, Behaviour::gated(&gate));
     let mut answer = post(&provider, &streamed(ask("x"))).await;
     let mut seen = answer.chunk().await.unwrap().unwrap().to_vec();
     assert_eq!(events(&seen).len(), 1);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use diarist_provider::{Conversation, Options, Part, Rules, Style, judge};
+use diarist_provider::{CallerKind, Conversation, Options, Rules, Style, judge};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
@@ -122,7 +122,7 @@ async fn missing(
         let answer = rig.send(&body).await;
         let said = String::from_utf8_lossy(&answer.body).into_owned();
         assert_eq!(answer.status, 200, "{} at {sent}: {said}", conversation.id);
-        let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+        let got = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
         let got = got.json().unwrap();
         shortened += usize::from(answer.memory().starts_with("active"));
         let text = strings(&got["messages"]);
@@ -145,8 +145,8 @@ async fn no_planted_fact_is_ever_missing() {
         let mode = mode(at, conversation);
         *modes.entry(mode.0).or_default() += 1;
         let mut rig = rig(&room(conversation, facts, 20), &[]).await;
-        rig.provider.script(Part::Observer, Extracting);
-        rig.provider.script(Part::Reflector, Condensing);
+        rig.provider.script(CallerKind::Observer, Extracting);
+        rig.provider.script(CallerKind::Reflector, Condensing);
         let (short, missing) = missing(&rig, conversation, facts, mode).await;
         let few = &missing[..missing.len().min(5)];
         let count = missing.len();
@@ -220,7 +220,8 @@ async fn facts_that_an_observer_drops_are_noticed() {
         let dropped: Vec<&Planted> = facts.iter().filter(goes).collect();
         let mut rig = rig("20000", &[]).await;
         let words = dropped.iter().map(|fact| fact.words.clone()).collect();
-        rig.provider.script(Part::Observer, Dropping { words });
+        rig.provider
+            .script(CallerKind::Observer, Dropping { words });
         rig.play(&conversation).await;
 
         // The leading system message is not counted.
@@ -297,12 +298,12 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
     let mut rig = rig(&room(conversation, facts, 14), &settings).await;
     let goes = facts.iter().filter(|fact| fact.number % 3 == 1);
     let words: Vec<String> = goes.map(|fact| fact.words.clone()).collect();
-    rig.provider.script(Part::Observer, Extracting);
+    rig.provider.script(CallerKind::Observer, Extracting);
     let forgetting = Forgetting {
         words: words.clone(),
         lines: may == "0",
     };
-    rig.provider.script(Part::Reflector, forgetting);
+    rig.provider.script(CallerKind::Reflector, forgetting);
     let mut reflected = Reflected {
         reminders: 0,
         listed: Count::default(),
@@ -314,7 +315,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
     for sent in conversation.requests() {
         let body = conversation.request(sent, "gpt-test", false);
         assert_eq!(rig.send(&body).await.status, 200);
-        let got = rig.provider.record_of(Part::Actor).pop().unwrap();
+        let got = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
         let text = strings(&got.json().unwrap()["messages"]);
         let gone = facts
             .iter()
@@ -323,7 +324,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
             .missing
             .extend(gone.map(|fact| (sent, fact.words.clone())));
         rig.quiet().await;
-        let calls = rig.provider.record_of(Part::Reflector);
+        let calls = rig.provider.record_for(CallerKind::Reflector);
         for call in &calls[seen..] {
             let shown = strings(&call.json().unwrap()["messages"]);
             if shown.contains("\n<missing-") {

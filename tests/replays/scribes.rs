@@ -1,13 +1,13 @@
 //! Observers and Reflectors that keep what they are asked to remember, and such as do not.
 
 use diarist_provider::script::text;
-use diarist_provider::{Ask, Observer, Reflector, Reply, Script};
+use diarist_provider::{Observer, Reflector, Reply, Script, ScriptInput};
 
 use crate::planted::notes;
 
 /// What stands between the lines that fence `label` in the user's message.
-fn fenced(ask: &Ask<'_>, label: &str) -> String {
-    let shown = ask.text_of("user").join("\n");
+fn fenced(ask: &ScriptInput<'_>, label: &str) -> String {
+    let shown = ask.texts_by_role("user").join("\n");
     let (open, close) = (format!("<{label}-"), format!("</{label}-"));
     let inside = shown
         .lines()
@@ -21,7 +21,7 @@ fn with(reply: Reply, lines: &[String]) -> Reply {
     let text = reply.content.unwrap_or_default();
     let (before, after) = text.split_once("\n</observations>").unwrap();
     let lines: String = lines.iter().map(|line| format!("\n{line}")).collect();
-    Reply::say(format!("{before}{lines}\n</observations>{after}"))
+    Reply::text(format!("{before}{lines}\n</observations>{after}"))
 }
 
 /// The provider's own Observer, which besides keeps every sentence that asks to be remembered, word for
@@ -29,7 +29,7 @@ fn with(reply: Reply, lines: &[String]) -> Reply {
 pub struct Extracting;
 
 impl Script for Extracting {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, ask: &ScriptInput<'_>) -> Reply {
         let history = fenced(ask, "history");
         let found = notes(&history);
         let kept: Vec<String> = found
@@ -45,7 +45,7 @@ impl Script for Extracting {
             }
             message["content"] = said.into();
         }
-        let rest = Ask {
+        let rest = ScriptInput {
             messages: &messages,
             ..*ask
         };
@@ -57,7 +57,7 @@ impl Script for Extracting {
 pub struct Condensing;
 
 impl Script for Condensing {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, ask: &ScriptInput<'_>) -> Reply {
         let mut kept = Vec::new();
         let mut messages = ask.messages.to_vec();
         for message in &mut messages {
@@ -69,7 +69,7 @@ impl Script for Condensing {
         }
         kept.sort_unstable();
         kept.dedup();
-        let rest = Ask {
+        let rest = ScriptInput {
             messages: &messages,
             ..*ask
         };
@@ -84,7 +84,7 @@ pub struct Dropping {
 }
 
 impl Script for Dropping {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, ask: &ScriptInput<'_>) -> Reply {
         let mut lines = Vec::new();
         for line in fenced(ask, "history").lines() {
             let first = !line.is_empty() && !line.starts_with(' ');
@@ -102,7 +102,7 @@ impl Script for Dropping {
         }
         // Where nobody says anything there is something to tell all the same.
         lines.push("* 🟢 Work went on.".to_owned());
-        Reply::say(format!(
+        Reply::text(format!(
             "<observations>\n{}\n</observations>",
             lines.join("\n")
         ))
@@ -131,13 +131,13 @@ pub struct Forgetting {
 }
 
 impl Script for Forgetting {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, ask: &ScriptInput<'_>) -> Reply {
         let log = fenced(ask, "history");
         let gone = |line: &str| self.words.iter().any(|words| line.contains(words.as_str()));
         let kept = log.lines().filter(|line| !line.contains('🟢'));
         let kept = kept.filter(|line| !(self.lines && gone(line)));
         let kept: Vec<String> = kept.map(|line| without(line, &self.words)).collect();
-        Reply::say(format!(
+        Reply::text(format!(
             "<observations>\n{}\n</observations>",
             kept.join("\n")
         ))

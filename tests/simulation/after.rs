@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use diarist::memory::SnapshotId;
-use diarist::proxy::Rehearsal;
+use diarist::proxy::DryRun;
 use diarist::store::Store as _;
 
 use super::client::{Act, Client, Upstream};
@@ -23,7 +23,7 @@ use super::talk::{Request, Run};
 pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;
 
 impl World {
-    pub fn judge(&mut self, request: &Request, exchange: &mut Exchange, first: &Rehearsal) {
+    pub fn check_exchange(&mut self, request: &Request, exchange: &mut Exchange, first: &DryRun) {
         exchange.shown = std::mem::take(&mut self.ledger().shown);
         // The rules about timers know better who was idle.
         self.laws.fell_idle();
@@ -32,10 +32,10 @@ impl World {
             self.ledger().counts.changed += usize::from(read.has_block());
             self.hints(&read);
         }
-        let seen = self.seen(first);
+        let seen = self.aligned_view(first);
         if let Some(seen) = &seen {
             self.ledger().counts.views += 1;
-            self.heard_of(first, seen);
+            self.check_cover(first, seen);
         }
         let ledger = Arc::clone(&self.ground.ledger);
         let viewed = seen.is_some();
@@ -52,16 +52,16 @@ impl World {
 
     /// What a client sends no more and stands on its chain all the same was shown to somebody, or waits
     /// to be, with its words, or these are kept.
-    fn heard_of(&mut self, first: &Rehearsal, seen: &Seen) {
+    fn check_cover(&mut self, first: &DryRun, seen: &Seen) {
         let Some(tip) = first.history().tip() else {
             return;
         };
         let mut ledger = self.ledger();
-        let heard = ledger.heard(first.scope(), tip);
-        let unsent = seen.sent.iter().enumerate().skip(heard);
+        let offered = ledger.offered_to(first.scope(), tip);
+        let unsent = seen.sent.iter().enumerate().skip(offered);
         let lost = unsent
             .filter(|(_, sent)| sent.is_none())
-            .find(|(place, _)| !ledger.keeps(first.scope(), tip, *place));
+            .find(|(place, _)| !ledger.is_archived(first.scope(), tip, *place));
         if let Some((place, _)) = lost {
             let how = format!("message {place} is sent no more, and nobody was shown it");
             ledger.breach(Rule::Sent(Law::Cover), how);
@@ -82,11 +82,11 @@ impl World {
             .marks
             .iter()
             .fold(Run::default(), |run, mark| run.then(mark.run));
-        let wanted = format!("{} {}]]", covered.count, covered.hash);
-        if !rest.starts_with(&wanted) || rest.contains("[[T ") {
-            let said = &rest[..rest.floor_char_boundary(40)];
+        let expected = format!("{} {}]]", covered.count, covered.hash);
+        if !rest.starts_with(&expected) || rest.contains("[[T ") {
+            let excerpt = &rest[..rest.floor_char_boundary(40)];
             let how = format!(
-                "hints of {said:?} behind {} messages in {} parts of {}",
+                "hints of {excerpt:?} behind {} messages in {} parts of {}",
                 covered.count,
                 read.marks.len(),
                 read.request.turns.len()
@@ -207,7 +207,7 @@ impl World {
     /// Until nothing is left to do.
     fn catch_up(&mut self) {
         for _ in 0..PATIENCE {
-            self.lend_again();
+            self.register_all_again();
             // Whatever a model still owed is answered by now.
             self.turn += 50;
             for at in 0..self.processes.len() {
@@ -218,7 +218,7 @@ impl World {
             if open == 0 && self.processes.iter().all(super::process::Process::idle) {
                 return;
             }
-            self.pass(61);
+            self.advance_clock(61);
         }
         let store = Arc::clone(&self.processes[0].store);
         let open = self.runtime.block_on(store.open_jobs()).unwrap();
@@ -258,7 +258,7 @@ impl World {
             for request in &recorded {
                 let at = self.home(&request.owner.label());
                 let parts = Self::parts(request);
-                let begin = Rehearsal::begin(&self.processes[at].memory, &parts, &request.body);
+                let begin = DryRun::start(&self.processes[at].memory, &parts, &request.body);
                 let now = self.runtime.block_on(begin).unwrap();
                 self.ledger().counts.again += 1;
                 let when = if fresh {
@@ -291,8 +291,8 @@ impl Upstream for World {
     fn ask(&mut self, request: &Request) -> bool {
         self.turn += 1;
         let seconds = self.dice.between(1, 30);
-        self.pass(seconds);
-        self.stir();
+        self.advance_clock(seconds);
+        self.random_steps();
         self.exchange(request)
     }
 
@@ -305,8 +305,8 @@ impl Upstream for World {
     fn rest(&mut self) {
         for _ in 0..12 {
             self.turn += 1;
-            self.pass(30);
-            self.stir();
+            self.advance_clock(30);
+            self.random_steps();
         }
     }
 
@@ -314,7 +314,7 @@ impl Upstream for World {
         self.fall_idle(400);
         for _ in 0..4 {
             self.turn += 1;
-            self.stir();
+            self.random_steps();
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use diarist::history::{Link, Scope};
-use diarist::store::{Alarms, Record, Timer};
+use diarist::store::{Alarms, RequestRecord, Timer};
 
 use super::ledger::Ledger;
 use super::rules::Rule;
@@ -38,7 +38,7 @@ impl Ledger {
 
     /// A request was recorded for `lineage`: where it is the newest of its conversation, the timer is set
     /// anew.
-    pub fn set_timer(&mut self, scope: &Scope, lineage: i64, record: &Record) {
+    pub fn set_timer(&mut self, scope: &Scope, lineage: i64, record: &RequestRecord) {
         if record.timer.is_none() {
             return;
         }

@@ -14,7 +14,7 @@ use super::rules::Rule;
 use super::talk::Run;
 
 /// Chunks that each process has heard of, by their ends.
-pub type Heard = HashSet<(usize, Scope, Link)>;
+pub type EndedJobs = HashSet<(usize, Scope, Link)>;
 
 /// What is under way at the end of `run`, in words that no other has.
 pub fn task(run: Run) -> String {
@@ -25,13 +25,13 @@ pub fn task(run: Run) -> String {
 /// The line that one in four chunks begins with.
 pub fn line(range: &Range) -> Option<String> {
     let before = Run::of(&range.chain[..range.from]);
-    let says = range.from > 0 && range.whole().hash.is_multiple_of(4);
-    says.then(|| format!("* ✅ {} {}", task(before), before.hash))
+    let reports_end = range.from > 0 && range.whole().hash.is_multiple_of(4);
+    reports_end.then(|| format!("* ✅ {} {}", task(before), before.hash))
 }
 
 impl Ledger {
     /// `process` was told that the job of `span` has ended.
-    pub fn heard_of(&mut self, process: usize, scope: &Scope, span: &Span) {
+    pub fn job_ended(&mut self, process: usize, scope: &Scope, span: &Span) {
         self.finished.insert((process, scope.clone(), span.to));
     }
 
@@ -49,8 +49,8 @@ impl Ledger {
         let task = task(Run::of(&self.digests(snapshot.meta.to)));
         let done = self.chunks_after(scope, snapshot.meta.to);
         let done = done.filter(|(_, text)| text.contains(&format!("✅ {task}")));
-        let heard = |to: &Link| self.finished.contains(&(process, scope.clone(), *to));
-        let done = done.filter(|(to, _)| heard(to) && chain.contains(to));
+        let ended = |to: &Link| self.finished.contains(&(process, scope.clone(), *to));
+        let done = done.filter(|(to, _)| ended(to) && chain.contains(to));
         let done = done.count();
         self.counts.finished += usize::from(done > 0);
         if done > 0 && hint.is_some_and(|hint| hint.contains(&task)) {
@@ -67,7 +67,7 @@ impl Ledger {
         scope: &'a Scope,
         from: Link,
     ) -> impl Iterator<Item = (Link, &'a str)> {
-        let parts = self.parts_of(scope);
+        let parts = self.scope_parts(scope);
         let chunks = parts.filter(move |part| part.kind == PartKind::Chunk);
         let after = chunks.filter(move |part| part.span.from == from);
         after.map(|part| (part.span.to, &*part.text))

@@ -77,7 +77,7 @@ impl Gate {
         }
     }
 
-    fn stands(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) && self.permits.available_permits() == 0
     }
 
@@ -121,7 +121,7 @@ pub async fn weave<A, B>(
             } else {
                 done_b.is_some()
             };
-            if over || gate.stands() {
+            if over || gate.is_blocked() {
                 Poll::Ready(())
             } else {
                 Poll::Pending

@@ -8,20 +8,25 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use diarist::history::{History, Link, Scope};
 use diarist::llm::Prompt;
-use diarist::memory::{Cause, NewPart, PartId, PartKind, Snapshot, SnapshotId, Span, Trim, render};
-use diarist::store::{Adopted, Adoption, Job, NewJob, NewSnapshot, Record, Release, Used};
+use diarist::memory::{
+    NewPart, PartId, PartKind, Snapshot, SnapshotCause, SnapshotId, Span, Trim, render,
+};
+use diarist::store::{
+    Job, NewJob, NewOverflowObservation, NewSnapshot, Release, RequestRecord, SentWith,
+    StoredOverflowObservation,
+};
 use diarist::tokens::TokenCounter as _;
 
 use super::clockwork::Clockwork;
 use super::counts::Counts;
 use super::exchange::{Quarters, Shown};
-use super::finished::Heard;
+use super::finished::EndedJobs;
 use super::model::CUT_HERE;
 use super::range::Range;
 use super::rules::{Breach, Rule};
 use super::scribe::Mark;
 use super::talk::{Digest, Msg, Request, Run, Said};
-use super::ways::Ways;
+use super::ways::Routes;
 
 /// A message at its place in a chain, as its client meant it.
 #[derive(Clone, Debug)]
@@ -32,9 +37,9 @@ struct Place {
     words: String,
 }
 
-type Key = (Scope, PartKind, Link, Link);
+type PartKey = (Scope, PartKind, Link, Link);
 
-fn key(scope: &Scope, kind: PartKind, span: &Span) -> Key {
+fn key(scope: &Scope, kind: PartKind, span: &Span) -> PartKey {
     (scope.clone(), kind, span.from, span.to)
 }
 
@@ -51,32 +56,32 @@ pub struct Ledger {
     places: HashMap<Link, Place>,
     owners: HashMap<Scope, String>,
     parts: HashMap<PartId, (Scope, NewPart)>,
-    committed: HashMap<Key, PartId>,
+    committed: HashMap<PartKey, PartId>,
     /// Logs that code shortened.
-    stopgaps: HashSet<Key>,
+    stopgaps: HashSet<PartKey>,
     /// Tokens of a log that are too many.
     pub limit: u32,
     leases: HashMap<i64, Lease>,
     snapshots: HashMap<SnapshotId, (Scope, Snapshot)>,
     /// Tips of recorded requests: their length, and what the first of them went out with.
-    pub recorded: HashMap<(Scope, Link), (usize, Used)>,
+    pub recorded: HashMap<(Scope, Link), (usize, SentWith)>,
     /// What each process is about to record.
     recording: HashMap<usize, (Request, Vec<u8>)>,
     /// What every recorded request went out as.
     pub canon: HashMap<(String, Bytes), (Request, Vec<u8>)>,
     /// What the Observer was shown of each range.
-    asked: HashMap<(String, Run), String>,
+    observer_prompts: HashMap<(String, Run), String>,
     /// Requests that the upstream took, by owner and body.
     pub accepted: HashSet<(String, Bytes)>,
     /// Ends of ranges that were offered with their words.
     offers: HashSet<(Scope, Link)>,
     /// Messages whose words are kept beside them.
-    kept: HashSet<(Scope, Link)>,
+    archived: HashSet<(Scope, Link)>,
     pub clockwork: Clockwork,
     /// Chunks that processes have heard of.
-    pub finished: Heard,
+    pub finished: EndedJobs,
     /// Where memory has no endpoint of its own.
-    pub ways: Option<Ways>,
+    pub routes: Option<Routes>,
     /// What requests went out with that is no stored snapshot, by their numbers from [`UNSTORED`] on.
     unstored: Vec<Unstored>,
     pub shown: Vec<Shown>,
@@ -99,7 +104,7 @@ impl Ledger {
     }
 
     /// A client says this: what each link of its chain stands for.
-    pub fn learn(
+    pub fn add_request(
         &mut self,
         scope: &Scope,
         history: &History,
@@ -115,8 +120,8 @@ impl Ledger {
         let mut parent = None;
         for (place, turn) in history.turns().iter().enumerate() {
             let sent = view.map_or(Some(place), |view| view[place]);
-            let known = self.places.contains_key(&turn.link);
-            if !known {
+            let is_known = self.places.contains_key(&turn.link);
+            if !is_known {
                 let Some(msg) = sent.map(|sent| &request.turns[sent]) else {
                     return self.breach(Rule::Contiguous, "a message nobody ever sent has a place");
                 };
@@ -127,9 +132,9 @@ impl Ledger {
                 };
                 self.places.insert(turn.link, new);
             }
-            let said = sent.map(|sent| request.turns[sent].digest);
+            let digest = sent.map(|sent| request.turns[sent].digest);
             if let Some(place) = self.places.get_mut(&turn.link)
-                && said != Some(place.digest)
+                && digest != Some(place.digest)
             {
                 // A client that sends it no more, or a placeholder of it, may leave nothing to be shown.
                 place.words.clear();
@@ -149,7 +154,7 @@ impl Ledger {
     }
 
     /// How many messages of the chain up to `tip` stand in chunks, or in jobs that carry their words.
-    pub fn heard(&self, scope: &Scope, tip: Link) -> usize {
+    pub fn offered_to(&self, scope: &Scope, tip: Link) -> usize {
         let chain = self.chain(tip);
         let offered = |link: &Link| self.offers.contains(&(scope.clone(), *link));
         let waits = chain.iter().position(offered);
@@ -158,9 +163,9 @@ impl Ledger {
     }
 
     /// Whether the words of the message at `place` of the chain up to `tip` are kept.
-    pub fn keeps(&self, scope: &Scope, tip: Link, place: usize) -> bool {
+    pub fn is_archived(&self, scope: &Scope, tip: Link, place: usize) -> bool {
         let link = self.chain(tip).into_iter().rev().nth(place);
-        link.is_some_and(|link| self.kept.contains(&(scope.clone(), link)))
+        link.is_some_and(|link| self.archived.contains(&(scope.clone(), link)))
     }
 
     /// What the chain up to `tip` says.
@@ -211,10 +216,10 @@ impl Ledger {
     }
 
     /// The Observer was asked `prompt` about `range`, or about a piece of it.
-    pub fn asked(&mut self, range: &Range, prompt: &Prompt) {
+    pub fn record_prompt(&mut self, range: &Range, prompt: &Prompt) {
         let shown = prompt.user.rsplit_once("<history-").map_or("", |it| it.1);
         let before = self
-            .asked
+            .observer_prompts
             .entry((range.owner.clone(), range.whole()))
             .or_default();
         before.push_str(shown);
@@ -225,31 +230,33 @@ impl Ledger {
         &mut self,
         process: usize,
         scope: &Scope,
-        record: &Record,
-        (adoption, adopted): (&Adoption, &Adopted),
+        record: &RequestRecord,
+        (adoption, adopted): (&NewOverflowObservation, &StoredOverflowObservation),
     ) {
         self.counts.adopted += 1;
-        let used = Used {
+        let used = SentWith {
             snapshot: Some(adopted.snapshot.meta.id),
-            ..record.used.clone()
+            ..record.sent_with.clone()
         };
-        let record = Record {
-            used,
+        let record = RequestRecord {
+            sent_with: used,
             ..record.clone()
         };
         self.recorded(process, scope, &record);
         for (part, id) in adoption.parts.iter().zip(&adopted.parts) {
             // A worker may have brought one of the same range meanwhile.
             if !self.parts.contains_key(id) {
-                self.wrote(scope, part, *id);
+                self.part_written(scope, part, *id);
             }
         }
-        self.prepared(scope, &adoption.snapshot, &adopted.snapshot);
+        self.snapshot_prepared(scope, &adoption.snapshot, &adopted.snapshot);
     }
 
     /// Whatever was said in the range was shown, or stands in what code wrote of it.
-    fn words(&mut self, range: &Range, text: &str) {
-        let shown = self.asked.get(&(range.owner.clone(), range.whole()));
+    fn check_words(&mut self, range: &Range, text: &str) {
+        let shown = self
+            .observer_prompts
+            .get(&(range.owner.clone(), range.whole()));
         let shown = shown.map_or("", String::as_str);
         let missing = |words: &&String| !shown.contains(&***words) && !text.contains(&***words);
         if let Some(words) = range.words.iter().find(missing) {
@@ -276,9 +283,9 @@ impl Ledger {
     }
 
     /// It is recorded. The first of two that end in the same message says what both go out with.
-    pub fn recorded(&mut self, process: usize, scope: &Scope, record: &Record) {
-        let words = record.traces.words.iter();
-        self.kept
+    pub fn recorded(&mut self, process: usize, scope: &Scope, record: &RequestRecord) {
+        let words = record.lookup_entries.kept_messages.iter();
+        self.archived
             .extend(words.map(|(link, _)| (scope.clone(), *link)));
         let known = |(request, _): &(Request, Vec<u8>)| {
             let key = (request.owner.label(), request.body.clone());
@@ -290,9 +297,9 @@ impl Ledger {
         let (_, first) = self
             .recorded
             .entry((scope.clone(), record.tip))
-            .or_insert_with(|| (record.count, record.used.clone()));
+            .or_insert_with(|| (record.count, record.sent_with.clone()));
         if let Some((request, sent)) = self.recording.remove(&process)
-            && *first == record.used
+            && *first == record.sent_with
         {
             let key = (request.owner.label(), request.body.clone());
             self.canon.entry(key).or_insert((request, sent));
@@ -306,8 +313,8 @@ impl Ledger {
     }
 
     pub fn claimed(&mut self, holder: usize, job: &Job, now_ms: i64, until_ms: i64) {
-        self.takes_way(holder, job, now_ms);
-        let (kind, span) = (job.work.kind, job.work.span);
+        self.check_claim(holder, job, now_ms);
+        let (kind, span) = (job.spec.kind, job.spec.span);
         if self.committed.contains_key(&key(&job.scope, kind, &span)) {
             let range = self.range(&job.scope, kind, &span);
             self.breach(
@@ -372,14 +379,14 @@ impl Ledger {
                 format!("{range:?} was committed without a lease"),
             ),
         }
-        self.wrote(&job.scope, part, id);
+        self.part_written(&job.scope, part, id);
     }
 
     /// A part was stored, by a worker or by code that needs no model.
-    pub fn wrote(&mut self, scope: &Scope, part: &NewPart, id: PartId) {
+    pub fn part_written(&mut self, scope: &Scope, part: &NewPart, id: PartId) {
         let range = self.range(scope, part.kind, &part.span);
         let key = key(scope, part.kind, &part.span);
-        let twice = if part.stopgap {
+        let twice = if part.code_reflection {
             !self.stopgaps.insert(key)
         } else {
             self.committed.insert(key, id).is_some()
@@ -397,7 +404,7 @@ impl Ledger {
         let own = part.model != "code";
         match part.kind {
             PartKind::Chunk => {
-                self.words(&range, &part.text);
+                self.check_words(&range, &part.text);
                 self.counts.chunks += 1;
             }
             PartKind::Reflection => self.counts.reflections += 1,
@@ -408,7 +415,7 @@ impl Ledger {
 
     /// A snapshot is to be committed that no client waited for the observations of: that one is stored as it
     /// went out.
-    pub fn bounded(&mut self, scope: &Scope, new: &NewSnapshot) {
+    pub fn check_limit(&mut self, scope: &Scope, new: &NewSnapshot) {
         if new.tokens >= self.limit {
             let mut stopgaps = self.stopgaps.iter();
             let shortened = stopgaps.any(|key| key.0 == *scope && key.3 == new.to);
@@ -425,14 +432,14 @@ impl Ledger {
     }
 
     /// A snapshot was committed for the chain that ends at `new.tip`.
-    pub fn prepared(&mut self, scope: &Scope, new: &NewSnapshot, snapshot: &Snapshot) {
+    pub fn snapshot_prepared(&mut self, scope: &Scope, new: &NewSnapshot, snapshot: &Snapshot) {
         let kept = (scope.clone(), snapshot.clone());
         if self.snapshots.insert(snapshot.meta.id, kept).is_some() {
             // One that sends the same was there already.
             return;
         }
         self.counts.snapshots += 1;
-        self.counts.idle += usize::from(new.cause == Cause::Idle);
+        self.counts.idle += usize::from(new.cause == SnapshotCause::Idle);
         let chain: HashSet<Link> = self.chain(new.to).into_iter().collect();
         let mut at = 0;
         for id in &snapshot.meta.parts {
@@ -445,7 +452,7 @@ impl Ledger {
             }
             at = part.span.to_count;
         }
-        if new.cause == Cause::Idle && !self.rang_for(scope, new.tip) {
+        if new.cause == SnapshotCause::Idle && !self.rang_for(scope, new.tip) {
             let how = format!("activated as idle at {}, and no timer rang", new.tip_count);
             self.breach(Rule::Idle, how);
         }
@@ -463,7 +470,7 @@ impl Ledger {
                 "{sent} tokens of observations are sent, {at_most} at most, as {}",
                 new.tokens
             );
-            self.breach(Rule::Weighed, how);
+            self.breach(Rule::Counted, how);
         }
         let sent_without = self
             .recorded
@@ -472,7 +479,7 @@ impl Ledger {
             .map(|(_, (count, _))| *count)
             .max()
             .unwrap_or(0);
-        if !new.at_once && snapshot.meta.eligible_from <= sent_without {
+        if !new.eligible_now && snapshot.meta.eligible_from <= sent_without {
             let how = format!(
                 "a request of {sent_without} messages went out without a snapshot eligible from {}",
                 snapshot.meta.eligible_from
@@ -514,7 +521,7 @@ impl Ledger {
         let lines: Vec<&str> = lines.collect();
         let text = format!("{}\n* {}", lines.join("\n"), own.write(0));
         NewPart {
-            tokens: render::weight(&text, |text| Quarters.count(text)),
+            tokens: render::max_tokens(&text, |text| Quarters.count(text)),
             text,
             ..part.clone()
         }
@@ -522,19 +529,19 @@ impl Ledger {
 
     /// A part that is not `not`, and its text.
     pub fn other_part(&self, not: PartId, dice: usize) -> Option<(PartId, String)> {
-        let mut others: Vec<_> = self.parts.iter().filter(|(id, _)| **id != not).collect();
-        others.sort_by_key(|(id, _)| **id);
-        let (id, (_, body)) = others.get(dice % others.len().max(1))?;
+        let mut other_parts: Vec<_> = self.parts.iter().filter(|(id, _)| **id != not).collect();
+        other_parts.sort_by_key(|(id, _)| **id);
+        let (id, (_, body)) = other_parts.get(dice % other_parts.len().max(1))?;
         Some((**id, body.text.clone()))
     }
 
     /// Every part of `scope`.
-    pub fn parts_of(&self, scope: &Scope) -> impl Iterator<Item = &NewPart> {
+    pub fn scope_parts(&self, scope: &Scope) -> impl Iterator<Item = &NewPart> {
         let own = self.parts.values().filter(move |(owner, _)| owner == scope);
         own.map(|(_, part)| part)
     }
 
-    pub fn task_of(&self, id: PartId) -> Option<String> {
+    pub fn current_task(&self, id: PartId) -> Option<String> {
         self.parts.get(&id)?.1.current_task.clone()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply};
+use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
 use diarist::memory::PartKind;
 use diarist::wire::usage::Usage;
 
@@ -67,11 +67,11 @@ struct Task {
 /// What the calls for a request are about that is observed while its client waits. They come several
 /// at a time and name no range: it is found by what is shown.
 #[derive(Debug)]
-pub struct Waited {
+pub struct ClientWait {
     /// The whole chain of the request.
     pub whole: Range,
     /// What each message that can be shown says, by its place: see [`super::shown`].
-    pub said: Vec<(usize, Vec<String>)>,
+    pub shown_messages: Vec<(usize, Vec<String>)>,
     /// How much of the chain is observed.
     pub observed: usize,
     /// Whether the client does not send all of it: then what is shown may begin or end with something
@@ -83,10 +83,10 @@ pub struct Waited {
     pub calm: bool,
 }
 
-impl Waited {
+impl ClientWait {
     /// Whether a range certainly begins and ends with these, of which all that can be shown is shown.
     fn ends(&self, from: usize, to: usize) -> bool {
-        let shown = |place: usize| self.said.iter().any(|(known, _)| *known == place);
+        let shown = |place: usize| self.shown_messages.iter().any(|(known, _)| *known == place);
         let begins = from == self.observed || from.checked_sub(1).is_none_or(shown);
         begins && (to == self.whole.to_count || shown(to))
     }
@@ -98,11 +98,11 @@ pub struct Scripted {
     character: Character,
     bug: Option<Bug>,
     task: Mutex<Option<Task>>,
-    waited: Mutex<Option<Waited>>,
+    client_wait: Mutex<Option<ClientWait>>,
     /// What the Observer was shown and nobody said.
     pub strange: Mutex<Vec<String>>,
     /// Prompts of chunks, to be compared with the words of their range.
-    pub seen: Mutex<Vec<(Range, Prompt)>>,
+    pub prompts: Mutex<Vec<(Range, Prompt)>>,
 }
 
 impl Scripted {
@@ -111,9 +111,9 @@ impl Scripted {
             character,
             bug,
             task: Mutex::default(),
-            waited: Mutex::default(),
+            client_wait: Mutex::default(),
             strange: Mutex::default(),
-            seen: Mutex::default(),
+            prompts: Mutex::default(),
         }
     }
 
@@ -130,18 +130,21 @@ impl Scripted {
     }
 
     /// From here on calls are for a request whose client waits; with `None`, for jobs again.
-    pub fn wait(&self, waited: Option<Waited>) {
-        *self.waited.lock().unwrap() = waited;
+    pub fn wait(&self, waited: Option<ClientWait>) {
+        *self.client_wait.lock().unwrap() = waited;
     }
 
     /// The answer to a call for a request whose client waits.
-    fn beside(&self, waited: &Waited, prompt: &Prompt) -> Option<String> {
+    fn answer_in_wait(&self, waited: &ClientWait, prompt: &Prompt) -> Option<String> {
         let shown = log(&prompt.user);
-        let Some((from, to)) = super::shown::find(&waited.said, shown) else {
+        let Some((from, to)) = super::shown::find(&waited.shown_messages, shown) else {
             // A message that is cut in two is told in parts, and nobody tells them apart here.
             if !waited.view && !prompt.user.contains("\nPart ") {
                 let lines: Vec<_> = shown.lines().filter_map(super::shown::line).collect();
-                let how = format!("the Observer is shown {lines:?} of {:?}", waited.said);
+                let how = format!(
+                    "the Observer is shown {lines:?} of {:?}",
+                    waited.shown_messages
+                );
                 self.strange.lock().unwrap().push(how);
             }
             return None;
@@ -158,12 +161,12 @@ impl Scripted {
         let tokens = u32::try_from(shown.len() / 4).unwrap();
         // Longer ones are taken for loops, and nobody asks again.
         let share = (tokens * self.character.observed / 100).min(250);
-        let said = with_end(&range, range.mark().write(share));
+        let text = with_finished_task(&range, range.mark().write(share));
         let hints = format!("<current-task>\n{}\n</current-task>", task_mark(&range));
-        let seen = (range, prompt.clone());
-        self.seen.lock().unwrap().push(seen);
+        let prompt = (range, prompt.clone());
+        self.prompts.lock().unwrap().push(prompt);
         Some(format!(
-            "<observations>\n* {said}\n</observations>\n{hints}"
+            "<observations>\n* {text}\n</observations>\n{hints}"
         ))
     }
 
@@ -173,15 +176,15 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Model for Scripted {
+impl ModelClient for Scripted {
     async fn call(
         &self,
         _endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
-        if let Some(waited) = &*self.waited.lock().unwrap() {
-            let text = self.beside(waited, prompt);
+        if let Some(waited) = &*self.client_wait.lock().unwrap() {
+            let text = self.answer_in_wait(waited, prompt);
             let text = text.ok_or_else(|| CallError::Transient {
                 retry_after: None,
                 message: String::new(),
@@ -200,7 +203,7 @@ impl Model for Scripted {
         let task_log = log(&prompt.user).to_owned();
         let mark = match range.kind {
             PartKind::Chunk => {
-                self.seen
+                self.prompts
                     .lock()
                     .unwrap()
                     .push((range.clone(), prompt.clone()));
@@ -213,9 +216,9 @@ impl Model for Scripted {
             (PartKind::Reflection, Mood::Longer) => log_tokens(&prompt.user) + 50,
             (PartKind::Reflection, _) => log_tokens(&prompt.user) * self.character.reflected / 100,
         };
-        let said = match range.kind {
-            PartKind::Chunk => with_end(range, mark.write(share)),
-            PartKind::Reflection => with_ends(mark.write(share), &task_log),
+        let lines = match range.kind {
+            PartKind::Chunk => with_finished_task(range, mark.write(share)),
+            PartKind::Reflection => with_finished_tasks(mark.write(share), &task_log),
         };
         let message = String::new();
         let text = match mood {
@@ -236,16 +239,16 @@ impl Model for Scripted {
                 let excess = None;
                 return Err(CallError::TooLong { message, excess });
             }
-            Mood::Cut => format!("<observations>\n* {said}\n* {CUT_HERE}"),
+            Mood::Cut => format!("<observations>\n* {lines}\n* {CUT_HERE}"),
             Mood::Empty => String::new(),
             Mood::Prose => "I am sorry, but I can not help with that.".to_owned(),
             Mood::Loop => "* and then the wind turned and nobody said a word\n".repeat(90),
             Mood::Wrapped => {
-                format!("Let me think.\n```xml\n<observations>\n* {said}\n</observations>\n```\n")
+                format!("Let me think.\n```xml\n<observations>\n* {lines}\n</observations>\n```\n")
             }
-            Mood::Plain | Mood::Longer => format!("<observations>\n* {said}\n</observations>"),
+            Mood::Plain | Mood::Longer => format!("<observations>\n* {lines}\n</observations>"),
             Mood::Hints => format!(
-                "<observations>\n* {said}\n</observations>\n<current-task>\n{}\n</current-task>\n\
+                "<observations>\n* {lines}\n</observations>\n<current-task>\n{}\n</current-task>\n\
                  <suggested-response>\nGo on after {}.\n</suggested-response>",
                 task_mark(range),
                 range.to_count
@@ -273,18 +276,18 @@ pub fn task_mark(range: &Range) -> String {
 }
 
 /// `said`, behind the end of what was under way before `range`, where it is told.
-fn with_end(range: &Range, said: String) -> String {
+fn with_finished_task(range: &Range, text: String) -> String {
     let end = finished::line(range);
     match end {
-        Some(end) => format!("{said}\n{end}"),
-        None => said,
+        Some(end) => format!("{text}\n{end}"),
+        None => text,
     }
 }
 
 /// `said`, with every end that `log` tells of: a Reflector drops none.
-fn with_ends(said: String, log: &str) -> String {
+fn with_finished_tasks(text: String, log: &str) -> String {
     let ends = log.lines().filter(|line| line.contains('✅'));
-    ends.fold(said, |said, end| format!("{said}\n{end}"))
+    ends.fold(text, |said, end| format!("{said}\n{end}"))
 }
 
 /// The log as the prompt shows it.

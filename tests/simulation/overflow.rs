@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use diarist::history::Link;
 use diarist::memory::{PartKind, SnapshotId, Span};
-use diarist::proxy::Rehearsal;
+use diarist::proxy::DryRun;
 use diarist::wire::Placement;
-use diarist::wire::usage::Reason;
-use diarist_provider::{Accepted, Refusal, judge};
+use diarist::wire::usage::RefusalReason;
+use diarist_provider::{AcceptedRequest, Refusal, judge};
 
 use super::exchange::{Exchange, Used};
-use super::model::Waited;
+use super::model::ClientWait;
 use super::planted::spoil_sent;
-use super::request::said;
+use super::request::refusal_reason;
 use super::run::World;
 use super::shown;
 use super::talk::Request;
 use super::ways::route;
 
 /// What a request went out as last, and what was said of that.
-pub type Sent = (Rehearsal, Result<Accepted, Refusal>);
+pub type Sent = (DryRun, Result<AcceptedRequest, Refusal>);
 
 impl World {
     /// `first` was refused as too long: what goes out instead, step by step. `None` where the process
@@ -30,7 +30,7 @@ impl World {
         &mut self,
         at: usize,
         request: &Request,
-        (first, refused): (&Rehearsal, Refusal),
+        (first, refused): (&DryRun, Refusal),
         exchange: &mut Exchange,
     ) -> Option<Sent> {
         self.ledger().counts.too_long += 1;
@@ -43,29 +43,33 @@ impl World {
             let passages = i64::try_from(self.dice.below(14)).unwrap();
             store.gate.die_after(passages);
         }
-        let borrows = self.borrows();
+        let borrows = self.borrows_credentials();
         let taken = AtomicBool::new(false);
         let way = || {
             taken.store(true, Ordering::SeqCst);
             borrows.then(|| route(&request.owner, false))
         };
-        let mut steps = first.shorten(&memory, &way);
+        let mut steps = first.retry_shorter(&memory, &way);
         let (mut last, mut answer) = (first.clone(), Err(refused));
         while let Err(refused) = &answer {
-            let Some(said) = said(refused) else { break };
+            let Some(said) = refusal_reason(refused) else {
+                break;
+            };
             let step = async {
                 match said {
-                    Reason::TooLong(told) => steps.next(told.filter(|_| self.tells)).await,
-                    Reason::Declined(blame) => steps.elsewhere(blame).await,
+                    RefusalReason::TooLong(told) => {
+                        steps.next(told.filter(|_| self.shares_memory)).await
+                    }
+                    RefusalReason::Declined(blame) => steps.other_placement(blame).await,
                 }
             };
             let step = self.runtime.block_on(store.gate.or_death(step));
             if taken.swap(false, Ordering::SeqCst) {
                 let way = route(&request.owner, false).hash();
-                self.lent(at, first.scope().tenant, way);
+                self.note_registered(at, first.scope().tenant, way);
             }
             // What was shown is known to those who were asked, whatever became of it.
-            self.processes[at].heard(&Arc::clone(&self.ground.ledger));
+            self.processes[at].collect_prompts(&Arc::clone(&self.ground.ledger));
             // Once more before it is sent: what was observed for it is nowhere but in this process.
             let Some(step) = step.filter(|_| self.calm || !self.dice.chance(4)) else {
                 self.ledger().counts.died_shortening += 1;
@@ -74,7 +78,7 @@ impl World {
             };
             let Some(again) = step else { break };
             let body = spoil_sent(self.ground.bug, again.body());
-            let rung = again.rung();
+            let rung = again.fallback();
             self.ledger().counts.awaited += usize::from(rung == "awaited");
             self.ledger().counts.trimmed += usize::from(rung == "trimmed");
             exchange.sent.push((body.clone(), self.used(at, &again)));
@@ -83,7 +87,7 @@ impl World {
             last = again;
         }
         match &answer {
-            Ok(_) => steps.accepted(),
+            Ok(_) => steps.record_accepted(),
             Err(_) => steps.give_up(),
         }
         self.processes[at].model.wait(None);
@@ -91,7 +95,7 @@ impl World {
     }
 
     /// What the Observer may be shown of `request`.
-    fn waited(&mut self, request: &Request, first: &Rehearsal) -> Waited {
+    fn waited(&mut self, request: &Request, first: &DryRun) -> ClientWait {
         let (scope, history) = (first.scope(), first.history());
         let span = Span {
             from: Link::root(scope),
@@ -101,15 +105,15 @@ impl World {
         };
         let whole = self.ledger().range(scope, PartKind::Chunk, &span);
         let observed = self.ledger().observed(scope, span.to);
-        let view = first.view();
+        let view = first.aligned_positions();
         let said = (0..history.len()).filter_map(|place| {
             let sent = view.as_ref().map_or(Some(place), |view| view[place])?;
             let turn = &request.turns[sent];
             // What came back as a placeholder is not shown.
             (turn.digest == whole.digest(place)).then(|| (place, shown::lines(turn)))
         });
-        Waited {
-            said: said.collect(),
+        ClientWait {
+            shown_messages: said.collect(),
             observed,
             view: view.is_some(),
             whole,
@@ -119,15 +123,15 @@ impl World {
     }
 
     /// What a request of process `at` went out with, in the words of the laws.
-    pub fn used(&self, at: usize, rehearsal: &Rehearsal) -> Used {
-        let used = rehearsal.used();
+    pub fn used(&self, at: usize, rehearsal: &DryRun) -> Used {
+        let used = rehearsal.sent_with();
         let placement = Placement::from_name(&used.placement)?;
         let process = self.processes[at].number;
         let snapshot = used.snapshot.map(|id| match id {
             SnapshotId(stored @ 1..) => (0, SnapshotId(stored)),
             held => (process, held),
         });
-        match (snapshot, used.trimmed) {
+        match (snapshot, used.trim) {
             (Some((0, stored)), None) => Some((stored, placement)),
             what => {
                 let text = rehearsal.snapshot();

@@ -120,7 +120,7 @@ pub fn spoil_view(bug: Option<Bug>, request: &Request, insert: &mut Insert<'_>) 
 pub fn spoil(bug: Option<Bug>, new: &mut NewSnapshot, ledger: &Ledger) {
     let last = new.parts.len() - 1;
     match bug {
-        Some(Bug::EligibleByStaleRead) => new.at_once = true,
+        Some(Bug::EligibleByStaleRead) => new.eligible_now = true,
         Some(Bug::PartOfAnotherChain) => {
             if let Some((other, text)) = ledger.other_part(new.parts[last], new.to_count) {
                 new.parts[last] = other;
@@ -137,14 +137,14 @@ pub fn spoil(bug: Option<Bug>, new: &mut NewSnapshot, ledger: &Ledger) {
                 .insert(last + 2, new.segments[last + 1].clone());
         }
         Some(Bug::HintsOfBefore) if last > 0 => {
-            if let Some(task) = ledger.task_of(new.parts[0]) {
+            if let Some(task) = ledger.current_task(new.parts[0]) {
                 new.segments.truncate(last + 2);
                 new.segments
                     .push(format!("<current-task>\n{task}\n</current-task>\n"));
             }
         }
         Some(Bug::HintsOfTheDone) => {
-            if let Some(task) = ledger.task_of(new.parts[last]) {
+            if let Some(task) = ledger.current_task(new.parts[last]) {
                 new.segments.truncate(last + 2);
                 new.segments
                     .push(format!("<current-task>\n{task}\n</current-task>\n"));

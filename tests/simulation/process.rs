@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use diarist::jobs::{ByHand, Clock, Exchange, InForce, Jobs, Settings, Told, Written};
-use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Overflow, Treatment};
-use diarist::store::recall::Recall;
+use diarist::jobs::{
+    Clock, Exchange, Jobs, ManualAnswer, ManualJobs, ManualOutcome, Reloadable, Settings,
+};
+use diarist::proxy::capabilities::UpstreamCapabilities;
+use diarist::proxy::{Memory, Overflow, RequestPolicy};
+use diarist::store::cache::SnapshotCache;
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
 
@@ -24,7 +26,7 @@ use super::watched::Watched;
 
 /// What all processes of a run share.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct Environment {
     pub file: std::path::PathBuf,
     pub clock: Clock,
     pub ledger: Arc<Mutex<Ledger>>,
@@ -38,7 +40,7 @@ pub struct Ground {
 
 /// An accepted request that is not recorded yet.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct PendingRecord {
     pub exchange: Exchange,
     pub request: Request,
     pub sent: Vec<u8>,
@@ -46,21 +48,21 @@ pub struct Waiting {
 
 /// A claimed job.
 #[derive(Debug)]
-pub struct Working {
+pub struct RunningJob {
     pub job: Job,
     /// The turn from which its model answers.
     pub ready: usize,
-    pub written: Option<Written>,
+    pub written: Option<ManualAnswer>,
 }
 
 /// One thing a process does.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Record,
-    Hear(usize),
+    ReportOutcome(usize),
     Claim,
     Renew(usize),
-    Ask(usize),
+    CallModel(usize),
     Settle(usize),
     Ring,
 }
@@ -71,13 +73,13 @@ pub struct Process {
     pub store: Arc<Watched>,
     pub memory: Arc<Memory>,
     pub model: Arc<Scripted>,
-    hand: ByHand,
+    hand: ManualJobs,
     /// Whether idle conversations are activated.
     rings: bool,
-    pub inbox: VecDeque<Waiting>,
-    pub working: Vec<Working>,
+    pub inbox: VecDeque<PendingRecord>,
+    pub working: Vec<RunningJob>,
     /// What its recorder has not heard yet, and of which job.
-    pub told: Vec<(Job, Told)>,
+    pub outcomes: Vec<(Job, ManualOutcome)>,
     /// What it sent each request as.
     pub sent: HashMap<(String, Bytes), Vec<u8>>,
     /// Whose requests it has seen.
@@ -87,7 +89,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub async fn start(number: usize, ground: &Ground) -> Self {
+    pub async fn start(number: usize, ground: &Environment) -> Self {
         let real = open(&ground.file).await;
         let store = Arc::new(Watched::new(
             number,
@@ -96,21 +98,21 @@ impl Process {
             Arc::clone(&ground.ledger),
             ground.bug,
         ));
-        let recall = Arc::new(Recall::new(Arc::clone(&store) as Arc<dyn Store>));
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>));
         let model = Arc::new(Scripted::new(ground.character, ground.bug));
-        let hand = Jobs::by_hand(
+        let hand = Jobs::manual(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
             Arc::new(Quarters),
             Arc::clone(&model) as _,
-            InForce::new(ground.settings.clone()),
+            Reloadable::new(ground.settings.clone()),
             ground.clock.clone(),
         );
-        let manners = Manners::new(Some(ground.placement), "localhost");
+        let manners = UpstreamCapabilities::new(Some(ground.placement), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
-        memory.treats = InForce::new(Treatment {
+        memory.policy = Reloadable::new(RequestPolicy {
             overflow: ground.overflow,
-            ..Treatment::default()
+            ..RequestPolicy::default()
         });
         Self {
             number,
@@ -121,7 +123,7 @@ impl Process {
             rings: ground.ledger.lock().unwrap().clockwork.idle_ms.is_some(),
             inbox: VecDeque::new(),
             working: Vec::new(),
-            told: Vec::new(),
+            outcomes: Vec::new(),
             sent: HashMap::new(),
             served: HashSet::new(),
             misled: false,
@@ -130,7 +132,7 @@ impl Process {
 
     /// Whether nothing it took on is left.
     pub fn idle(&self) -> bool {
-        self.inbox.is_empty() && self.working.is_empty() && self.told.is_empty()
+        self.inbox.is_empty() && self.working.is_empty() && self.outcomes.is_empty()
     }
 
     /// What it could do at `turn`.
@@ -139,7 +141,7 @@ impl Process {
         if !self.inbox.is_empty() {
             steps.extend([Step::Record; 3]);
         }
-        steps.extend((0..self.told.len()).map(Step::Hear));
+        steps.extend((0..self.outcomes.len()).map(Step::ReportOutcome));
         if self.working.len() < 3 {
             steps.push(Step::Claim);
         }
@@ -149,7 +151,7 @@ impl Process {
         for (at, working) in self.working.iter().enumerate() {
             match (&working.written, working.ready <= turn) {
                 (Some(_), _) => steps.push(Step::Settle(at)),
-                (None, true) => steps.push(Step::Ask(at)),
+                (None, true) => steps.push(Step::CallModel(at)),
                 (None, false) => steps.push(Step::Renew(at)),
             }
         }
@@ -158,16 +160,16 @@ impl Process {
 
     /// Takes a step. `ready` is the turn from which the model answers a job that is claimed now.
     /// `false` where the process died in the midst of it.
-    pub async fn take(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) -> bool {
+    pub async fn run_step(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) -> bool {
         let store = Arc::clone(&self.store);
         store
             .gate
-            .or_death(self.live(step, ready, ledger))
+            .or_death(self.execute_step(step, ready, ledger))
             .await
             .is_some()
     }
 
-    async fn live(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) {
+    async fn execute_step(&mut self, step: Step, ready: usize, ledger: &Mutex<Ledger>) {
         match step {
             Step::Record => {
                 let Some(waiting) = self.inbox.pop_front() else {
@@ -179,15 +181,15 @@ impl Process {
                     .recording(self.number, waiting.request, waiting.sent);
                 self.hand.record(waiting.exchange).await;
             }
-            Step::Hear(at) => {
-                let (job, told) = self.told.remove(at);
-                self.hand.hear(told).await;
+            Step::ReportOutcome(at) => {
+                let (job, told) = self.outcomes.remove(at);
+                self.hand.on_outcome(told).await;
                 let mut ledger = ledger.lock().unwrap();
-                ledger.heard_of(self.number, &job.scope, &job.work.span);
+                ledger.job_ended(self.number, &job.scope, &job.spec.span);
             }
             Step::Claim => {
                 if let Some(job) = self.hand.claim().await {
-                    self.working.push(Working {
+                    self.working.push(RunningJob {
                         job,
                         ready,
                         written: None,
@@ -200,30 +202,30 @@ impl Process {
                     self.working.remove(at);
                 }
             }
-            Step::Ask(at) => {
-                let written = self.hand.ask(&self.working[at].job).await;
+            Step::CallModel(at) => {
+                let written = self.hand.call_model(&self.working[at].job).await;
                 self.working[at].written = Some(written);
-                self.heard(ledger);
+                self.collect_prompts(ledger);
             }
             Step::Ring => {
-                self.hand.ring().await;
+                self.hand.fire_timer().await;
             }
             Step::Settle(at) => {
-                let Working { job, written, .. } = self.working.remove(at);
+                let RunningJob { job, written, .. } = self.working.remove(at);
                 if let Some(written) = written {
-                    let told = self.hand.settle(&job, written).await;
-                    self.told.push((job, told));
+                    let told = self.hand.finish(&job, written).await;
+                    self.outcomes.push((job, told));
                 }
             }
         }
     }
 
     /// What its models were shown.
-    pub fn heard(&self, ledger: &Mutex<Ledger>) {
-        let seen = std::mem::take(&mut *self.model.seen.lock().unwrap());
+    pub fn collect_prompts(&self, ledger: &Mutex<Ledger>) {
+        let seen = std::mem::take(&mut *self.model.prompts.lock().unwrap());
         let mut ledger = ledger.lock().unwrap();
         for (range, prompt) in seen {
-            ledger.asked(&range, &prompt);
+            ledger.record_prompt(&range, &prompt);
         }
         for strange in std::mem::take(&mut *self.model.strange.lock().unwrap()) {
             ledger.breach(Rule::Words, strange);
@@ -231,7 +233,7 @@ impl Process {
     }
 
     /// Whether what it decides may rest on a view of the store that is out of date, or on none.
-    pub fn doubts(&mut self) -> bool {
+    pub fn is_uncertain(&mut self) -> bool {
         let now = self.store.doubtful.swap(false, Ordering::SeqCst);
         now || self.misled
     }

@@ -2,8 +2,8 @@
 //! the laws, handed over.
 
 use bytes::Bytes;
-use diarist::proxy::Rehearsal;
-use diarist::wire::usage::{Reason, reason};
+use diarist::proxy::DryRun;
+use diarist::wire::usage::{RefusalReason, refusal_reason};
 use diarist::wire::{Insert, chat};
 use diarist_provider::{Refusal, judge};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::exchange::{Exchange, Used, insert};
 use super::ledger::{Ledger, UNSTORED};
 use super::overflow::Sent;
 use super::planted::{Bug, spoil_sent, spoil_view};
-use super::process::Waiting;
+use super::process::PendingRecord;
 use super::run::World;
 use super::seen::Seen;
 use super::talk::Request;
@@ -35,32 +35,32 @@ impl World {
         self.processes[at].served.insert(request.owner.label());
         let parts = Self::parts(request);
         let process = &self.processes[at];
-        let begin = Rehearsal::begin(&process.memory, &parts, &request.body);
+        let begin = DryRun::start(&process.memory, &parts, &request.body);
         let begun = self.runtime.block_on(process.store.gate.or_death(begin));
         let Some(first) = begun else {
             self.crash(at);
             return false;
         };
         let first = first.expect("every request of these clients may have memory");
-        let view = first.view();
+        let view = first.aligned_positions();
         self.ledger()
-            .learn(first.scope(), first.history(), request, view.as_deref());
+            .add_request(first.scope(), first.history(), request, view.as_deref());
         self.ledger().counts.requests += 1;
         let tenant = first.scope().tenant;
-        self.knows(request, tenant);
+        self.add_tenant(request, tenant);
         let mut exchange = Exchange {
-            waiting: self.behind(request) || !self.calm || first.why() == "observer_paused",
+            waiting: self.is_behind(request) || !self.calm || first.why() == "observer_paused",
             elsewhere: true,
             ..Exchange::default()
         };
         let used = self.used(at, &first);
-        let body = self.sent_as(request, &first, used);
+        let body = self.expected_body(request, &first, used);
         exchange.sent.push((body, used));
         self.trace.update(&first.body());
         if !self.calm && self.dice.chance(3) {
             // The upstream is out of order: whatever the request was, it leaves no trace.
             if self.dice.chance(50) {
-                self.too_often(at, tenant);
+                self.rate_limited(at, tenant);
             }
             return false;
         }
@@ -68,7 +68,7 @@ impl World {
         let (last, answer) = match answer {
             Ok(accepted) => (first.clone(), Ok(accepted)),
             Err(refused) => {
-                let Some(sent) = self.again(at, request, (&first, refused), &mut exchange) else {
+                let Some(sent) = self.resend(at, request, (&first, refused), &mut exchange) else {
                     return false;
                 };
                 sent
@@ -78,9 +78,9 @@ impl World {
         let (_, sent_with) = exchange.sent.last().unwrap();
         let id = sent_with.map(|(id, _)| id);
         exchange.held = id.is_some_and(|id| id.0 >= UNSTORED);
-        exchange.lost = self.lost_of(&request.owner.label());
+        exchange.lost = self.lost_runs(&request.owner.label());
         // A model that takes the block nowhere is sent everything, whatever is prepared.
-        exchange.doubtful = self.processes[at].doubts() || first.why() == "no_placement";
+        exchange.doubtful = self.processes[at].is_uncertain() || first.why() == "no_placement";
         // What is not proven is withheld: it costs tokens, and another conversation may have made it so.
         let withheld = first.is_withheld();
         exchange.doubtful |= withheld;
@@ -88,7 +88,7 @@ impl World {
         exchange.waiting |= withheld;
         // It goes out with nothing taken out, this once.
         exchange.waiting |= exchange.stepped_down;
-        self.judge(request, &mut exchange, &first);
+        self.check_exchange(request, &mut exchange, &first);
         let accepted = exchange.accepted.is_some();
         if accepted {
             last.accept();
@@ -110,12 +110,12 @@ impl World {
             }
         }
         let other = !self.calm && self.dice.chance(10);
-        let way = accepted.then(|| self.lend(at, tenant, route(&request.owner, other)));
+        let way = accepted.then(|| self.register_route(at, tenant, route(&request.owner, other)));
         let way = way.flatten();
         let recorded = accepted || self.ground.bug == Some(Bug::RefusedRecorded);
         if recorded && (self.calm || !self.dice.chance(3)) {
             let at_ms = self.ground.clock.now_ms();
-            self.processes[at].inbox.push_back(Waiting {
+            self.processes[at].inbox.push_back(PendingRecord {
                 exchange: last.exchange(way, at_ms),
                 request: request.clone(),
                 sent: last.body().to_vec(),
@@ -134,27 +134,27 @@ impl World {
             }
             let key = (request.owner.label(), pair[0].to_string());
             if let Some(asked) = self.answers.remove(&key) {
-                asked.answered(&pair[1]);
+                asked.record_answer(&pair[1]);
             }
         }
     }
 
     /// The body of `rehearsal`, or what a planted bug makes of it.
-    fn sent_as(&self, request: &Request, rehearsal: &Rehearsal, used: Used) -> Bytes {
+    fn expected_body(&self, request: &Request, rehearsal: &DryRun, used: Used) -> Bytes {
         let bug = self.ground.bug;
         let spoils = matches!(
             bug,
             Some(Bug::ViewOneTooMany | Bug::FrontForgotten | Bug::ViewPartsRound)
         );
-        match self.seen(rehearsal) {
-            Some(seen) if spoils => spoilt(bug, &self.ledger(), request, used, Some(&seen)),
+        match self.aligned_view(rehearsal) {
+            Some(seen) if spoils => with_bug(bug, &self.ledger(), request, used, Some(&seen)),
             _ => spoil_sent(bug, rehearsal.body()),
         }
     }
 
     /// The chain that a view is of.
-    pub fn seen(&self, rehearsal: &Rehearsal) -> Option<Seen> {
-        let sent = rehearsal.view()?;
+    pub fn aligned_view(&self, rehearsal: &DryRun) -> Option<Seen> {
+        let sent = rehearsal.aligned_positions()?;
         let tip = rehearsal.history().tip();
         let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
         Some(Seen {
@@ -165,22 +165,22 @@ impl World {
     }
 
     /// What becomes of a request that was refused; `None` where the process died.
-    fn again(
+    fn resend(
         &mut self,
         at: usize,
         request: &Request,
-        (first, refused): (&Rehearsal, Refusal),
+        (first, refused): (&DryRun, Refusal),
         exchange: &mut Exchange,
     ) -> Option<Sent> {
-        let blame = match said(&refused) {
-            Some(Reason::TooLong(_)) => {
+        let blame = match refusal_reason(&refused) {
+            Some(RefusalReason::TooLong(_)) => {
                 return self.shorten(at, request, (first, refused), exchange);
             }
-            Some(Reason::Declined(blame)) => blame,
+            Some(RefusalReason::Declined(blame)) => blame,
             None => return Some((first.clone(), Err(refused))),
         };
         let process = &self.processes[at];
-        let again = first.refused(&process.memory, blame);
+        let again = first.fall_back_to_original(&process.memory, blame);
         let Some(again) = self.runtime.block_on(process.store.gate.or_death(again)) else {
             self.crash(at);
             return None;
@@ -193,11 +193,11 @@ impl World {
         let answer = judge(&again.body(), &self.rules);
         match answer {
             Ok(accepted) => {
-                again.accepted_after(&self.processes[at].memory);
+                again.record_accepted(&self.processes[at].memory);
                 exchange.stepped_down = true;
                 Some((again, Ok(accepted)))
             }
-            Err(refused) if matches!(said(&refused), Some(Reason::TooLong(_))) => {
+            Err(refused) if matches!(refusal_reason(&refused), Some(RefusalReason::TooLong(_))) => {
                 self.shorten(at, request, (&again, refused), exchange)
             }
             Err(refused) => Some((again, Err(refused))),
@@ -207,11 +207,11 @@ impl World {
 
 /// What `request` would go out as with that snapshot, or with none.
 pub fn with_snapshot(ledger: &Ledger, request: &Request, used: Used, seen: Option<&Seen>) -> Bytes {
-    spoilt(None, ledger, request, used, seen)
+    with_bug(None, ledger, request, used, seen)
 }
 
 /// The same, not quite.
-fn spoilt(
+fn with_bug(
     bug: Option<Bug>,
     ledger: &Ledger,
     request: &Request,
@@ -245,6 +245,6 @@ fn messages(request: &Request) -> Vec<Value> {
 }
 
 /// What the product makes of a refusal.
-pub fn said(refused: &Refusal) -> Option<Reason> {
-    reason(refused.status, refused.body().to_string().as_bytes())
+pub fn refusal_reason(refused: &Refusal) -> Option<RefusalReason> {
+    refusal_reason(refused.status, refused.body().to_string().as_bytes())
 }

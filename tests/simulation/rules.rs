@@ -25,7 +25,7 @@ pub enum Rule {
     /// observed while a client waited may, once.
     Limit,
     /// Observations that are sent weigh no more than they count for, relations of dates included.
-    Weighed,
+    Counted,
     /// Every job ends.
     Stuck,
     /// A committed part says something.
@@ -37,7 +37,7 @@ pub enum Rule {
     /// A timer rings for a conversation that has been idle for so long, and for no other.
     Idle,
     /// A job takes the way of its own conversation, where that is held and free, and no other.
-    Way,
+    Route,
     /// A timer that was acted on does not ring again, and one process acts at a time.
     Rings,
 }

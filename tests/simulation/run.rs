@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use diarist::jobs::Clock;
-use diarist::proxy::Rehearsal;
+use diarist::proxy::DryRun;
 use diarist::store::SqliteStore;
 use diarist_provider::Rules;
 use tokio::runtime::Runtime;
@@ -20,12 +20,12 @@ use super::dice::Dice;
 use super::gate::weave;
 use super::ledger::Ledger;
 use super::planted::Bug;
-use super::process::{Ground, Process, Step, open};
+use super::process::{Environment, Process, Step, open};
 use super::rules::Breach;
 use super::scribe::Script;
 use super::setup::{IDLE_MS, Setup};
 use super::talk::{Owner, Request, Run};
-use super::ways::Ways;
+use super::ways::Routes;
 
 /// Midnight of a day in November 2026.
 const START_MS: i64 = 1_795_132_800_000;
@@ -49,7 +49,7 @@ pub struct World {
     /// Ends the thread for which the clock stands still; before the runtime, which waits for it.
     _over: std::sync::mpsc::Sender<()>,
     pub runtime: Runtime,
-    pub ground: Ground,
+    pub ground: Environment,
     pub dice: Dice,
     pub processes: Vec<Process>,
     /// Which process serves which client's owner.
@@ -59,7 +59,7 @@ pub struct World {
     /// Owners and their credentials' hashes.
     pub tenants: Vec<(Owner, [u8; 32])>,
     /// Whether a refusal says how much was too much.
-    pub tells: bool,
+    pub shares_memory: bool,
     /// Requests so far.
     pub turn: usize,
     /// Nothing goes wrong any more.
@@ -74,7 +74,7 @@ pub struct World {
     pub folder: tempfile::TempDir,
     /// Accepted requests by their owner and newest message: what a later request carries behind that
     /// is what the upstream answered.
-    pub answers: HashMap<(String, String), Rehearsal>,
+    pub answers: HashMap<(String, String), DryRun>,
 }
 
 /// Plays the run of `seed`, with a bug planted or without.
@@ -116,9 +116,9 @@ impl World {
         let (over, wait) = std::sync::mpsc::channel();
         runtime.spawn_blocking(move || wait.recv());
         let folder = folder();
-        let mut ground = Ground {
+        let mut ground = Environment {
             file: folder.path().join("diarist.db"),
-            clock: Clock::by_hand(START_MS),
+            clock: Clock::manual(START_MS),
             ledger: Arc::default(),
             settings: setup.settings(),
             placement: setup.placement,
@@ -131,7 +131,7 @@ impl World {
         let mut ledger = ground.ledger.lock().unwrap();
         ledger.clockwork.idle_ms = idle_ms;
         ledger.limit = ground.settings.policy.observation_limit;
-        ledger.ways = setup.borrows.then(Ways::default);
+        ledger.routes = setup.borrows_credentials.then(Routes::default);
         drop(ledger);
         if bug == Some(Bug::LimitIgnored) {
             ground.settings.policy.observation_limit = u32::MAX;
@@ -152,7 +152,7 @@ impl World {
             home: Vec::new(),
             laws,
             rules: setup.rules(),
-            tells: setup.tells,
+            shares_memory: setup.shares_memory,
             tenants: Vec::new(),
             turn: 0,
             calm: false,
@@ -165,7 +165,7 @@ impl World {
             _over: over,
         };
         for at in 0..setup.processes {
-            let process = world.born();
+            let process = world.start_process();
             world.processes.insert(at, process);
         }
         for (owner, _) in &setup.clients {
@@ -181,7 +181,7 @@ impl World {
         self.ground.ledger.lock().unwrap()
     }
 
-    fn born(&mut self) -> Process {
+    fn start_process(&mut self) -> Process {
         self.births += 1;
         let number = self.births;
         self.runtime.block_on(Process::start(number, &self.ground))
@@ -191,7 +191,7 @@ impl World {
     /// way: to a process that knows nothing of them yet.
     pub fn crash(&mut self, at: usize) {
         self.ledger().counts.crashes += 1;
-        let new = self.born();
+        let new = self.start_process();
         let gone = std::mem::replace(&mut self.processes[at], new);
         for waiting in &gone.inbox {
             self.lose(&waiting.request);
@@ -212,13 +212,13 @@ impl World {
     }
 
     /// The last messages of `owner`'s requests that were never recorded.
-    pub fn lost_of(&self, owner: &str) -> HashSet<Run> {
+    pub fn lost_runs(&self, owner: &str) -> HashSet<Run> {
         let own = self.lost.iter().filter(|(known, _)| known == owner);
         own.map(|(_, tip)| *tip).collect()
     }
 
     /// Whether memory has to find out first what a request continues.
-    pub fn behind(&self, request: &Request) -> bool {
+    pub fn is_behind(&self, request: &Request) -> bool {
         let owner = request.owner.label();
         let news = |count: usize| request.turns.len() <= count + BEHIND;
         let mut prefixes = request.prefixes().into_iter().enumerate();
@@ -234,20 +234,20 @@ impl World {
     }
 
     /// Whatever can happen between two requests.
-    pub fn stir(&mut self) {
+    pub fn random_steps(&mut self) {
         for _ in 0..self.dice.below(9) {
             let at = self.dice.below(self.processes.len());
             match self.dice.below(40) {
                 0 if !self.calm => {
                     let long = self.dice.between(20, 150);
-                    self.pass(long);
+                    self.advance_clock(long);
                 }
                 1 if !self.calm => self.processes[at]
                     .store
                     .gate
                     .die_after(i64::try_from(self.dice.below(6)).unwrap()),
                 2 if !self.calm && self.dice.chance(30) => self.crash(at),
-                3 if !self.calm && self.dice.chance(50) => self.mislead(at),
+                3 if !self.calm && self.dice.chance(50) => self.serve_stale_reads(at),
                 4 if !self.calm => {
                     let every = *self.dice.pick(&[0, 0, 2, 3]);
                     self.processes[at]
@@ -270,13 +270,13 @@ impl World {
         self.ledger().clockwork.idle_ms.is_some()
     }
 
-    pub fn pass(&mut self, seconds: usize) {
+    pub fn advance_clock(&mut self, seconds: usize) {
         let time = Duration::from_secs(u64::try_from(seconds).unwrap());
-        self.ground.clock.pass(time);
+        self.ground.clock.advance(time);
     }
 
     /// What process `at` does next, if it has something to do.
-    fn choose(&mut self, at: usize) -> Option<(Step, usize)> {
+    fn choose_step(&mut self, at: usize) -> Option<(Step, usize)> {
         let process = &self.processes[at];
         let possible = process.possible(self.turn);
         if possible.is_empty() {
@@ -284,15 +284,15 @@ impl World {
         }
         let step = *self.dice.pick(&possible);
         let process = &self.processes[at];
-        if let Step::Ask(at) = step {
+        if let Step::CallModel(at) = step {
             let job = &process.working[at].job;
             let range =
                 self.ground
                     .ledger
                     .lock()
                     .unwrap()
-                    .range(&job.scope, job.work.kind, &job.work.span);
-            let tokens = job.work.message_tokens;
+                    .range(&job.scope, job.spec.kind, &job.spec.span);
+            let tokens = job.spec.message_tokens;
             process
                 .model
                 .prepare(range, tokens, self.calm, &mut self.dice);
@@ -307,7 +307,7 @@ impl World {
     }
 
     pub fn step(&mut self, at: usize) {
-        if let Some(chosen) = self.choose(at) {
+        if let Some(chosen) = self.choose_step(at) {
             self.take(at, chosen);
         }
     }
@@ -316,7 +316,7 @@ impl World {
         let ledger = Arc::clone(&self.ground.ledger);
         let alive = self
             .runtime
-            .block_on(self.processes[at].take(step, ready, &ledger));
+            .block_on(self.processes[at].run_step(step, ready, &ledger));
         if !alive {
             self.crash(at);
         }
@@ -326,14 +326,14 @@ impl World {
     fn weave(&mut self, at: usize) {
         let other = (at + 1) % self.processes.len();
         let (one, two) = (at.min(other), at.max(other));
-        if let (Some(a), Some(b)) = (self.choose(one), self.choose(two)) {
+        if let (Some(a), Some(b)) = (self.choose_step(one), self.choose_step(two)) {
             self.woven((one, a), (two, b));
         }
     }
 
     /// Time passes, and every process looks for timers that have run out; two of them at once.
     pub fn fall_idle(&mut self, seconds: usize) {
-        self.pass(seconds);
+        self.advance_clock(seconds);
         let all = self.processes.len();
         for _ in 0..3 {
             let at = self.dice.below(all);
@@ -358,8 +358,8 @@ impl World {
         let (p, q) = (&mut left[one], &mut right[0]);
         let (gate_p, gate_q) = (Arc::clone(&p.store), Arc::clone(&q.store));
         let woven = weave(
-            (&gate_p.gate, p.take(a.0, a.1, &ledger)),
-            (&gate_q.gate, q.take(b.0, b.1, &ledger)),
+            (&gate_p.gate, p.run_step(a.0, a.1, &ledger)),
+            (&gate_q.gate, q.run_step(b.0, b.1, &ledger)),
             &mut self.dice,
         );
         let (p_lives, q_lives) = self.runtime.block_on(woven);
@@ -372,12 +372,12 @@ impl World {
     }
 
     /// Process `at` reads the store as it is now from here on, whatever is written; or no longer.
-    fn mislead(&mut self, at: usize) {
+    fn serve_stale_reads(&mut self, at: usize) {
         if self.processes[at].misled {
             // What it learned meanwhile may be wrong: it is only trusted again when it is new.
             return self.crash(at);
         }
-        let old = self.old();
+        let old = self.stale_copy();
         self.ledger().counts.stale += 1;
         let process = &mut self.processes[at];
         process.misled = true;
@@ -385,7 +385,7 @@ impl World {
     }
 
     /// The store as it is now, for ever.
-    fn old(&mut self) -> SqliteStore {
+    fn stale_copy(&mut self) -> SqliteStore {
         self.births += 1;
         let copy = self.folder.path().join(format!("old-{}.db", self.births));
         let from = |ending: &str| format!("{}{ending}", self.ground.file.display());

@@ -52,12 +52,12 @@ pub struct Setup {
     pub character: Character,
     pub overflow: Overflow,
     /// Whether a refusal says how much was too much.
-    pub tells: bool,
+    pub shares_memory: bool,
     /// Whether what is observed takes the messages' place when a conversation fell idle, and whether a
     /// reflection does.
     pub idle: (bool, bool),
     /// Whether memory borrows the conversations' ways to the upstream.
-    pub borrows: bool,
+    pub borrows_credentials: bool,
     /// Whether raw messages may use what observations leave of both budgets.
     shares: bool,
     /// Whether each turn is observed once it has ended.
@@ -142,9 +142,9 @@ impl Setup {
                 trouble: *dice.pick(&[0, 10, 30, 60]),
             },
             overflow,
-            tells: dice.chance(70),
+            shares_memory: dice.chance(70),
             idle: *dice.pick(&[(false, false), (true, false), (true, true)]),
-            borrows: dice.chance(30),
+            borrows_credentials: dice.chance(30),
             shares: options.chance(25),
             each_turn: options.chance(25),
             keeps: options.chance(25),
@@ -175,7 +175,7 @@ impl Setup {
         if timers {
             self.idle = (true, true);
         }
-        self.borrows |= matches!(bug, Bug::WayOfNobody | Bug::WayForEver);
+        self.borrows_credentials |= matches!(bug, Bug::WayOfNobody | Bug::WayForEver);
     }
 
     pub fn rules(&self) -> Rules {
@@ -251,7 +251,7 @@ impl Setup {
         let mut env: BTreeMap<String, String> = written
             .into_iter()
             .filter(|(key, _)| {
-                !self.borrows
+                !self.borrows_credentials
                     || !(key.ends_with("_URL") && key.starts_with("MEM") || key.ends_with("_KEY"))
             })
             .map(|(key, value)| (format!("{}{key}", config::ENVIRONMENT_PREFIX), value))

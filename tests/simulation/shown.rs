@@ -20,21 +20,21 @@ pub fn lines(msg: &Msg) -> Vec<String> {
 
 /// The messages of `said` (place, lines) whose lines are exactly those of `transcript`, from the first
 /// to behind the last.
-pub fn find(said: &[(usize, Vec<String>)], transcript: &str) -> Option<(usize, usize)> {
+pub fn find(messages: &[(usize, Vec<String>)], transcript: &str) -> Option<(usize, usize)> {
     let shown: Vec<String> = transcript.lines().filter_map(line).collect();
-    (0..said.len()).find_map(|first| {
+    (0..messages.len()).find_map(|first| {
         let mut rest = &shown[..];
-        if said[first].1.is_empty() || rest.is_empty() {
+        if messages[first].1.is_empty() || rest.is_empty() {
             return None;
         }
-        for (at, (place, lines)) in said[first..].iter().enumerate() {
+        for (at, (place, lines)) in messages[first..].iter().enumerate() {
             // What stands between two that are shown is shown, or says nothing.
-            if at > 0 && said[first + at - 1].0 + 1 != *place {
+            if at > 0 && messages[first + at - 1].0 + 1 != *place {
                 return None;
             }
             rest = rest.strip_prefix(&lines[..])?;
             if rest.is_empty() {
-                return Some((said[first].0, place + 1));
+                return Some((messages[first].0, place + 1));
             }
         }
         None

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diarist::jobs::{ByHand, Clock, InForce, Jobs, Settings};
+use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{
-    BorrowedRoute, CallError, CallSettings, Endpoint, Finish, Model, Prompt, Reply,
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, UpstreamRoute,
 };
-use diarist::proxy::identify::Owners;
+use diarist::proxy::capabilities::UpstreamCapabilities;
+use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
-use diarist::proxy::manners::Manners;
-use diarist::proxy::{Memory, Rehearsal, Treatment};
+use diarist::proxy::{DryRun, Memory, RequestPolicy};
 use diarist::store::Store;
-use diarist::store::recall::Recall;
+use diarist::store::cache::SnapshotCache;
 use diarist::wire::Placement;
 use diarist::{app, config};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub enum Planted {
 
 /// What is told, and to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum PeerMemoryRule {
     /// Nothing of another user.
     Owner,
     /// Nothing of the conversation itself, nor of it as its forks know it.
@@ -57,28 +57,29 @@ pub enum Telling {
 
 /// A conversation as its client knows it.
 #[derive(Clone, Debug)]
-struct Talk {
+struct UserConversation {
     user: &'static str,
     name: String,
     /// Whose words they are, message by message.
-    said: Vec<String>,
+    messages: Vec<String>,
     /// What its last request told: of itself, and of others.
     last: Option<(String, String)>,
 }
 
-impl Talk {
+impl UserConversation {
     fn mark(&self, turn: usize) -> String {
         format!("mark_{}_{}_{turn}", self.user, self.name.replace('-', "x"))
     }
 
     /// One more turn; the body that asks it.
     fn body(&mut self) -> Bytes {
-        let turn = self.said.len() / 2 + 1;
+        let turn = self.messages.len() / 2 + 1;
         let filler = format!("what came in part {turn} was weighed and kept. ").repeat(20);
         let mark = self.mark(turn);
-        self.said.push(format!("{mark} is what I want. {filler}"));
+        self.messages
+            .push(format!("{mark} is what I want. {filler}"));
         let mut messages = vec![json!({"role": "system", "content": "Be kind."})];
-        for (at, text) in self.said.iter().enumerate() {
+        for (at, text) in self.messages.iter().enumerate() {
             let role = ["user", "assistant"][at % 2];
             messages.push(json!({"role": role, "content": text}));
         }
@@ -88,8 +89,9 @@ impl Talk {
     }
 
     fn answered(&mut self) {
-        let turn = self.said.len().div_ceil(2);
-        self.said.push(format!("Answer {turn} to {}.", self.name));
+        let turn = self.messages.len().div_ceil(2);
+        self.messages
+            .push(format!("Answer {turn} to {}.", self.name));
     }
 }
 
@@ -106,7 +108,7 @@ fn marks(text: &str) -> BTreeSet<(String, String)> {
 }
 
 /// What a body tells of the conversation itself, and of others.
-fn told(body: &[u8]) -> (String, String) {
+fn memory_sections(body: &[u8]) -> (String, String) {
     let body: Value = serde_json::from_slice(body).unwrap();
     let text = body["messages"][1]["content"].as_str().unwrap();
     if !text.starts_with("<diarist-log") {
@@ -129,10 +131,10 @@ fn told(body: &[u8]) -> (String, String) {
 
 /// Repeats the marks it is shown.
 #[derive(Debug)]
-struct Quoting;
+struct QuotingModel;
 
 #[async_trait]
-impl Model for Quoting {
+impl ModelClient for QuotingModel {
     async fn call(
         &self,
         _: &Endpoint,
@@ -191,34 +193,34 @@ fn settings() -> Settings {
 }
 
 /// One process.
-struct Served {
+struct ServerProcess {
     memory: Memory,
-    hand: ByHand,
+    hand: ManualJobs,
 }
 
-impl Served {
+impl ServerProcess {
     async fn start(file: &Path, clock: &Clock) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(file).await);
-        let recall = Arc::new(Recall::new(Arc::clone(&store)));
-        let hand = Jobs::by_hand(
+        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
+        let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
             Arc::new(Quarters),
-            Arc::new(Quoting),
-            InForce::new(settings()),
+            Arc::new(QuotingModel),
+            Reloadable::new(settings()),
             clock.clone(),
         );
-        let manners = Manners::new(Some(Placement::SystemMessage), "localhost");
+        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
-        memory.treats = InForce::new(Treatment {
-            owners: Owners {
+        memory.policy = Reloadable::new(RequestPolicy {
+            identity: IdentityRules {
                 users: Some(Users {
                     header: http::HeaderName::from_static("x-user"),
-                    proof: Proof::Word,
+                    proof: Proof::TrustedHeader,
                 }),
-                ..Owners::default()
+                ..IdentityRules::default()
             },
-            ..Treatment::default()
+            ..RequestPolicy::default()
         });
         Self { memory, hand }
     }
@@ -227,7 +229,7 @@ impl Served {
     /// it had to be.
     async fn send(
         &mut self,
-        talk: &Talk,
+        talk: &UserConversation,
         body: &Bytes,
         fits: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Option<(Vec<u8>, bool)> {
@@ -239,11 +241,11 @@ impl Served {
             .unwrap()
             .into_parts()
             .0;
-        let first = Rehearsal::begin(&self.memory, &parts, body).await.unwrap();
-        let way = || None::<BorrowedRoute>;
+        let first = DryRun::start(&self.memory, &parts, body).await.unwrap();
+        let way = || None::<UpstreamRoute>;
         let (mut last, mut shortened) = (first.clone(), false);
         if !fits(&first.body()) {
-            let mut steps = first.shorten(&self.memory, &way);
+            let mut steps = first.retry_shorter(&self.memory, &way);
             loop {
                 shortened = true;
                 let Some(next) = steps.next(None).await else {
@@ -265,9 +267,9 @@ impl Served {
 
     async fn work(&mut self) {
         while let Some(job) = self.hand.claim().await {
-            let written = self.hand.ask(&job).await;
-            let told = self.hand.settle(&job, written).await;
-            self.hand.hear(told).await;
+            let written = self.hand.call_model(&job).await;
+            let told = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(told).await;
         }
     }
 }
@@ -295,47 +297,47 @@ async fn plant(file: &Path, bug: Planted) {
 
 /// What a run did, so that nobody takes an idle one for a good one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Done {
-    pub told: usize,
+pub struct RunCounts {
+    pub shared: usize,
     pub bound: usize,
     pub dropped: usize,
     pub forks: usize,
 }
 
-async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done) {
+async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>, RunCounts) {
     let mut dice = Dice::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("diarist.db");
-    let clock = Clock::by_hand(1_795_132_800_000);
-    let mut served = Served::start(&file, &clock).await;
-    let new = |user: &'static str, name: &str| Talk {
+    let clock = Clock::manual(1_795_132_800_000);
+    let mut served = ServerProcess::start(&file, &clock).await;
+    let new = |user: &'static str, name: &str| UserConversation {
         user,
         name: name.to_owned(),
-        said: Vec::new(),
+        messages: Vec::new(),
         last: None,
     };
-    let mut talks: Vec<Talk> = USERS
+    let mut talks: Vec<UserConversation> = USERS
         .iter()
         .flat_map(|user| NAMES.map(|name| new(user, name)))
         .collect();
-    let (mut breaches, mut done) = (Vec::new(), Done::default());
+    let (mut breaches, mut done) = (Vec::new(), RunCounts::default());
     for step in 0..70 {
-        clock.pass(std::time::Duration::from_mins(1));
+        clock.advance(std::time::Duration::from_mins(1));
         if bug.is_some() || dice.chance(25) {
             drop(served);
             if let Some(bug) = bug {
                 plant(&file, bug).await;
             }
-            served = Served::start(&file, &clock).await;
+            served = ServerProcess::start(&file, &clock).await;
         }
         let at = dice.below(talks.len());
-        let fork = talks[at].said.len() > 6 && dice.chance(10);
+        let fork = talks[at].messages.len() > 6 && dice.chance(10);
         if fork {
             let trunk = talks[at].clone();
-            let to = 2 * dice.between(2, trunk.said.len() / 2);
-            talks.push(Talk {
+            let to = 2 * dice.between(2, trunk.messages.len() / 2);
+            talks.push(UserConversation {
                 name: format!("fork-{step}"),
-                said: trunk.said[..to].to_vec(),
+                messages: trunk.messages[..to].to_vec(),
                 last: None,
                 ..trunk.clone()
             });
@@ -349,7 +351,7 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
         let mut fits = |sent: &[u8]| {
             if narrow && limit == usize::MAX {
                 // Too long by what it tells of others.
-                let (_, section) = told(sent);
+                let (_, section) = memory_sections(sent);
                 limit = sent.len() - section.len() / 2;
             }
             sent.len() <= limit
@@ -361,7 +363,7 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
         if dice.chance(80) {
             served.work().await;
         }
-        let (own, section) = told(&sent);
+        let (own, section) = memory_sections(&sent);
         let named = |name: &str| name.replace('-', "x");
         let mut breach = |rule, how: &str| {
             let text = String::from_utf8_lossy(&sent).into_owned();
@@ -374,27 +376,27 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
             .iter()
             .any(|(user, _)| user != talk.user)
         {
-            breach(Telling::Owner, "another user's words");
+            breach(PeerMemoryRule::Owner, "another user's words");
         }
         let own_name = |(_, name): &(String, String)| *name == named(&talk.name);
         if marks(&section).iter().any(own_name) {
-            breach(Telling::Itself, "it is told of itself");
+            breach(PeerMemoryRule::Itself, "it is told of itself");
         }
         match &talk.last {
             Some((before, told)) if *before == own && *told != section => {
                 let left = section.is_empty() && shortened;
                 if !left {
-                    breach(Telling::Steady, "what is told of others changed");
+                    breach(PeerMemoryRule::Steady, "what is told of others changed");
                 }
                 done.dropped += 1;
             }
             // A fork has the trunk's beginning and goes under its own name.
             None if fork && !own.is_empty() && !section.is_empty() => {
-                breach(Telling::Bound, "a fork is told what the trunk is");
+                breach(PeerMemoryRule::Bound, "a fork is told what the trunk is");
             }
             _ => {}
         }
-        done.told += usize::from(!section.is_empty());
+        done.shared += usize::from(!section.is_empty());
         done.bound += usize::from(!section.is_empty() && !own.is_empty());
         talk.last = Some((own, section));
         talks[at] = talk;
@@ -403,7 +405,7 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done)
 }
 
 /// Plays the run of `seed`.
-pub fn run(seed: u64, bug: Option<Planted>) -> (Vec<(Telling, String)>, Done) {
+pub fn run(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>, RunCounts) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

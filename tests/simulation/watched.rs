@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
-use diarist::memory::advance::Work;
-use diarist::memory::others::Digest;
+use diarist::memory::advance::ChainJob;
+use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    Adopted, Adoption, Alarms, Alias, Aliased, Chain, ClaimFilter, Cost, Demanded, Elsewhere,
-    Event, Found, Job, Known, NewJob, NewSnapshot, Offered, Probes, Record, Release, Revived,
-    SqliteStore, Store, StoreError, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency, Waiting,
-    Wanted,
+    AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
+    LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
+    RecordedChain, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent,
+    SqliteStore, Store, StoreError, StoredOverflowObservation, TenantBacklog, TenantRow,
+    ThreadDetail, ThreadRow, Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -143,7 +144,7 @@ impl Watched {
             .bind(i64::try_from(part.span.from_count).unwrap())
             .bind(part.span.to.as_bytes().as_slice())
             .bind(i64::try_from(part.span.to_count).unwrap())
-            .bind(&job.work.payload)
+            .bind(&job.spec.payload)
             .execute(&mut conn)
             .await
             .unwrap();
@@ -151,7 +152,7 @@ impl Watched {
     }
 
     /// Spoils the timer that a request sets.
-    fn set_timer(&self, record: &mut Record) {
+    fn set_timer(&self, record: &mut RequestRecord) {
         if self.has(Bug::TimerNotMoved) && record.lineage.is_some() {
             record.timer = None;
         }
@@ -168,20 +169,25 @@ impl Watched {
 
 #[async_trait]
 impl Store for Watched {
-    async fn trace(&self, scope: &Scope, chain: &[Link], probes: &Probes) -> Answer<Found> {
+    async fn find_candidates(
+        &self,
+        scope: &Scope,
+        chain: &[Link],
+        probes: &LookupKeys,
+    ) -> Answer<Candidates> {
         self.gate.enter().await;
         self.fails()?;
-        let mut found = self.reader().trace(scope, chain, probes).await?;
+        let mut found = self.reader().find_candidates(scope, chain, probes).await?;
         if self.has(Bug::RetryDecidedAnew) {
-            found.used = None;
+            found.sent_with = None;
         }
         if self.has(Bug::NewestUnread) {
             found.snapshots.pop();
         }
         if self.has(Bug::TrimForgotten) {
-            found.carried.clear();
-            if let Some(used) = &mut found.used {
-                used.trimmed = None;
+            found.prefix_trims.clear();
+            if let Some(used) = &mut found.sent_with {
+                used.trim = None;
             }
         }
         if self.has(Bug::EligibleTooEarly) {
@@ -204,9 +210,9 @@ impl Store for Watched {
         Ok(found)
     }
 
-    async fn known(&self, scope: &Scope, chain: &[Link]) -> Answer<Known> {
+    async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> Answer<RecordedChain> {
         self.gate.enter().await;
-        let mut known = self.reader().known(scope, chain).await?;
+        let mut known = self.reader().load_chain(scope, chain).await?;
         if self.has(Bug::SourceStranded) {
             known.parts.sort_by_key(|part| std::cmp::Reverse(part.id));
             known.parts.truncate(1);
@@ -215,7 +221,7 @@ impl Store for Watched {
         Ok(known)
     }
 
-    async fn record(&self, scope: &Scope, record: &Record) -> Answer<i64> {
+    async fn record(&self, scope: &Scope, record: &RequestRecord) -> Answer<i64> {
         self.gate.enter().await;
         let mut record = record.clone();
         for node in &mut record.new_nodes {
@@ -230,22 +236,35 @@ impl Store for Watched {
         Ok(lineage)
     }
 
-    fn has_neighbours(&self) -> bool {
-        self.store.has_neighbours()
+    fn has_other_writers(&self) -> bool {
+        self.store.has_other_writers()
     }
 
-    async fn elsewhere(&self, s: &Scope, all: &[Link], name: Option<&str>) -> Answer<Elsewhere> {
-        self.reader().elsewhere(s, all, name).await // A death before it loses nothing.
+    async fn find_shared_content(
+        &self,
+        s: &Scope,
+        all: &[Link],
+        name: Option<&str>,
+    ) -> Answer<SharedContent> {
+        self.reader().find_shared_content(s, all, name).await // A death before it loses nothing.
     }
 
-    async fn adopt(&self, scope: &Scope, record: &Record, adoption: &Adoption) -> Answer<Adopted> {
+    async fn record_overflow_observation(
+        &self,
+        scope: &Scope,
+        record: &RequestRecord,
+        adoption: &NewOverflowObservation,
+    ) -> Answer<StoredOverflowObservation> {
         self.gate.enter().await;
         let mut changed = adoption.clone();
         if self.has(Bug::RescueWrittenAnew) {
             let last = changed.snapshot.segments.len() - 1;
             changed.snapshot.segments[last].push_str("Written again.\n");
         }
-        let adopted = self.store.adopt(scope, record, &changed).await?;
+        let adopted = self
+            .store
+            .record_overflow_observation(scope, record, &changed)
+            .await?;
         self.ledger()
             .adopted(self.process, scope, record, (adoption, &adopted));
         self.ledger().set_timer(scope, adopted.lineage, record);
@@ -267,10 +286,10 @@ impl Store for Watched {
         Ok(part)
     }
 
-    async fn offer(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Offered> {
+    async fn enqueue(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<EnqueueOutcome> {
         self.gate.enter().await;
-        let offered = self.store.offer(scope, job, at_ms).await?;
-        if offered == Offered::New {
+        let offered = self.store.enqueue(scope, job, at_ms).await?;
+        if offered == EnqueueOutcome::Queued {
             self.ledger().offered(scope, job);
         }
         self.gate.leave().await;
@@ -287,15 +306,15 @@ impl Store for Watched {
         let mut filter = filter.clone();
         filter.observe_any |= self.has(Bug::WayOfNobody);
         if self.has(Bug::WayForEver)
-            && let Some(ways) = &self.ledger().ways
+            && let Some(ways) = &self.ledger().routes
         {
-            filter.held = ways.ever(self.process);
+            filter.held_routes = ways.all_registered(self.process);
         }
         let mut job = self.store.claim(&filter, now_ms, lease_ms).await?;
         if self.has(Bug::WordsUnshown)
-            && let Some(job) = job.as_mut().filter(|job| job.work.kind == PartKind::Chunk)
+            && let Some(job) = job.as_mut().filter(|job| job.spec.kind == PartKind::Chunk)
         {
-            super::planted::spoil_words(&mut job.work.payload);
+            super::planted::spoil_words(&mut job.spec.payload);
         }
         if let Some(job) = &job {
             let until_ms = now_ms + lease_ms.max(1);
@@ -331,7 +350,7 @@ impl Store for Watched {
         Ok(id)
     }
 
-    async fn commit_by_code(
+    async fn commit_code_reflection(
         &self,
         scope: &Scope,
         part: &NewPart,
@@ -339,25 +358,28 @@ impl Store for Watched {
     ) -> Answer<Option<PartId>> {
         self.gate.enter().await;
         let part = self.ledger().marked(scope, part);
-        let id = self.store.commit_by_code(scope, &part, at_ms).await?;
+        let id = self
+            .store
+            .commit_code_reflection(scope, &part, at_ms)
+            .await?;
         if let Some(id) = id {
-            self.ledger().wrote(scope, &part, id);
+            self.ledger().part_written(scope, &part, id);
         }
         self.gate.leave().await;
         Ok(id)
     }
 
-    async fn renew(&self, job: &Job, until_ms: i64) -> Answer<bool> {
+    async fn renew_lease(&self, job: &Job, until_ms: i64) -> Answer<bool> {
         self.gate.enter().await;
-        let renewed = self.store.renew(job, until_ms).await?;
+        let renewed = self.store.renew_lease(job, until_ms).await?;
         self.ledger().renewed(job, until_ms, renewed);
         self.gate.leave().await;
         Ok(renewed)
     }
 
-    async fn shown_again(&self, job: &Job, tokens: u32) -> Answer<()> {
+    async fn charge_reobservation(&self, job: &Job, tokens: u32) -> Answer<()> {
         self.gate.enter().await;
-        self.store.shown_again(job, tokens).await?;
+        self.store.charge_reobservation(job, tokens).await?;
         self.gate.leave().await;
         Ok(())
     }
@@ -386,80 +408,85 @@ impl Store for Watched {
         if self.has(Bug::EligibleTooEarly) {
             snapshot.meta.eligible_from -= 1;
         }
-        self.ledger().bounded(scope, new);
+        self.ledger().check_limit(scope, new);
         if !self.doubtful_ever() {
             self.ledger()
                 .hinted(self.process, scope, new.tip, &snapshot);
         }
-        self.ledger().prepared(scope, new, &snapshot);
+        self.ledger().snapshot_prepared(scope, new, &snapshot);
         self.gate.leave().await;
         Ok(snapshot)
     }
 
-    async fn commit_both(
+    async fn commit_snapshot_pair(
         &self,
         scope: &Scope,
         new: &NewSnapshot,
         bound: &NewSnapshot,
     ) -> Answer<(Snapshot, Option<Snapshot>)> {
         self.gate.enter().await;
-        let both = self.store.commit_both(scope, new, bound).await?;
-        self.ledger().bounded(scope, new);
+        let both = self.store.commit_snapshot_pair(scope, new, bound).await?;
+        self.ledger().check_limit(scope, new);
         if !self.doubtful_ever() {
             self.ledger().hinted(self.process, scope, new.tip, &both.0);
         }
-        self.ledger().prepared(scope, new, &both.0);
+        self.ledger().snapshot_prepared(scope, new, &both.0);
         if let Some(told) = &both.1 {
-            self.ledger().prepared(scope, bound, told);
+            self.ledger().snapshot_prepared(scope, bound, told);
         }
         self.gate.leave().await;
         Ok(both)
     }
 
-    async fn work(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<Work>> {
+    async fn jobs_ending_at(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<ChainJob>> {
         self.gate.enter().await;
-        let work = self.reader().work(scope, ends).await?;
+        let work = self.reader().jobs_ending_at(scope, ends).await?;
         self.gate.leave().await;
         Ok(work)
     }
 
-    async fn steer(
+    async fn reprioritize(
         &self,
         scope: &Scope,
         ends: &[Link],
         way: Option<[u8; 32]>,
         urgency: Urgency,
     ) -> Answer<()> {
-        through!(self, steer(scope, ends, way, urgency))
+        through!(self, reprioritize(scope, ends, way, urgency))
     }
 
-    async fn pay(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
-        through!(self, pay(scope, tip, cost, at_ms))
+    async fn record_cost(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
+        through!(self, record_cost(scope, tip, cost, at_ms))
     }
 
-    async fn spent(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
-        through!(self, spent(scope, at_ms))
+    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
+        through!(self, spent_tokens(scope, at_ms))
     }
 
-    async fn note(&self, scope: &Scope, tip: Link, events: &[Event]) -> Answer<Vec<Event>> {
-        through!(self, note(scope, tip, events))
+    async fn append_events(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        events: &[Event],
+    ) -> Answer<Vec<Event>> {
+        through!(self, append_events(scope, tip, events))
     }
 
     async fn title(&self, scope: &Scope, tip: Link) -> Answer<Option<String>> {
         through!(self, title(scope, tip))
     }
 
-    async fn entitle(&self, scope: &Scope, tip: Link, title: &str) -> Answer<()> {
-        through!(self, entitle(scope, tip, title))
+    async fn set_title(&self, scope: &Scope, tip: Link, title: &str) -> Answer<()> {
+        through!(self, set_title(scope, tip, title))
     }
 
-    async fn freeze(
+    async fn fix_rendering(
         &self,
         scope: &Scope,
         parts: &[PartId],
         rendering: Rendering,
     ) -> Answer<Vec<Part>> {
-        through!(self, freeze(scope, parts, rendering))
+        through!(self, fix_rendering(scope, parts, rendering))
     }
 
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
@@ -491,28 +518,40 @@ impl Store for Watched {
         through!(self, next_timer())
     }
 
-    async fn chain(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
-        through!(self, chain(scope, tip))
+    async fn chain_links(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
+        through!(self, chain_links(scope, tip))
     }
 
-    async fn waiting(&self, at_ms: i64) -> Answer<Vec<Waiting>> {
-        self.store.waiting(at_ms).await
+    async fn tenant_backlogs(&self, at_ms: i64) -> Answer<Vec<TenantBacklog>> {
+        self.store.tenant_backlogs(at_ms).await
     }
 
-    async fn tell(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
-        self.store.tell(scope, lineage, text).await
+    async fn publish_digest(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
+        self.store.publish_digest(scope, lineage, text).await
     }
 
-    async fn told(&self, scope: &Scope, but: &[i64], key: Option<&str>) -> Answer<Vec<Digest>> {
-        self.store.told(scope, but, key).await
+    async fn peer_digests(
+        &self,
+        scope: &Scope,
+        but: &[i64],
+        key: Option<&str>,
+    ) -> Answer<Vec<Digest>> {
+        self.store.peer_digests(scope, but, key).await
     }
 
-    async fn namesakes(&self, scope: &Scope, key: &str, since_ms: i64) -> Answer<u32> {
-        self.store.namesakes(scope, key, since_ms).await
+    async fn count_live_conversations(
+        &self,
+        scope: &Scope,
+        key: &str,
+        since_ms: i64,
+    ) -> Answer<u32> {
+        self.store
+            .count_live_conversations(scope, key, since_ms)
+            .await
     }
 
-    async fn crowds(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
-        through!(self, crowds(since_ms))
+    async fn shared_thread_keys(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
+        through!(self, shared_thread_keys(since_ms))
     }
 
     async fn open_jobs(&self) -> Answer<u64> {
@@ -527,40 +566,61 @@ impl Store for Watched {
         self.store.thread(lineage).await
     }
 
-    async fn known_of(&self, lineage: i64) -> Answer<Option<Chain>> {
-        self.store.known_of(lineage).await
+    async fn longest_chain(&self, lineage: i64) -> Answer<Option<LongestChain>> {
+        self.store.longest_chain(lineage).await
     }
 
-    async fn want(&self, scope: &Scope, lineage: i64, wanted: &Wanted) -> Answer<bool> {
-        self.store.want(scope, lineage, wanted).await
+    async fn put_operator_request(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+        wanted: &OperatorRequest,
+    ) -> Answer<bool> {
+        self.store
+            .put_operator_request(scope, lineage, wanted)
+            .await
     }
 
-    async fn wanted(&self, scope: &Scope, lineage: i64) -> Answer<Option<Wanted>> {
-        through!(self, wanted(scope, lineage))
+    async fn operator_request(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+    ) -> Answer<Option<OperatorRequest>> {
+        through!(self, operator_request(scope, lineage))
     }
 
-    async fn given(&self, scope: &Scope, lineage: i64) -> Answer<()> {
-        through!(self, given(scope, lineage))
+    async fn complete_operator_request(&self, scope: &Scope, lineage: i64) -> Answer<()> {
+        through!(self, complete_operator_request(scope, lineage))
     }
 
-    async fn revive(&self, scope: &Scope, lineage: i64, at_ms: i64) -> Answer<Revived> {
-        self.store.revive(scope, lineage, at_ms).await
+    async fn requeue_failed(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+        at_ms: i64,
+    ) -> Answer<RequeuedJobs> {
+        self.store.requeue_failed(scope, lineage, at_ms).await
     }
 
-    async fn demand(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<Demanded> {
-        self.store.demand(scope, job, at_ms).await
+    async fn enqueue_requested(
+        &self,
+        scope: &Scope,
+        job: &NewJob,
+        at_ms: i64,
+    ) -> Answer<RequestedJobOutcome> {
+        self.store.enqueue_requested(scope, job, at_ms).await
     }
 
-    async fn words(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
-        self.store.words(lineage).await
+    async fn pending_texts(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
+        self.store.pending_texts(lineage).await
     }
 
-    async fn kept(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
-        self.store.kept(scope, links).await
+    async fn kept_messages(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
+        self.store.kept_messages(scope, links).await
     }
 
-    async fn expire(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
-        self.store.expire(before_ms).await
+    async fn expire_messages(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
+        self.store.expire_messages(before_ms).await
     }
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
@@ -571,12 +631,17 @@ impl Store for Watched {
         through!(self, aliases())
     }
 
-    async fn alias(&self, name: [u8; 32], tenant: [u8; 32], at_ms: i64) -> Answer<Aliased> {
-        self.store.alias(name, tenant, at_ms).await
+    async fn add_alias(
+        &self,
+        name: [u8; 32],
+        tenant: [u8; 32],
+        at_ms: i64,
+    ) -> Answer<AddAliasOutcome> {
+        self.store.add_alias(name, tenant, at_ms).await
     }
 
-    async fn unalias(&self, name: [u8; 32]) -> Answer<bool> {
-        self.store.unalias(name).await
+    async fn remove_alias(&self, name: [u8; 32]) -> Answer<bool> {
+        self.store.remove_alias(name).await
     }
 
     async fn tenants(&self) -> Answer<Vec<TenantRow>> {

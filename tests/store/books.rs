@@ -2,7 +2,8 @@
 
 use diarist::memory::PartKind;
 use diarist::store::{
-    ClaimFilter, Cost, Costs, EVENTS_KEPT, Event, Offered, Spent, SqliteStore, Store, Waiting,
+    CallTotals, ClaimFilter, Cost, EnqueueOutcome, Event, LineageCosts, MAX_EVENTS_PER_KIND,
+    SqliteStore, Store, TenantBacklog,
 };
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -13,14 +14,14 @@ const TOMORROW: i64 = 20_001 * 86_400_000;
 fn cost(kind: PartKind, sent: u64, written: u64) -> Cost {
     Cost {
         kind,
-        sent,
-        cached: sent / 2,
-        written,
-        guessed: written,
+        prompt_tokens: sent,
+        cached_tokens: sent / 2,
+        completion_tokens: written,
+        estimated_tokens: written,
     }
 }
 
-async fn costs(store: &SqliteStore, lineage: i64) -> Costs {
+async fn costs(store: &SqliteStore, lineage: i64) -> LineageCosts {
     let detail = store.thread(lineage).await.expect("read");
     detail.expect("a thread").row.costs
 }
@@ -33,7 +34,7 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     let lineage = talk.recorded(&store).await;
     let spared = other.recorded(&store).await;
     let pay = async |talk: &Talk, cost| {
-        let paid = store.pay(&talk.scope, talk.tip(), cost, NOON).await;
+        let paid = store.record_cost(&talk.scope, talk.tip(), cost, NOON).await;
         paid.expect("paid")
     };
     assert_eq!(pay(&talk, cost(PartKind::Chunk, 100, 10)).await, 110);
@@ -42,27 +43,27 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     assert_eq!(total, 198, "a day is the tenant's, over its conversations");
     assert_eq!(
         costs(&store, lineage).await,
-        Costs {
-            observing: Spent {
+        LineageCosts {
+            observer: CallTotals {
                 calls: 2,
-                sent: 150,
-                cached: 75,
-                written: 15,
-                guessed: 15
+                prompt_tokens: 150,
+                cached_tokens: 75,
+                completion_tokens: 15,
+                estimated_tokens: 15
             },
-            reflecting: Spent {
+            reflector: CallTotals {
                 calls: 1,
-                sent: 30,
-                cached: 15,
-                written: 3,
-                guessed: 3
+                prompt_tokens: 30,
+                cached_tokens: 15,
+                completion_tokens: 3,
+                estimated_tokens: 3
             },
         }
     );
-    assert_eq!(costs(&store, spared).await, Costs::default());
+    assert_eq!(costs(&store, spared).await, LineageCosts::default());
     let listed = store.threads(9).await.expect("listed");
     let row = listed.iter().find(|row| row.lineage == lineage);
-    assert_eq!(row.expect("listed").costs.observing.calls, 2);
+    assert_eq!(row.expect("listed").costs.observer.calls, 2);
 
     store.forget(&talk.scope, lineage).await.expect("forgotten");
     assert_eq!(
@@ -80,7 +81,7 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     let spender = Talk::new(&scope("alice"), "one", 4);
     let other = Talk::new(&scope("bob"), "two", 4);
     let resource = Talk::new(
-        &diarist::history::Scope::of(b"alice", Some(b"home")),
+        &diarist::history::Scope::new(b"alice", Some(b"home")),
         "three",
         4,
     );
@@ -93,13 +94,13 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
         for talk in [&spender, &other, &resource] {
             talk.recorded(&store).await;
             let job = talk.job(PartKind::Chunk, 0, 2);
-            let offered = store.offer(&talk.scope, &job, 0).await;
-            assert_eq!(offered.expect("offered"), Offered::New);
+            let offered = store.enqueue(&talk.scope, &job, 0).await;
+            assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
         }
         // Spent in two scopes of one tenant, of which neither alone is beyond it.
         for talk in [&spender, &resource] {
             let half = cost(PartKind::Chunk, 45, 5);
-            let paid = store.pay(&talk.scope, talk.tip(), half, NOON).await;
+            let paid = store.record_cost(&talk.scope, talk.tip(), half, NOON).await;
             paid.expect("paid");
         }
         store.close().await;
@@ -111,16 +112,17 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     };
     assert_eq!(claim(NOON).await, Some(other.scope.clone()));
     assert_eq!(claim(NOON).await, None);
-    let mut waiting = store.waiting(NOON).await.expect("asked");
-    waiting.sort_by_key(|waiting| waiting.tokens);
-    let told = |talk: &Talk, jobs, tokens| Waiting {
+    let mut waiting = store.tenant_backlogs(NOON).await.expect("asked");
+    waiting.sort_by_key(|waiting| waiting.spent_tokens);
+    let backlog = |talk: &Talk, open_jobs, spent_tokens| TenantBacklog {
         tenant: talk.scope.tenant_label(),
-        jobs,
-        tokens,
+        open_jobs,
+        spent_tokens,
     };
-    assert_eq!(waiting, [told(&other, 1, 0), told(&spender, 2, 100)]);
+    assert_eq!(waiting, [backlog(&other, 1, 0), backlog(&spender, 2, 100)]);
     // So it is told to whoever has yet to book what is owed.
-    let spent = async |talk: &Talk, at_ms| store.spent(&talk.scope, at_ms).await.expect("asked");
+    let spent =
+        async |talk: &Talk, at_ms| store.spent_tokens(&talk.scope, at_ms).await.expect("asked");
     assert_eq!(spent(&spender, NOON).await, 100);
     assert_eq!(spent(&other, NOON).await, 0);
     assert_eq!(spent(&spender, TOMORROW).await, 0);
@@ -151,11 +153,11 @@ async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
     let other = Talk::new(&scope("alice"), "two", 4);
     let lineage = talk.recorded(&store).await;
     let spared = other.recorded(&store).await;
-    let kept = i64::from(EVENTS_KEPT);
+    let kept = i64::from(MAX_EVENTS_PER_KIND);
     let mut many = vec![event(0, "rare")];
     many.extend((1..=kept + 20).map(|number| event(number, "often")));
     for talk in [&talk, &other] {
-        let noted = store.note(&talk.scope, talk.tip(), &many).await;
+        let noted = store.append_events(&talk.scope, talk.tip(), &many).await;
         noted.expect("noted");
     }
     let events = async |lineage| {
@@ -163,15 +165,15 @@ async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
         detail.expect("a thread").events
     };
     let seen = events(lineage).await;
-    assert_eq!(seen.len(), EVENTS_KEPT as usize + 1);
+    assert_eq!(seen.len(), MAX_EVENTS_PER_KIND as usize + 1);
     let rare = noted(0, "rare", lineage);
     assert_eq!(seen[0], rare, "a rare kind is not driven out");
     assert_eq!(seen[1], noted(21, "often", lineage));
     assert_eq!(seen.last(), Some(&noted(kept + 20, "often", lineage)));
 
     store.forget(&talk.scope, lineage).await.expect("forgotten");
-    let late = store.note(&talk.scope, talk.tip(), &many).await;
+    let late = store.append_events(&talk.scope, talk.tip(), &many).await;
     assert_eq!(late.expect("asked"), [], "nothing to write on");
-    assert_eq!(events(spared).await.len(), EVENTS_KEPT as usize + 1);
+    assert_eq!(events(spared).await.len(), MAX_EVENTS_PER_KIND as usize + 1);
     assert!(store.thread(lineage).await.expect("read").is_none());
 }

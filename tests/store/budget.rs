@@ -8,10 +8,10 @@
 use std::collections::{HashMap, HashSet};
 
 use diarist::history::{Encoder, History, Link, Message, Role, Scope};
-use diarist::memory::advance::{Path, Step, advance};
-use diarist::memory::record::{self, Content};
+use diarist::memory::advance::{Action, ChainState, advance};
+use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, PartKind, Policy};
-use diarist::store::{Job, NewJob, Offered, Record, Release, SqliteStore, Store};
+use diarist::store::{EnqueueOutcome, Job, NewJob, Release, RequestRecord, SqliteStore, Store};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -32,8 +32,8 @@ const POLICY: Policy = Policy {
     block_overhead: 0,
     buffer_on_idle: false,
     share_token_budget: false,
-    early_activation: diarist::memory::Early::NEVER,
-    early_reflection: diarist::memory::Early::NEVER,
+    early_activation: diarist::memory::EarlyTriggers::NEVER,
+    early_reflection: diarist::memory::EarlyTriggers::NEVER,
 };
 
 /// A client in front of a store, and what an onlooker knows of both.
@@ -61,7 +61,11 @@ impl<'a> Client<'a> {
     async fn send(&mut self, says: &[Say]) {
         let history = history(&self.scope, says);
         let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
-        let mut known = self.store.known(&self.scope, &chain).await.expect("known");
+        let mut known = self
+            .store
+            .load_chain(&self.scope, &chain)
+            .await
+            .expect("known");
         let parent = known
             .nodes
             .last()
@@ -70,22 +74,22 @@ impl<'a> Client<'a> {
             .iter()
             .map(|(_, words)| u32::try_from(words.len()).expect("short"))
             .collect();
-        let new_nodes = record::added(&history, known.nodes.len(), &weights, 1, None);
-        let confirm = record::confirm(&mut known.nodes, history.len());
-        let record = Record {
+        let new_nodes = record::new_nodes(&history, known.nodes.len(), &weights, 1, None);
+        let confirm = record::confirm_nodes(&mut known.nodes, history.len());
+        let record = RequestRecord {
             thread_key: None,
             lineage: known.lineage,
             parent,
-            confirmed: known.nodes.iter().take_while(|n| n.confirmed).count(),
-            contents: record::contents(&self.scope, &history, &known.nodes, &confirm),
-            confirm,
+            confirmed_count: known.nodes.iter().take_while(|n| n.confirmed).count(),
+            contents: record::message_contents(&self.scope, &history, &known.nodes, &confirm),
+            newly_confirmed: confirm,
             tip: chain[chain.len() - 1],
             count: chain.len(),
-            used: raw(),
+            sent_with: raw(),
             model: "m".to_owned(),
-            way: None,
+            route_hash: None,
             at_ms: 1,
-            traces: diarist::store::Traces::default(),
+            lookup_entries: diarist::store::LookupEntries::default(),
             new_nodes: new_nodes.clone(),
             timer: None,
             zone: None,
@@ -96,16 +100,16 @@ impl<'a> Client<'a> {
             .expect("recorded");
         self.sent.push(says.to_vec());
         known.nodes.extend(new_nodes);
-        let path = Path {
+        let path = ChainState {
             root: Link::root(&self.scope),
             nodes: &known.nodes,
             parts: &known.parts,
             snapshots: &known.snapshots,
-            work: &known.jobs,
+            jobs: &known.jobs,
         };
         self.paused = false;
         for step in advance(&path, &POLICY) {
-            let Step::Observe {
+            let Action::Observe {
                 span,
                 message_tokens,
             } = step
@@ -121,12 +125,17 @@ impl<'a> Client<'a> {
                 model: "m".to_owned(),
                 tip: record.tip,
                 tip_count: record.count,
-                way: None,
+                route_hash: None,
                 urgency: 0,
             };
-            match self.store.offer(&self.scope, &job, 0).await.expect("asked") {
-                Offered::New => self.observe().await,
-                Offered::Paused => {
+            match self
+                .store
+                .enqueue(&self.scope, &job, 0)
+                .await
+                .expect("asked")
+            {
+                EnqueueOutcome::Queued => self.observe().await,
+                EnqueueOutcome::Paused => {
                     self.paused = true;
                     break;
                 }
@@ -140,7 +149,7 @@ impl<'a> Client<'a> {
     async fn claimed(&mut self) -> Job {
         let job = self.store.claim(&ANYBODY, 1, LEASE).await.expect("asked");
         let job = job.expect("a job");
-        self.shown += u64::from(job.work.message_tokens);
+        self.shown += u64::from(job.spec.message_tokens);
         job
     }
 
@@ -148,17 +157,17 @@ impl<'a> Client<'a> {
         let job = self.claimed().await;
         let part = NewPart {
             kind: PartKind::Chunk,
-            span: job.work.span,
+            span: job.spec.span,
             text: "observed".to_owned(),
             tokens: 1,
-            message_tokens: job.work.message_tokens,
+            message_tokens: job.spec.message_tokens,
             current_task: None,
             suggested_response: None,
             sources: Vec::new(),
             model: "observer".to_owned(),
-            asked: false,
-            stopgap: false,
-            evidence: diarist::memory::Evidence::default(),
+            requested: false,
+            code_reflection: false,
+            analysis: diarist::memory::PartAnalysis::default(),
         };
         let id = self.store.commit_part(&job, &part, 2).await;
         id.expect("committed").expect("the only one");
@@ -200,7 +209,7 @@ fn history(scope: &Scope, says: &[Say]) -> History {
             role: *role,
             calls: Vec::new(),
             answers: None,
-            weight: 0,
+            distinctive_bytes: 0,
             span: 0..0,
         }
     });
@@ -345,36 +354,43 @@ async fn account() -> (SqliteStore, Talk) {
 }
 
 /// A chunk of so many tokens that ends after `to` messages.
-async fn offer(store: &dyn Store, talk: &Talk, to: usize, tokens: u32) -> Offered {
+async fn offer(store: &dyn Store, talk: &Talk, to: usize, tokens: u32) -> EnqueueOutcome {
     let mut job = talk.job(PartKind::Chunk, to - 1, to);
     job.message_tokens = tokens;
-    let offered = store.offer(&talk.scope, &job, 0).await;
+    let offered = store.enqueue(&talk.scope, &job, 0).await;
     offered.expect("asked")
 }
 
 #[tokio::test]
 async fn the_last_token_counts() {
     let (store, talk) = account().await;
-    assert_eq!(offer(&store, &talk, 1, 181).await, Offered::Paused);
-    assert_eq!(offer(&store, &talk, 1, 100).await, Offered::New);
-    assert_eq!(offer(&store, &talk, 1, 100).await, Offered::Known);
-    assert_eq!(offer(&store, &talk, 2, 81).await, Offered::Paused);
-    assert_eq!(offer(&store, &talk, 2, 80).await, Offered::New);
-    assert_eq!(offer(&store, &talk, 3, 1).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 1, 181).await, EnqueueOutcome::Paused);
+    assert_eq!(offer(&store, &talk, 1, 100).await, EnqueueOutcome::Queued);
+    assert_eq!(
+        offer(&store, &talk, 1, 100).await,
+        EnqueueOutcome::AlreadyExists
+    );
+    assert_eq!(offer(&store, &talk, 2, 81).await, EnqueueOutcome::Paused);
+    assert_eq!(offer(&store, &talk, 2, 80).await, EnqueueOutcome::Queued);
+    assert_eq!(offer(&store, &talk, 3, 1).await, EnqueueOutcome::Paused);
     let reflection = talk.job(PartKind::Reflection, 0, 4);
-    let offered = store.offer(&talk.scope, &reflection, 0).await;
-    assert_eq!(offered.expect("asked"), Offered::New, "it shows no message");
+    let offered = store.enqueue(&talk.scope, &reflection, 0).await;
+    assert_eq!(
+        offered.expect("asked"),
+        EnqueueOutcome::Queued,
+        "it shows no message"
+    );
     // The same contents once more, as by another process: nothing is new.
     let mut record = talk.record(None, 12);
     record.contents = talk.contents(10);
     store.record(&talk.scope, &record).await.expect("recorded");
-    assert_eq!(offer(&store, &talk, 3, 1).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 3, 1).await, EnqueueOutcome::Paused);
 }
 
 #[tokio::test]
 async fn asking_again_after_an_empty_answer_is_shown_again() {
     let (store, talk) = account().await;
-    assert_eq!(offer(&store, &talk, 1, 60).await, Offered::New);
+    assert_eq!(offer(&store, &talk, 1, 60).await, EnqueueOutcome::Queued);
     let claim = async || store.claim(&ANYBODY, 1, LEASE).await.expect("asked");
     let job = claim().await.expect("a job");
     let release = async |job: &Job, how| store.release(job, how).await.expect("released");
@@ -383,25 +399,28 @@ async fn asking_again_after_an_empty_answer_is_shown_again() {
     release(&job, Release::EmptyRetryAt(0)).await;
     // The lease is gone: this empties nothing a second time.
     release(&job, Release::EmptyRetryAt(0)).await;
-    assert_eq!(offer(&store, &talk, 2, 61).await, Offered::Paused);
-    assert_eq!(offer(&store, &talk, 2, 60).await, Offered::New);
+    assert_eq!(offer(&store, &talk, 2, 61).await, EnqueueOutcome::Paused);
+    assert_eq!(offer(&store, &talk, 2, 60).await, EnqueueOutcome::Queued);
 }
 
 #[tokio::test]
 async fn what_was_forgotten_stays_charged_and_counts_anew_when_it_is_said_again() {
     let (store, talk) = account().await;
-    assert_eq!(offer(&store, &talk, 1, 180).await, Offered::New);
-    let lineage = store.known(&talk.scope, &talk.links).await.expect("known");
+    assert_eq!(offer(&store, &talk, 1, 180).await, EnqueueOutcome::Queued);
+    let lineage = store
+        .load_chain(&talk.scope, &talk.links)
+        .await
+        .expect("known");
     let lineage = lineage.lineage.expect("recorded");
     store.forget(&talk.scope, lineage).await.expect("forgotten");
     let record = talk.record(None, 0);
     store.record(&talk.scope, &record).await.expect("recorded");
-    assert_eq!(offer(&store, &talk, 1, 1).await, Offered::Paused);
+    assert_eq!(offer(&store, &talk, 1, 1).await, EnqueueOutcome::Paused);
     let mut record = talk.record(None, 12);
     record.contents = talk.contents(10);
     store.record(&talk.scope, &record).await.expect("recorded");
-    assert_eq!(offer(&store, &talk, 1, 181).await, Offered::Paused);
-    assert_eq!(offer(&store, &talk, 1, 180).await, Offered::New);
+    assert_eq!(offer(&store, &talk, 1, 181).await, EnqueueOutcome::Paused);
+    assert_eq!(offer(&store, &talk, 1, 180).await, EnqueueOutcome::Queued);
 }
 
 #[test]
@@ -410,13 +429,14 @@ fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
     let says: Vec<Say> = (0..6)
         .flat_map(|number| [yes.clone(), turn(number % 2)[1].clone()])
         .collect();
-    let keys = |owner: &str, says: &[Say]| -> Vec<Content> {
+    let keys = |owner: &str, says: &[Say]| -> Vec<MessageContent> {
         let history = history(&scope(owner), says);
-        let mut nodes = record::added(&history, 0, &vec![1; says.len()], 0, None);
-        let confirmed = record::confirm(&mut nodes, says.len() + 1);
-        record::contents(&scope(owner), &history, &nodes, &confirmed)
+        let mut nodes = record::new_nodes(&history, 0, &vec![1; says.len()], 0, None);
+        let confirmed = record::confirm_nodes(&mut nodes, says.len() + 1);
+        record::message_contents(&scope(owner), &history, &nodes, &confirmed)
     };
-    let set = |contents: &[Content]| -> HashSet<_> { contents.iter().map(|c| c.key).collect() };
+    let set =
+        |contents: &[MessageContent]| -> HashSet<_> { contents.iter().map(|c| c.key).collect() };
     let whole = set(&keys("alice", &says));
     assert_eq!(whole.len(), says.len(), "what is said twice is two");
     for from in 1..says.len() {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diarist::history::Link;
-use diarist::memory::advance::Work;
-use diarist::memory::others::Bound;
-use diarist::memory::{Others, PartKind};
+use diarist::memory::advance::ChainJob;
+use diarist::memory::peer_memory::ConversationBinding;
+use diarist::memory::{PartKind, PeerMemory};
 use diarist::store::{NewSnapshot, SqliteStore, Store};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -33,20 +33,23 @@ async fn a_process_that_works_until_it_is_killed() {
     let mut now = 0;
     for turn in 1..=TURNS {
         let talk = whole.first(2 * turn);
-        let known = store.known(&talk.scope, &talk.links).await.expect("known");
+        let known = store
+            .load_chain(&talk.scope, &talk.links)
+            .await
+            .expect("known");
         if known.nodes.len() < talk.len() {
             let mut record = talk.record(known.lineage, known.nodes.len());
             let keep = |link: &Link| (*link, format!("words of {link:?}"));
-            record.traces.words = record.confirm.iter().map(keep).collect();
+            record.lookup_entries.kept_messages = record.newly_confirmed.iter().map(keep).collect();
             store.record(&talk.scope, &record).await.expect("recorded");
         }
         println!("recorded {}", talk.len());
         let job = talk.job(PartKind::Chunk, talk.len() - 2, talk.len());
-        store.offer(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
         // Whatever a killed process had leased is due again: its lease is over by now.
         now += 2 * LEASE;
         while let Some(job) = store.claim(&ANYBODY, now, LEASE).await.expect("claimed") {
-            let span = job.work.span;
+            let span = job.spec.span;
             let part = whole.chunk(span.from_count, span.to_count);
             let id = store
                 .commit_part(&job, &part, now)
@@ -58,7 +61,7 @@ async fn a_process_that_works_until_it_is_killed() {
                 .snapshot(span.to_count, &[id.expect("a part")]);
             let bound = telling(&talk, &new, told);
             let (own, bound) = store
-                .commit_both(&talk.scope, &new, &bound)
+                .commit_snapshot_pair(&talk.scope, &new, &bound)
                 .await
                 .expect("committed");
             for meta in [&own.meta, &bound.expect("the other one is there").meta] {
@@ -70,18 +73,18 @@ async fn a_process_that_works_until_it_is_killed() {
 
 /// `own` with what the lineage `told` knows, for the conversation alone.
 fn telling(talk: &Talk, own: &NewSnapshot, told: i64) -> NewSnapshot {
-    let others = Others {
+    let others = PeerMemory {
         lineages: vec![told],
         keys: Vec::new(),
         tokens: 9,
-        bound: Some(Bound {
+        binding: Some(ConversationBinding {
             link: talk.tip(),
             count: talk.len(),
             key: None,
         }),
     };
     NewSnapshot {
-        others: Some(Arc::new(others)),
+        peer_memory: Some(Arc::new(others)),
         segments: vec!["told".to_owned()],
         ..own.clone()
     }
@@ -190,12 +193,17 @@ async fn a_torn_journal_costs_its_tail_only() {
             torn.resize(kept + zeros, 0);
             std::fs::write(journal(&copy), torn).expect("written");
             let store = copy.open().await;
-            let known = store.known(&talk.scope, &talk.links).await.expect("known");
+            let known = store
+                .load_chain(&talk.scope, &talk.links)
+                .await
+                .expect("known");
             let length = known.nodes.len();
             assert_eq!(length % 2, 0, "a request is there whole or not at all");
             if length > 0 {
-                let found = store.find(&talk.scope, &talk.first(length).links).await;
-                assert!(found.expect("found").used.is_some());
+                let found = store
+                    .find_on_chain(&talk.scope, &talk.first(length).links)
+                    .await;
+                assert!(found.expect("found").sent_with.is_some());
             }
             lengths.insert(length);
             store.close().await;
@@ -231,7 +239,10 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
     intact(disk).await;
     let store = disk.open().await;
     let talk = Talk::new(&scope("alice"), "crash", 2 * TURNS);
-    let known = store.known(&talk.scope, &talk.links).await.expect("known");
+    let known = store
+        .load_chain(&talk.scope, &talk.links)
+        .await
+        .expect("known");
     assert!(known.nodes.len() >= seen.recorded, "no request is lost");
     for (id, to) in &seen.parts {
         let made: Vec<_> = known
@@ -254,11 +265,17 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
     for meta in &known.snapshots {
         let twins = known.snapshots.iter();
         let twins = twins.filter(|twin| twin.to == meta.to && twin.parts == meta.parts);
-        let told = twins.clone().filter(|twin| twin.others.is_some()).count();
+        let told = twins
+            .clone()
+            .filter(|twin| twin.peer_memory.is_some())
+            .count();
         assert_eq!((told, twins.count()), (1, 2), "{meta:?}");
     }
     // A message is confirmed with its words, where they are kept.
-    let kept = store.kept(&talk.scope, &talk.links).await.expect("kept");
+    let kept = store
+        .kept_messages(&talk.scope, &talk.links)
+        .await
+        .expect("kept");
     let kept: BTreeMap<Link, String> = kept.into_iter().collect();
     let confirmed: BTreeMap<Link, String> = known
         .nodes
@@ -268,7 +285,7 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
         .collect();
     assert_eq!(kept, confirmed);
     // A span has a job or a part, never both, and no job is out of reach.
-    for Work { span, .. } in &known.jobs {
+    for ChainJob { span, .. } in &known.jobs {
         assert!(!known.parts.iter().any(|part| part.span == *span));
     }
     let open = store.open_jobs().await.expect("counted");

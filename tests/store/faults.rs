@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use diarist::store::{OpenError, Reopening, SqliteStore, Store, StoreError};
+use diarist::store::{OpenError, ReconnectingStore, SqliteStore, Store, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
@@ -58,12 +58,12 @@ async fn a_place_that_cannot_hold_a_file() {
         "sqlite:///proc/diarist/x.db".to_owned(),
     ] {
         let error = refused(&url).await;
-        assert!(matches!(error, OpenError::Place { .. }), "{error}");
+        assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
         assert!(error.to_string().contains("x.db"), "{error}");
     }
     let folder = disk.file().parent().expect("a folder").to_owned();
     let error = refused(&format!("sqlite://{}", folder.display())).await;
-    assert!(matches!(error, OpenError::Place { .. }), "{error}");
+    assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
 }
 
 #[cfg(unix)]
@@ -133,10 +133,10 @@ async fn a_read_only_database_is_read_and_not_written() {
         .await
         .expect("a store");
     let found = store
-        .find(&talk().scope, &talk().links)
+        .find_on_chain(&talk().scope, &talk().links)
         .await
         .expect("found");
-    assert!(found.tip_known);
+    assert!(found.tip_recorded);
     let longer = talk().grown("more", 1);
     let error = store.record(&talk().scope, &longer.record(None, 4)).await;
     let error = error.expect_err("read-only").to_string();
@@ -160,7 +160,7 @@ async fn a_damaged_file() {
         Err(error) => assert!(matches!(error, OpenError::Damaged { .. }), "{error}"),
         Ok(store) => {
             let error = store
-                .find(&talk().scope, &talk().links)
+                .find_on_chain(&talk().scope, &talk().links)
                 .await
                 .expect_err("damaged");
             assert!(error.to_string().contains("damaged"), "{error}");
@@ -176,7 +176,7 @@ async fn a_value_nobody_wrote_is_not_believed() {
     run(&mut other, "UPDATE nodes SET role = 'oracle'").await;
     let store = disk.open().await;
     let error = store
-        .known(&talk().scope, &talk().links)
+        .load_chain(&talk().scope, &talk().links)
         .await
         .expect_err("unknown role");
     assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
@@ -196,10 +196,10 @@ async fn a_locked_database_still_answers_lookups() {
     let look = async {
         for _ in 0..20 {
             let found = store
-                .find(&talk().scope, &talk().links)
+                .find_on_chain(&talk().scope, &talk().links)
                 .await
                 .expect("found");
-            assert!(found.tip_known);
+            assert!(found.tip_recorded);
         }
         run(&mut other, "COMMIT").await;
     };
@@ -218,11 +218,11 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
         "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT",
     )
     .await;
-    let store = Reopening::every(&disk.url(), Duration::ZERO);
-    let error = store.ready().await.expect_err("held");
+    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    let error = store.open_now().await.expect_err("held");
     assert!(matches!(error, OpenError::Locked(_)), "{error}");
     let error = store
-        .find(&talk().scope, &talk().links)
+        .find_on_chain(&talk().scope, &talk().links)
         .await
         .expect_err("held");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
@@ -232,9 +232,13 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
 }
 
 /// Asks until the store is back.
-async fn recovered(store: &Reopening) {
+async fn recovered(store: &ReconnectingStore) {
     let ask = async {
-        while store.find(&talk().scope, &talk().links).await.is_err() {
+        while store
+            .find_on_chain(&talk().scope, &talk().links)
+            .await
+            .is_err()
+        {
             tokio::task::yield_now().await;
         }
     };
@@ -250,10 +254,10 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = Reopening::every(&disk.url(), Duration::ZERO);
-    store.ready().await.expect_err("not a database");
+    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    store.open_now().await.expect_err("not a database");
     let error = store
-        .find(&talk().scope, &talk().links)
+        .find_on_chain(&talk().scope, &talk().links)
         .await
         .expect_err("not a database");
     assert!(
@@ -264,10 +268,10 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     std::fs::write(disk.file(), good).expect("written");
     recovered(&store).await;
     let found = store
-        .find(&talk().scope, &talk().links)
+        .find_on_chain(&talk().scope, &talk().links)
         .await
         .expect("found");
-    assert!(found.tip_known);
+    assert!(found.tip_recorded);
     store.close().await;
     assert!(store.ping().await.is_err(), "closed is closed");
 }
@@ -279,14 +283,17 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = Reopening::every(&disk.url(), Duration::from_hours(1));
-    store.ready().await.expect_err("not a database");
+    let store = ReconnectingStore::with_interval(&disk.url(), Duration::from_hours(1));
+    store.open_now().await.expect_err("not a database");
     std::fs::write(disk.file(), good).expect("written");
     for _ in 0..100 {
         assert!(store.ping().await.is_err());
         tokio::task::yield_now().await;
     }
-    store.ready().await.expect("asked for, it is tried at once");
+    store
+        .open_now()
+        .await
+        .expect("asked for, it is tried at once");
     store.ping().await.expect("answers");
     store.close().await;
 }
@@ -294,8 +301,8 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
 #[tokio::test]
 async fn a_database_that_is_deleted_while_in_use() {
     let disk = Disk::new();
-    let store = Reopening::every(&disk.url(), Duration::ZERO);
-    store.ready().await.expect("open");
+    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    store.open_now().await.expect("open");
     talk().recorded(&store).await;
     std::fs::remove_file(disk.file()).expect("removed");
     let record = talk().record(None, 0);
@@ -318,8 +325,8 @@ async fn a_database_that_is_deleted_while_in_use() {
     // What it recorded is in the new file.
     let store = disk.open().await;
     let found = store
-        .find(&talk().scope, &talk().links)
+        .find_on_chain(&talk().scope, &talk().links)
         .await
         .expect("found");
-    assert!(found.tip_known);
+    assert!(found.tip_recorded);
 }

@@ -1,7 +1,7 @@
 //! Forgetting deletes, spares what others use, and nothing comes back.
 
 use diarist::memory::PartKind;
-use diarist::store::{Offered, Release, SqliteStore, Store, StoreError};
+use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -19,7 +19,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .await
         .expect("committed");
     store
-        .offer(&talk.scope, &talk.job(PartKind::Chunk, 2, 4), 0)
+        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 2, 4), 0)
         .await
         .expect("offered");
     let running = store
@@ -40,9 +40,15 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
     );
 
     let nothing = async || {
-        let found = store.find(&talk.scope, &talk.links).await.expect("found");
-        assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
-        let known = store.known(&talk.scope, &talk.links).await.expect("known");
+        let found = store
+            .find_on_chain(&talk.scope, &talk.links)
+            .await
+            .expect("found");
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        let known = store
+            .load_chain(&talk.scope, &talk.links)
+            .await
+            .expect("known");
         assert!(known.nodes.is_empty());
         assert!(
             store
@@ -62,9 +68,9 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .await
         .expect("refused");
     let late = store
-        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await;
-    assert_eq!(late.expect("refused"), Offered::Forgotten);
+    assert_eq!(late.expect("refused"), EnqueueOutcome::Forgotten);
     let late = store.commit_snapshot(&talk.scope, &snapshot).await;
     assert!(matches!(late, Err(StoreError::Forgotten)));
     nothing().await;
@@ -105,7 +111,7 @@ async fn what_another_lineage_stands_on_stays() {
 
     store.forget(&trunk.scope, first).await.expect("forgotten");
     let known = store
-        .known(&trunk.scope, &branch.links)
+        .load_chain(&trunk.scope, &branch.links)
         .await
         .expect("known");
     assert_eq!(known.nodes.len(), 6, "the branch is whole");
@@ -113,7 +119,7 @@ async fn what_another_lineage_stands_on_stays() {
     assert_eq!(known.parts.len(), 1);
     assert_eq!(known.snapshots, [snapshot.meta]);
     let known = store
-        .known(&trunk.scope, &trunk.links)
+        .load_chain(&trunk.scope, &trunk.links)
         .await
         .expect("known");
     assert_eq!(known.nodes.len(), 4, "what only the first used is gone");
@@ -148,7 +154,7 @@ async fn words_leave_the_file_with_their_job() {
         talk.recorded(&store).await;
         let mut job = talk.job(PartKind::Chunk, 0, 4);
         job.payload = format!("{WORDS} ").repeat(2_000);
-        store.offer(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
         store.close().await;
         let holds = || {
             let bytes = std::fs::read(disk.file()).expect("the file");

@@ -49,18 +49,21 @@ async fn the_next_query_gets_its_own_rows() {
         let mine = own[(round + 1) % 2];
         let times = round % 7;
         let cut = match round % 3 {
-            0 => hang_up_after(times, store.find(&gone.scope, &gone.links))
+            0 => hang_up_after(times, store.find_on_chain(&gone.scope, &gone.links))
                 .await
                 .is_none(),
             1 => hang_up_after(times, store.snapshot(&gone.scope, own[round % 2]))
                 .await
                 .is_none(),
-            _ => hang_up_after(times, store.known(&gone.scope, &gone.links))
+            _ => hang_up_after(times, store.load_chain(&gone.scope, &gone.links))
                 .await
                 .is_none(),
         };
         dropped += usize::from(cut);
-        let found = store.find(&here.scope, &here.links).await.expect("found");
+        let found = store
+            .find_on_chain(&here.scope, &here.links)
+            .await
+            .expect("found");
         assert_eq!(
             found.snapshots.iter().map(|s| s.id).collect::<Vec<_>>(),
             [mine]
@@ -71,7 +74,10 @@ async fn the_next_query_gets_its_own_rows() {
             .expect("read")
             .expect("there");
         assert_eq!(snapshot.meta.to, here.first(4).tip());
-        let known = store.known(&here.scope, &here.links).await.expect("known");
+        let known = store
+            .load_chain(&here.scope, &here.links)
+            .await
+            .expect("known");
         assert_eq!(known.nodes[0].link, here.links[0]);
     }
     assert!(dropped > 100, "{dropped} queries were cut off");
@@ -100,13 +106,16 @@ async fn a_write_that_began_ends_whole_and_blocks_nobody() {
     let store = disk.open().await;
     assert!(!dropped.is_empty());
     for talk in dropped {
-        let known = store.known(&owner, &talk.links).await.expect("known");
+        let known = store.load_chain(&owner, &talk.links).await.expect("known");
         assert_eq!(
             known.nodes.len(),
             5,
             "what was begun was finished before closing"
         );
-        let found = store.find(&owner, &talk.links).await.expect("found");
-        assert!(found.used.is_some(), "with its request");
+        let found = store
+            .find_on_chain(&owner, &talk.links)
+            .await
+            .expect("found");
+        assert!(found.sent_with.is_some(), "with its request");
     }
 }

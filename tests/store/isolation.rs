@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use diarist::history::{Link, Scope};
-use diarist::memory::{Others, PartKind};
-use diarist::store::{NewSnapshot, Offered, Release, SqliteStore, Store, StoreError};
+use diarist::memory::{PartKind, PeerMemory};
+use diarist::store::{EnqueueOutcome, NewSnapshot, Release, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
 
@@ -23,7 +23,7 @@ fn same_links(owners: [Scope; 2]) -> [Talk; 2] {
 }
 
 fn owners() -> Vec<[Scope; 2]> {
-    let resource = |name: &str| Scope::of(b"alice", Some(name.as_bytes()));
+    let resource = |name: &str| Scope::new(b"alice", Some(name.as_bytes()));
     vec![
         [scope("alice"), scope("bob")],
         [scope("alice"), resource("home")],
@@ -44,14 +44,17 @@ async fn equal_links_of_two_owners_stay_apart() {
             .await;
         let snapshot = snapshot.expect("committed");
         store
-            .offer(&mine.scope, &mine.job(PartKind::Chunk, 2, 4), 0)
+            .enqueue(&mine.scope, &mine.job(PartKind::Chunk, 2, 4), 0)
             .await
             .expect("offered");
 
         let them = &yours.scope;
-        let found = store.find(them, &yours.links).await.expect("found");
-        assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
-        let known = store.known(them, &yours.links).await.expect("known");
+        let found = store
+            .find_on_chain(them, &yours.links)
+            .await
+            .expect("found");
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        let known = store.load_chain(them, &yours.links).await.expect("known");
         assert!(known.nodes.is_empty() && known.lineage.is_none());
         assert!(known.parts.is_empty() && known.snapshots.is_empty() && known.jobs.is_empty());
         assert_eq!(
@@ -69,19 +72,22 @@ async fn equal_links_of_two_owners_stay_apart() {
             .commit_snapshot(them, &yours.snapshot(2, &[chunk]))
             .await;
         assert!(matches!(stolen, Err(StoreError::Forgotten)));
-        let found = store.find(them, &yours.links).await.expect("found");
+        let found = store
+            .find_on_chain(them, &yours.links)
+            .await
+            .expect("found");
         assert!(found.snapshots.is_empty());
-        assert_eq!(found.used, Some(raw()));
+        assert_eq!(found.sent_with, Some(raw()));
         // What is confirmed of mine makes no room for theirs.
         let job = yours.job(PartKind::Chunk, 0, 2);
-        let offered = store.offer(them, &job, 0).await;
-        assert_eq!(offered.expect("offered"), Offered::Paused);
+        let offered = store.enqueue(them, &job, 0).await;
+        assert_eq!(offered.expect("offered"), EnqueueOutcome::Paused);
         let mut confirming = yours.record(None, 6);
         confirming.contents = yours.contents(1_000);
         store.record(them, &confirming).await.expect("recorded");
-        let offered = store.offer(them, &job, 0).await;
-        assert_eq!(offered.expect("offered"), Offered::New);
-        let known = store.known(them, &yours.links).await.expect("known");
+        let offered = store.enqueue(them, &job, 0).await;
+        assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
+        let known = store.load_chain(them, &yours.links).await.expect("known");
         assert_eq!(known.jobs.len(), 1, "their span has its own job");
 
         // A job under a false flag ends nothing.
@@ -115,7 +121,10 @@ async fn equal_links_of_two_owners_stay_apart() {
         );
 
         // Mine is as it was.
-        let known = store.known(&mine.scope, &mine.links).await.expect("known");
+        let known = store
+            .load_chain(&mine.scope, &mine.links)
+            .await
+            .expect("known");
         assert_eq!((known.nodes.len(), known.snapshots.len()), (6, 1));
         assert_eq!(known.lineage, Some(lineage));
         assert!(!known.nodes.iter().any(|node| node.confirmed));
@@ -130,10 +139,13 @@ async fn confirming_and_counting_stay_with_their_owner() {
     let lineage = yours.first(3).recorded(&store).await;
     let longer = yours.record(Some(lineage), 3);
     store.record(&yours.scope, &longer).await.expect("recorded");
-    let known = store.known(&mine.scope, &mine.links).await.expect("known");
+    let known = store
+        .load_chain(&mine.scope, &mine.links)
+        .await
+        .expect("known");
     assert_eq!(known.nodes.len(), 3);
     assert!(!known.nodes.iter().any(|node| node.confirmed));
-    assert!(!known.branches, "their fourth message is not mine");
+    assert!(!known.has_successor, "their fourth message is not mine");
 }
 
 #[tokio::test]
@@ -144,23 +156,35 @@ async fn nobody_is_told_of_another_owners_conversations() {
         let lineage = mine.recorded(&store).await;
         yours.recorded(&store).await;
         let (me, them) = (&mine.scope, &yours.scope);
-        store.tell(me, lineage, "mine").await.expect("told");
-        store.tell(them, lineage, "theirs").await.expect("refused");
-        assert_eq!(store.told(them, &[], None).await.expect("read"), []);
-        let told = store.told(me, &[], None).await.expect("read");
+        store
+            .publish_digest(me, lineage, "mine")
+            .await
+            .expect("told");
+        store
+            .publish_digest(them, lineage, "theirs")
+            .await
+            .expect("refused");
+        assert_eq!(store.peer_digests(them, &[], None).await.expect("read"), []);
+        let told = store.peer_digests(me, &[], None).await.expect("read");
         assert_eq!((told.len(), told[0].text.as_str()), (1, "mine"));
-        assert_eq!(store.told(me, &[lineage], None).await.expect("read"), []);
+        assert_eq!(
+            store
+                .peer_digests(me, &[lineage], None)
+                .await
+                .expect("read"),
+            []
+        );
 
         let telling = |scope: &Scope, talk: &Talk| NewSnapshot {
             to: Link::root(scope),
             to_count: 0,
-            others: Some(Arc::new(Others {
+            peer_memory: Some(Arc::new(PeerMemory {
                 lineages: vec![lineage],
                 keys: Vec::new(),
                 tokens: 9,
-                bound: None,
+                binding: None,
             })),
-            at_once: true,
+            eligible_now: true,
             tip_count: 0,
             ..talk.snapshot(0, &[])
         };
@@ -169,9 +193,12 @@ async fn nobody_is_told_of_another_owners_conversations() {
         let opener = store.commit_snapshot(me, &telling(me, &mine)).await;
         let id = opener.expect("committed").meta.id;
         assert_eq!(store.snapshot(them, id).await.expect("read"), None);
-        let found = store.find(them, &yours.links).await.expect("found");
-        assert_eq!(found.newest_opener, None);
-        let found = store.find(me, &mine.links).await.expect("found");
-        assert_eq!(found.newest_opener.map(|meta| meta.id), Some(id));
+        let found = store
+            .find_on_chain(them, &yours.links)
+            .await
+            .expect("found");
+        assert_eq!(found.newest_peer_intro, None);
+        let found = store.find_on_chain(me, &mine.links).await.expect("found");
+        assert_eq!(found.newest_peer_intro.map(|meta| meta.id), Some(id));
     }
 }

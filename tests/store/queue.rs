@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use diarist::history::Link;
-use diarist::memory::advance::{Work, WorkState};
+use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{NewPart, PartKind};
-use diarist::store::{ClaimFilter, Job, NewJob, Offered, Release, SqliteStore, Store, Urgency};
+use diarist::store::{
+    ClaimFilter, EnqueueOutcome, Job, NewJob, Release, SqliteStore, Store, Urgency,
+};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -21,17 +23,25 @@ async fn recorded(length: usize) -> (SqliteStore, Talk) {
 async fn a_span_has_one_job_and_then_one_part() {
     let (store, talk) = recorded(6).await;
     let job = talk.job(PartKind::Chunk, 0, 4);
-    let offer = async || store.offer(&talk.scope, &job, 0).await.expect("offered");
-    assert_eq!(offer().await, Offered::New);
-    assert_eq!(offer().await, Offered::Known, "one is waiting");
+    let offer = async || store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    assert_eq!(offer().await, EnqueueOutcome::Queued);
+    assert_eq!(
+        offer().await,
+        EnqueueOutcome::AlreadyExists,
+        "one is waiting"
+    );
     let held = store
         .claim(&ANYBODY, 1, LEASE)
         .await
         .expect("claimed")
         .expect("a job");
-    assert_eq!(held.work.payload, job.payload);
+    assert_eq!(held.spec.payload, job.payload);
     assert_eq!((held.attempts, held.empty_answers), (1, 0));
-    assert_eq!(offer().await, Offered::Known, "one is running");
+    assert_eq!(
+        offer().await,
+        EnqueueOutcome::AlreadyExists,
+        "one is running"
+    );
     assert!(
         store
             .claim(&ANYBODY, 1, LEASE)
@@ -47,14 +57,14 @@ async fn a_span_has_one_job_and_then_one_part() {
             .expect("committed")
             .is_some()
     );
-    assert_eq!(offer().await, Offered::Known, "it is done");
+    assert_eq!(offer().await, EnqueueOutcome::AlreadyExists, "it is done");
     assert_eq!(
         store.commit_part(&held, &part, 2).await.expect("refused"),
         None
     );
     let other_kind = talk.job(PartKind::Reflection, 0, 4);
-    let offered = store.offer(&talk.scope, &other_kind, 0).await;
-    assert_eq!(offered.expect("offered"), Offered::New);
+    let offered = store.enqueue(&talk.scope, &other_kind, 0).await;
+    assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
 }
 
 #[tokio::test]
@@ -62,8 +72,8 @@ async fn only_recorded_history_is_observed() {
     let (store, talk) = recorded(3).await;
     let longer = talk.grown("never sent", 2);
     let job = longer.job(PartKind::Chunk, 0, 5);
-    let offered = store.offer(&talk.scope, &job, 0).await;
-    assert_eq!(offered.expect("refused"), Offered::Forgotten);
+    let offered = store.enqueue(&talk.scope, &job, 0).await;
+    assert_eq!(offered.expect("refused"), EnqueueOutcome::Forgotten);
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
 }
 
@@ -71,7 +81,7 @@ async fn only_recorded_history_is_observed() {
 async fn a_worker_whose_lease_ran_out_stores_nothing() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let slow = store
@@ -129,7 +139,7 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
 async fn a_lease_that_ran_out_unclaimed_still_commits() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let job = store
@@ -151,7 +161,7 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
 async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
     let (store, talk) = recorded(6).await;
     store
-        .offer(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let claim = async |now| store.claim(&ANYBODY, now, LEASE).await.expect("claimed");
@@ -175,18 +185,21 @@ async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
         .expect("released");
     assert!(claim(i64::MAX).await.is_none());
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
-    let known = store.known(&talk.scope, &talk.links).await.expect("known");
+    let known = store
+        .load_chain(&talk.scope, &talk.links)
+        .await
+        .expect("known");
     assert_eq!(
         known.jobs,
-        [Work {
+        [ChainJob {
             kind: PartKind::Chunk,
             span: talk.span(0, 4),
-            state: WorkState::Abandoned
+            state: JobState::Abandoned
         }]
     );
     let again = talk.job(PartKind::Chunk, 0, 4);
-    let offered = store.offer(&talk.scope, &again, 0).await;
-    assert_eq!(offered.expect("refused"), Offered::Known);
+    let offered = store.enqueue(&talk.scope, &again, 0).await;
+    assert_eq!(offered.expect("refused"), EnqueueOutcome::AlreadyExists);
 }
 
 const ONE_WAY: [u8; 32] = [1; 32];
@@ -196,7 +209,7 @@ fn filter(observe_any: bool, reflect_any: bool, held: &[([u8; 32], [u8; 32])]) -
     ClaimFilter {
         observe_any,
         reflect_any,
-        held: held.to_vec(),
+        held_routes: held.to_vec(),
         daily_tokens: None,
     }
 }
@@ -217,15 +230,15 @@ async fn workers_claim_what_they_can_pay_for() {
     let owner = talk.scope.clone();
     for (kind, at) in [(PartKind::Chunk, 0), (PartKind::Reflection, 1)] {
         let job = NewJob {
-            way: Some(ONE_WAY),
+            route_hash: Some(ONE_WAY),
             ..talk.job(kind, 0, 4)
         };
-        store.offer(&owner, &job, at).await.expect("offered");
+        store.enqueue(&owner, &job, at).await.expect("offered");
     }
     let claim = async |filter: ClaimFilter| {
         let job = claimed(&store, &filter).await?;
-        assert_eq!(job.work.way, Some(ONE_WAY));
-        Some(job.work.kind)
+        assert_eq!(job.spec.route_hash, Some(ONE_WAY));
+        Some(job.spec.kind)
     };
     let stranger = scope("bob").tenant;
     assert_eq!(claim(filter(false, false, &[])).await, None);
@@ -247,17 +260,17 @@ async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
     let talk = Talk::new(&scope("alice"), "jobs", 6);
     let mut record = talk.record(None, 0);
     record.contents = talk.contents(1_000);
-    record.way = Some(ONE_WAY);
+    record.route_hash = Some(ONE_WAY);
     let lineage = store.record(&talk.scope, &record).await.expect("recorded");
     // A request that lends nothing takes nothing away.
     let again = talk.record(Some(lineage), 6);
     store.record(&talk.scope, &again).await.expect("recorded");
     let job = talk.job(PartKind::Chunk, 0, 4);
-    store.offer(&talk.scope, &job, 0).await.expect("offered");
+    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     let held = |way| filter(false, false, &[(talk.scope.tenant, way)]);
     assert!(claimed(&store, &held(OTHER_WAY)).await.is_none());
     let job = claimed(&store, &held(ONE_WAY)).await.expect("a job");
-    assert_eq!(job.work.way, Some(ONE_WAY));
+    assert_eq!(job.spec.route_hash, Some(ONE_WAY));
 }
 
 #[tokio::test]
@@ -269,37 +282,40 @@ async fn waiting_jobs_follow_their_conversation_onto_another_way() {
         (PartKind::Reflection, 0, 2),
     ] {
         let job = NewJob {
-            way: Some(ONE_WAY),
+            route_hash: Some(ONE_WAY),
             urgency: 5,
             ..talk.job(kind, from, to)
         };
-        store.offer(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     }
     // One that somebody waits for is as urgent as can be.
     let asked = NewJob {
         urgency: u32::MAX,
         ..talk.job(PartKind::Reflection, 0, 4)
     };
-    store.offer(&talk.scope, &asked, 0).await.expect("offered");
+    store
+        .enqueue(&talk.scope, &asked, 0)
+        .await
+        .expect("offered");
     let near = Urgency {
         observation: 900,
         reflection: 1_100,
     };
     let first = [talk.span(0, 2).to, talk.span(0, 4).to];
     store
-        .steer(&talk.scope, &first, Some(OTHER_WAY), near)
+        .reprioritize(&talk.scope, &first, Some(OTHER_WAY), near)
         .await
         .expect("steered");
     let stranger = scope("bob");
     let second = [talk.span(2, 4).to];
     store
-        .steer(&stranger, &second, Some(OTHER_WAY), near)
+        .reprioritize(&stranger, &second, Some(OTHER_WAY), near)
         .await
         .expect("nothing of theirs");
     let other = filter(false, false, &[(talk.scope.tenant, OTHER_WAY)]);
     let mut seen = Vec::new();
     while let Some(job) = store.claim(&other, 10, LEASE).await.expect("claimed") {
-        seen.push((job.work.kind, job.work.span.to_count, job.work.urgency));
+        seen.push((job.spec.kind, job.spec.span.to_count, job.spec.urgency));
     }
     assert_eq!(
         seen,
@@ -322,16 +338,16 @@ async fn the_conversation_closest_to_its_limit_comes_first() {
             urgency,
             ..talk.job(PartKind::Chunk, 0, 2)
         };
-        store.offer(&owner, &job, at_ms).await.expect("offered");
+        store.enqueue(&owner, &job, at_ms).await.expect("offered");
     }
     // A tenant that has nothing running does not wait for the urgency of another.
     let quiet = Talk::new(&scope("bob"), "quiet", 4);
     quiet.recorded(&store).await;
     let job = quiet.job(PartKind::Chunk, 0, 2);
-    store.offer(&quiet.scope, &job, 9).await.expect("offered");
+    store.enqueue(&quiet.scope, &job, 9).await.expect("offered");
     let mut order = Vec::new();
     while let Some(job) = store.claim(&ANYBODY, 10, LEASE).await.expect("claimed") {
-        order.push(job.work.urgency);
+        order.push(job.spec.urgency);
     }
     assert_eq!(order, [1_100, 0, 900, 200]);
 }
@@ -346,17 +362,17 @@ async fn a_busy_tenant_does_not_keep_others_waiting() {
     // Ranges that do not follow one another: those would wait for each other.
     for (from, to) in [(0, 2), (3, 4), (5, 6)] {
         store
-            .offer(&busy.scope, &busy.job(PartKind::Chunk, from, to), 0)
+            .enqueue(&busy.scope, &busy.job(PartKind::Chunk, from, to), 0)
             .await
             .expect("ok");
     }
     store
-        .offer(&quiet.scope, &quiet.job(PartKind::Chunk, 0, 2), 5)
+        .enqueue(&quiet.scope, &quiet.job(PartKind::Chunk, 0, 2), 5)
         .await
         .expect("offered");
     let mut order = Vec::new();
     while let Some(job) = store.claim(&ANYBODY, 10, LEASE).await.expect("claimed") {
-        order.push((job.scope == quiet.scope, job.work.span.to_count));
+        order.push((job.scope == quiet.scope, job.spec.span.to_count));
     }
     assert_eq!(order, [(false, 2), (true, 2), (false, 4), (false, 6)]);
 }
@@ -368,14 +384,14 @@ async fn a_range_waits_for_the_range_before_it() {
     talk.recorded(&store).await;
     for to in [4, 2] {
         let job = talk.job(PartKind::Chunk, to - 2, to);
-        store.offer(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     }
     let first = store
         .claim(&ANYBODY, 10, LEASE)
         .await
         .expect("asked")
         .expect("a job");
-    assert_eq!(first.work.span.to_count, 2);
+    assert_eq!(first.spec.span.to_count, 2);
     assert!(
         store
             .claim(&ANYBODY, 10, LEASE)
@@ -392,7 +408,7 @@ async fn a_range_waits_for_the_range_before_it() {
         .await
         .expect("asked")
         .expect("a job");
-    assert_eq!(second.work.span.to_count, 4);
+    assert_eq!(second.spec.span.to_count, 4);
 }
 
 /// Two processes (two stores on one file), many workers: each job is leased once.
@@ -405,8 +421,8 @@ async fn each_job_goes_to_one_worker() {
     talk.recorded(&*stores[0]).await;
     for to in 1..=JOBS {
         let job = talk.job(PartKind::Chunk, to - 1, to);
-        let offered = stores[to % 2].offer(&talk.scope, &job, 0).await;
-        assert_eq!(offered.expect("offered"), Offered::New);
+        let offered = stores[to % 2].enqueue(&talk.scope, &job, 0).await;
+        assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
     }
     let mut workers = tokio::task::JoinSet::new();
     for number in 0..8 {
@@ -415,7 +431,7 @@ async fn each_job_goes_to_one_worker() {
         workers.spawn(async move {
             let mut done = Vec::new();
             while let Some(job) = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed") {
-                let to = job.work.span.to_count;
+                let to = job.spec.span.to_count;
                 let part = talk.chunk(to - 1, to);
                 let id = store.commit_part(&job, &part, 2).await.expect("committed");
                 done.push((job.id, job.fence, id.expect("the only one")));
@@ -439,13 +455,13 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
     let talk = Talk::new(&scope("one"), "jobs", 8);
     talk.recorded(&store).await;
     let job = talk.job(PartKind::Chunk, 0, 2);
-    store.offer(&talk.scope, &job, 0).await.expect("offered");
+    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     let held = store
         .claim(&ANYBODY, 10, 100)
         .await
         .expect("asked")
         .expect("a job");
-    assert!(store.renew(&held, 500).await.expect("asked"));
+    assert!(store.renew_lease(&held, 500).await.expect("asked"));
     assert!(
         store
             .claim(&ANYBODY, 400, 100)
@@ -459,10 +475,10 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
         .expect("asked")
         .expect("it ran out");
     assert!(
-        !store.renew(&held, 9_000).await.expect("asked"),
+        !store.renew_lease(&held, 9_000).await.expect("asked"),
         "another worker has it"
     );
-    assert!(store.renew(&taken, 9_000).await.expect("asked"));
+    assert!(store.renew_lease(&taken, 9_000).await.expect("asked"));
 }
 
 /// Code shortened a log while a Reflector was to condense it: both are kept, each once.
@@ -470,16 +486,18 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
 async fn a_stopgap_takes_nothing_from_the_reflector() {
     let (store, talk) = recorded(6).await;
     let first = talk.observed(&store, 0, 4).await;
-    let reflection = |stopgap: bool| NewPart {
+    let reflection = |code_reflection: bool| NewPart {
         kind: PartKind::Reflection,
-        text: format!("condensed, in haste: {stopgap}"),
+        text: format!("condensed, in haste: {code_reflection}"),
         sources: vec![first],
-        stopgap,
+        code_reflection,
         ..talk.chunk(0, 4)
     };
     let in_haste = async |at_ms| {
         let part = reflection(true);
-        let stored = store.commit_by_code(&talk.scope, &part, at_ms).await;
+        let stored = store
+            .commit_code_reflection(&talk.scope, &part, at_ms)
+            .await;
         stored.expect("stored")
     };
     let job = NewJob {
@@ -489,28 +507,28 @@ async fn a_stopgap_takes_nothing_from_the_reflector() {
     // Also where it comes first, the Reflector is asked, and its words are worth more.
     let stopgap = in_haste(3).await.expect("a part");
     assert_eq!(in_haste(4).await, None, "one is enough");
-    let offered = store.offer(&talk.scope, &job, 5).await.expect("offered");
-    assert_eq!(offered, Offered::New);
+    let offered = store.enqueue(&talk.scope, &job, 5).await.expect("offered");
+    assert_eq!(offered, EnqueueOutcome::Queued);
     assert_eq!(in_haste(6).await, None);
     assert_eq!(store.open_jobs().await.expect("counted"), 1, "it stays");
     let job = store.claim(&ANYBODY, 7, LEASE).await.expect("claimed");
     let job = job.expect("a job");
-    assert_eq!(job.work.parts, [first]);
+    assert_eq!(job.spec.parts, [first]);
     let written = store.commit_part(&job, &reflection(false), 8).await;
     let written = written.expect("stored").expect("a part");
     assert!(written > stopgap);
     let offered = store
-        .offer(&talk.scope, &job.work, 9)
+        .enqueue(&talk.scope, &job.spec, 9)
         .await
         .expect("offered");
-    assert_eq!(offered, Offered::Known);
+    assert_eq!(offered, EnqueueOutcome::AlreadyExists);
 
     let chain: Vec<Link> = (1..=6).map(|count| talk.first(count).tip()).collect();
-    let known = store.known(&talk.scope, &chain).await.expect("read");
+    let known = store.load_chain(&talk.scope, &chain).await.expect("read");
     let mut stands: Vec<_> = known
         .parts
         .iter()
-        .map(|part| (part.id, part.stopgap))
+        .map(|part| (part.id, part.code_reflection))
         .collect();
     stands.sort();
     assert_eq!(stands, [(first, false), (stopgap, true), (written, false)]);

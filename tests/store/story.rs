@@ -2,9 +2,9 @@
 //! to tell the same story.
 
 use diarist::history::Scope;
-use diarist::memory::advance::{Work, WorkState};
-use diarist::memory::{Cause, PartId, PartKind, Rendering, SnapshotId, Trim};
-use diarist::store::{Carried, Offered, SqliteStore, Store, StoreError, Used};
+use diarist::memory::advance::{ChainJob, JobState};
+use diarist::memory::{PartId, PartKind, Rendering, SnapshotCause, SnapshotId, Trim};
+use diarist::store::{EnqueueOutcome, PrefixTrim, SentWith, SqliteStore, Store, StoreError};
 
 use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
@@ -37,20 +37,26 @@ async fn first_half(store: &dyn Store) {
     let (short, long) = (talk(3), talk(5));
 
     // Nobody knows the conversation.
-    let found = store.find(&owner, &short.links).await.expect("found");
-    assert!(found.snapshots.is_empty() && found.used.is_none() && !found.tip_known);
-    let known = store.known(&owner, &short.links).await.expect("known");
-    assert!(known.nodes.is_empty() && known.lineage.is_none() && !known.branches);
+    let found = store
+        .find_on_chain(&owner, &short.links)
+        .await
+        .expect("found");
+    assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+    let known = store.load_chain(&owner, &short.links).await.expect("known");
+    assert!(known.nodes.is_empty() && known.lineage.is_none() && !known.has_successor);
 
     // Its first request.
     let lineage = short.recorded(store).await;
-    let found = store.find(&owner, &short.links).await.expect("found");
-    assert_eq!(found.used, Some(raw()));
-    assert!(found.tip_known);
-    let known = store.known(&owner, &long.links).await.expect("known");
+    let found = store
+        .find_on_chain(&owner, &short.links)
+        .await
+        .expect("found");
+    assert_eq!(found.sent_with, Some(raw()));
+    assert!(found.tip_recorded);
+    let known = store.load_chain(&owner, &long.links).await.expect("known");
     assert_eq!(known.nodes, short.nodes(0));
     assert_eq!(known.lineage, Some(lineage));
-    assert!(!known.branches);
+    assert!(!known.has_successor);
 
     // A longer one confirms what it carries again, and nothing more.
     let record = long.record(Some(lineage), 3);
@@ -58,26 +64,29 @@ async fn first_half(store: &dyn Store) {
         store.record(&owner, &record).await.expect("recorded"),
         lineage
     );
-    let known = store.known(&owner, &long.links).await.expect("known");
+    let known = store.load_chain(&owner, &long.links).await.expect("known");
     let confirmed: Vec<_> = known.nodes.iter().map(|node| node.confirmed).collect();
     assert_eq!(confirmed, [true, true, true, false, false]);
     let known = store
-        .known(&owner, &short.grown("another", 1).links)
+        .load_chain(&owner, &short.grown("another", 1).links)
         .await
         .expect("known");
     assert_eq!(known.nodes.len(), 3);
-    assert!(known.branches, "a message after the third is a fork now");
+    assert!(
+        known.has_successor,
+        "a message after the third is a fork now"
+    );
 
     // Its tip was never a request of its own, but its links are known.
     let middle = store
-        .find(&owner, &long.first(4).links)
+        .find_on_chain(&owner, &long.first(4).links)
         .await
         .expect("found");
-    assert!(middle.tip_known && middle.used.is_none());
+    assert!(middle.tip_recorded && middle.sent_with.is_none());
 
     // The first chunk.
     let chunk = long.observed(store, 0, 2).await;
-    let known = store.known(&owner, &long.links).await.expect("known");
+    let known = store.load_chain(&owner, &long.links).await.expect("known");
     assert!(known.jobs.is_empty());
     assert_eq!(known.parts.len(), 1);
     assert_eq!(
@@ -103,14 +112,17 @@ async fn second_half(store: &dyn Store) {
     let owner = scope("alice");
     let (long, longer) = (talk(5), talk(7));
 
-    let found = store.find(&owner, &longer.links).await.expect("found");
+    let found = store
+        .find_on_chain(&owner, &longer.links)
+        .await
+        .expect("found");
     assert_eq!(found.snapshots.len(), 1);
     let meta = found.snapshots[0].clone();
     assert_eq!(
         (meta.to, meta.to_count, meta.pin),
         (talk(2).tip(), 2, Some(1))
     );
-    assert_eq!(meta.cause, Cause::Threshold);
+    assert_eq!(meta.cause, SnapshotCause::Threshold);
     let snapshot = store
         .snapshot(&owner, meta.id)
         .await
@@ -122,15 +134,18 @@ async fn second_half(store: &dyn Store) {
     assert_eq!(missing.expect("read"), None);
 
     // What a request was sent with stays what it was sent with (INV-SAME).
-    let known = store.known(&owner, &longer.links).await.expect("known");
+    let known = store
+        .load_chain(&owner, &longer.links)
+        .await
+        .expect("known");
     let lineage = known.lineage;
     assert_eq!((known.nodes.len(), known.snapshots.len()), (5, 1));
     let mut record = longer.record(lineage, 5);
-    record.used = Used {
+    record.sent_with = SentWith {
         snapshot: Some(meta.id),
         placement: "system_message".to_owned(),
-        asked_usage: Some(true),
-        trimmed: Some(Trim {
+        usage_requested: Some(true),
+        trim: Some(Trim {
             to_count: 3,
             pin: Some(2),
             wording: 1,
@@ -140,32 +155,41 @@ async fn second_half(store: &dyn Store) {
     let mut repeated = longer.record(lineage, 7);
     repeated.at_ms = 2_000;
     store.record(&owner, &repeated).await.expect("recorded");
-    let found = store.find(&owner, &longer.links).await.expect("found");
-    assert_eq!(found.used, Some(record.used.clone()));
+    let found = store
+        .find_on_chain(&owner, &longer.links)
+        .await
+        .expect("found");
+    assert_eq!(found.sent_with, Some(record.sent_with.clone()));
     // What continues it is told where it was trimmed.
-    let carried = Carried {
-        trim: record.used.trimmed.expect("a trim"),
+    let carried = PrefixTrim {
+        trim: record.sent_with.trim.expect("a trim"),
         model: record.model.clone(),
     };
-    assert_eq!(found.carried, [carried]);
-    let found = store.find(&owner, &long.links).await.expect("found");
-    assert_eq!(found.used, Some(raw()), "the shorter one went out raw");
-    assert_eq!(found.carried, []);
+    assert_eq!(found.prefix_trims, [carried]);
+    let found = store
+        .find_on_chain(&owner, &long.links)
+        .await
+        .expect("found");
+    assert_eq!(found.sent_with, Some(raw()), "the shorter one went out raw");
+    assert_eq!(found.prefix_trims, []);
 
     // A second chunk, then a reflection over both.
     let second = longer.observed(store, 2, 4).await;
     let first = known.parts[0].id;
     let mut reflect = longer.job(PartKind::Reflection, 0, 4);
     reflect.parts = vec![first, second];
-    let offered = store.offer(&owner, &reflect, 0).await.expect("offered");
-    assert_eq!(offered, Offered::New);
-    let known = store.known(&owner, &longer.links).await.expect("known");
+    let offered = store.enqueue(&owner, &reflect, 0).await.expect("offered");
+    assert_eq!(offered, EnqueueOutcome::Queued);
+    let known = store
+        .load_chain(&owner, &longer.links)
+        .await
+        .expect("known");
     assert_eq!(
         known.jobs,
-        [Work {
+        [ChainJob {
             kind: PartKind::Reflection,
             span: longer.span(0, 4),
-            state: WorkState::Fresh
+            state: JobState::Fresh
         }]
     );
     assert_eq!(store.open_jobs().await.expect("counted"), 1);
@@ -174,7 +198,7 @@ async fn second_half(store: &dyn Store) {
         .await
         .expect("claimed")
         .expect("a job");
-    assert_eq!(job.work.parts, [first, second]);
+    assert_eq!(job.spec.parts, [first, second]);
     let mut reflection = longer.chunk(0, 4);
     reflection.kind = PartKind::Reflection;
     reflection.sources = vec![first, second];
@@ -248,7 +272,7 @@ async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
     assert_eq!(other.meta.eligible_from, 14, "9 after 4, and one more");
     // A request that was refused as too long is sent again at its own length.
     let mut at_once = trunk.snapshot(2, &[chunk]);
-    at_once.at_once = true;
+    at_once.eligible_now = true;
     let at_once = commit(at_once).await;
     assert_eq!(at_once.meta.eligible_from, 4);
     assert_ne!(
@@ -271,25 +295,25 @@ async fn a_long_history_is_found_whole() {
     assert_eq!(snapshot.meta.eligible_from, 5_001);
     let longer = long.grown("more", 1);
     // A request waits a quarter of a second at most, which a busy machine may need for other things.
-    let mut found = store.find(&long.scope, &longer.links).await;
+    let mut found = store.find_on_chain(&long.scope, &longer.links).await;
     for _ in 0..20 {
         if !matches!(found, Err(StoreError::Busy(_))) {
             break;
         }
-        found = store.find(&long.scope, &longer.links).await;
+        found = store.find_on_chain(&long.scope, &longer.links).await;
     }
     assert_eq!(found.expect("found").snapshots, [snapshot.meta]);
     let known = store
-        .known(&long.scope, &longer.links)
+        .load_chain(&long.scope, &longer.links)
         .await
         .expect("known");
     assert_eq!(known.nodes, long.nodes(0));
     // The deepest link recorded; a hole would end what is known.
     let mut holed = longer.links.clone();
     holed.remove(2_000);
-    let known = store.known(&long.scope, &holed).await.expect("known");
+    let known = store.load_chain(&long.scope, &holed).await.expect("known");
     assert_eq!(known.nodes.len(), 2_000);
-    assert!(known.branches);
+    assert!(known.has_successor);
 }
 
 #[tokio::test]
@@ -306,7 +330,10 @@ async fn how_a_part_is_written_is_fixed_by_the_first_block_that_holds_it() {
         as_of: jiff::civil::date(2026, 3, day),
     };
     let freeze = async |scope: &Scope, parts: &[PartId], rendering| {
-        let parts = store.freeze(scope, parts, rendering).await.expect("frozen");
+        let parts = store
+            .fix_rendering(scope, parts, rendering)
+            .await
+            .expect("frozen");
         let frozen = parts.iter().map(|part| part.rendering);
         frozen.collect::<Vec<_>>()
     };

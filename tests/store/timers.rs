@@ -49,7 +49,7 @@ async fn a_timer_is_due_once_and_says_what_it_is_about() {
     );
     assert_eq!(held.scope, talk.scope);
     assert_eq!(claim(&store, 1_499).await, None, "somebody acts on it");
-    let (_, left) = held.alarms.at(500);
+    let (_, left) = held.alarms.split_due(500);
     store
         .end_timer(&held, Some((left, 900)))
         .await
@@ -95,10 +95,16 @@ async fn a_timer_goes_with_its_conversation_and_its_chain_is_found_from_its_end(
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let talk = Talk::new(&scope("alice"), "idle", 5);
     let lineage = record(&store, &talk, None, 0, timer(Some(500), None)).await;
-    let chain = store.chain(&talk.scope, talk.tip()).await.expect("a chain");
+    let chain = store
+        .chain_links(&talk.scope, talk.tip())
+        .await
+        .expect("a chain");
     let links: Vec<_> = talk.nodes(0).iter().map(|node| node.link).collect();
     assert_eq!(chain, links);
-    let strange = store.chain(&scope("bob"), talk.tip()).await.expect("none");
+    let strange = store
+        .chain_links(&scope("bob"), talk.tip())
+        .await
+        .expect("none");
     assert!(strange.is_empty(), "another owner's");
     store.forget(&talk.scope, lineage).await.expect("forgotten");
     assert_eq!(store.next_timer().await.expect("none"), None);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use diarist::store::{Store, Used};
+use diarist::store::{SentWith, Store};
 
 use crate::world::{Disk, Talk, scope};
 
@@ -49,9 +49,9 @@ async fn two_processes_that_record_one_request_agree() {
             let (store, talk) = (Arc::clone(&stores[number]), talk.clone());
             async move {
                 let mut record = talk.record(None, 0);
-                record.used = Used {
+                record.sent_with = SentWith {
                     placement: format!("by {number}"),
-                    ..Used::default()
+                    ..SentWith::default()
                 };
                 store.record(&talk.scope, &record).await.expect("recorded")
             }
@@ -59,7 +59,7 @@ async fn two_processes_that_record_one_request_agree() {
         let (one, two) = tokio::join!(tokio::spawn(one), tokio::spawn(two));
         assert_eq!(one.expect("ended"), two.expect("ended"), "one lineage");
         let known = stores[0]
-            .known(&talk.scope, &talk.links)
+            .load_chain(&talk.scope, &talk.links)
             .await
             .expect("known");
         assert_eq!(known.nodes, talk.nodes(0));
@@ -67,10 +67,10 @@ async fn two_processes_that_record_one_request_agree() {
         for store in &stores {
             used.push(
                 store
-                    .find(&talk.scope, &talk.links)
+                    .find_on_chain(&talk.scope, &talk.links)
                     .await
                     .expect("found")
-                    .used,
+                    .sent_with,
             );
         }
         assert_eq!(used[0], used[1]);
@@ -92,7 +92,10 @@ async fn confirmed_stays_confirmed() {
     }
     late.record(&talk.scope, &record).await.expect("recorded");
     talk.first(3).recorded(&early).await;
-    let known = early.known(&talk.scope, &talk.links).await.expect("known");
+    let known = early
+        .load_chain(&talk.scope, &talk.links)
+        .await
+        .expect("known");
     let confirmed: Vec<_> = known.nodes.iter().map(|node| node.confirmed).collect();
     assert_eq!(confirmed, [true, true, true, false]);
 }
@@ -126,7 +129,7 @@ async fn another_process_is_noticed() {
     };
     for name in ["first", "second"] {
         one.record(&owner, &record(name)).await.expect("recorded");
-        assert!(!one.has_neighbours());
+        assert!(!one.has_other_writers());
     }
     other
         .record(&owner, &record("third"))
@@ -135,5 +138,5 @@ async fn another_process_is_noticed() {
     one.record(&owner, &record("fourth"))
         .await
         .expect("recorded");
-    assert!(one.has_neighbours());
+    assert!(one.has_other_writers());
 }

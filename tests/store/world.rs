@@ -1,21 +1,23 @@
 //! Conversations and databases for these tests.
 
 use diarist::history::{Encoder, History, Link, Message, Role, Scope};
-use diarist::memory::record::{self, Content};
-use diarist::memory::{Cause, NewPart, Node, PartId, PartKind, Span};
-use diarist::store::{ClaimFilter, NewJob, NewSnapshot, Offered, Record, SqliteStore, Store, Used};
+use diarist::memory::record::{self, MessageContent};
+use diarist::memory::{NewPart, Node, PartId, PartKind, SnapshotCause, Span};
+use diarist::store::{
+    ClaimFilter, EnqueueOutcome, NewJob, NewSnapshot, RequestRecord, SentWith, SqliteStore, Store,
+};
 
 pub const LEASE: i64 = 60_000;
 
 pub const ANYBODY: ClaimFilter = ClaimFilter {
     observe_any: true,
     reflect_any: true,
-    held: Vec::new(),
+    held_routes: Vec::new(),
     daily_tokens: None,
 };
 
 pub fn scope(name: &str) -> Scope {
-    Scope::of(name.as_bytes(), None)
+    Scope::new(name.as_bytes(), None)
 }
 
 /// A file in a folder that goes with the value.
@@ -78,7 +80,7 @@ impl Talk {
                 role: Role::User,
                 calls: Vec::new(),
                 answers: None,
-                weight: 0,
+                distinctive_bytes: 0,
                 span: 0..0,
             });
         }
@@ -123,9 +125,9 @@ impl Talk {
             tokens: 10,
             closed: true,
             turn_end: index % 2 == 1,
-            born: self.len(),
+            first_length: self.len(),
             confirmed: false,
-            seen_ms: 1_000,
+            received_ms: 1_000,
             live: true,
         };
         self.links
@@ -137,35 +139,35 @@ impl Talk {
     }
 
     /// The record of a request with this history of which the first `known` messages are recorded.
-    pub fn record(&self, lineage: Option<i64>, known: usize) -> Record {
-        Record {
+    pub fn record(&self, lineage: Option<i64>, known: usize) -> RequestRecord {
+        RequestRecord {
             thread_key: None,
             lineage,
             new_nodes: self.nodes(known),
             parent: self.first(known).tip(),
-            confirmed: known,
-            confirm: self.links[..known].to_vec(),
+            confirmed_count: known,
+            newly_confirmed: self.links[..known].to_vec(),
             contents: Vec::new(),
             tip: self.tip(),
             count: self.len(),
-            used: raw(),
+            sent_with: raw(),
             model: "model-1".to_owned(),
-            way: None,
+            route_hash: None,
             at_ms: 1_000,
-            traces: diarist::store::Traces::default(),
+            lookup_entries: diarist::store::LookupEntries::default(),
             timer: None,
             zone: None,
         }
     }
 
     /// What its messages say, each weighing `tokens`.
-    pub fn contents(&self, tokens: u32) -> Vec<Content> {
+    pub fn contents(&self, tokens: u32) -> Vec<MessageContent> {
         let history = History::chain(&self.scope, self.messages.clone());
         let mut nodes = self.nodes(0);
         for node in &mut nodes {
             node.tokens = tokens;
         }
-        record::contents(&self.scope, &history, &nodes, &self.links)
+        record::message_contents(&self.scope, &history, &nodes, &self.links)
     }
 
     /// Recorded, with room for whatever a test has observed: `budget` is about the room.
@@ -185,7 +187,7 @@ impl Talk {
             model: "model-1".to_owned(),
             tip: self.tip(),
             tip_count: self.len(),
-            way: None,
+            route_hash: None,
             urgency: 0,
         }
     }
@@ -201,23 +203,23 @@ impl Talk {
             suggested_response: None,
             sources: Vec::new(),
             model: "observer".to_owned(),
-            asked: false,
-            stopgap: false,
-            evidence: diarist::memory::Evidence::default(),
+            requested: false,
+            code_reflection: false,
+            analysis: diarist::memory::PartAnalysis::default(),
         }
     }
 
     /// Offers, claims and commits the chunk of a range.
     pub async fn observed(&self, store: &dyn Store, from: usize, to: usize) -> PartId {
         let job = self.job(PartKind::Chunk, from, to);
-        let offered = store.offer(&self.scope, &job, 0).await.expect("offered");
-        assert_eq!(offered, Offered::New);
+        let offered = store.enqueue(&self.scope, &job, 0).await.expect("offered");
+        assert_eq!(offered, EnqueueOutcome::Queued);
         let job = store
             .claim(&ANYBODY, 1, LEASE)
             .await
             .expect("claimed")
             .expect("a job");
-        assert_eq!(job.work.span, self.span(from, to));
+        assert_eq!(job.spec.span, self.span(from, to));
         let id = store.commit_part(&job, &self.chunk(from, to), 2).await;
         id.expect("committed").expect("a new part")
     }
@@ -229,19 +231,19 @@ impl Talk {
             pin: Some(1),
             parts: parts.to_vec(),
             tokens: 9,
-            cause: Cause::Threshold,
+            cause: SnapshotCause::Threshold,
             placement: "system_message".to_owned(),
-            others: None,
-            made_with: "{}".to_owned(),
+            peer_memory: None,
+            settings_json: "{}".to_owned(),
             segments: vec!["preamble".to_owned(), format!("observed to {to}")],
             tip: self.tip(),
             tip_count: self.len(),
-            at_once: false,
+            eligible_now: false,
             at_ms: 5,
         }
     }
 }
 
-pub fn raw() -> Used {
-    Used::default()
+pub fn raw() -> SentWith {
+    SentWith::default()
 }

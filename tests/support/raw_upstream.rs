@@ -12,7 +12,7 @@ use tokio::time::timeout;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Fails the test instead of hanging it.
-pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub async fn within_timeout<F: Future>(what: &str, future: F) -> F::Output {
     timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
@@ -39,7 +39,7 @@ impl RawUpstream {
 
     /// The next connection the proxy makes.
     pub async fn accept(&self) -> Peer {
-        let (stream, _) = soon("a connection to the upstream", self.listener.accept())
+        let (stream, _) = within_timeout("a connection to the upstream", self.listener.accept())
             .await
             .unwrap();
         Peer::new(stream)
@@ -84,7 +84,7 @@ impl Peer {
     /// Everything up to and including `end`.
     pub async fn until(&mut self, end: &str) -> String {
         let what = format!("{end:?}, having {:?}", self.so_far());
-        soon(&what, async {
+        within_timeout(&what, async {
             loop {
                 if let Some(at) = find(&self.read, end.as_bytes()) {
                     let rest = self.read.split_off(at + end.len());
@@ -105,7 +105,7 @@ impl Peer {
 
     /// Exactly `count` bytes.
     pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
-        soon("bytes", async {
+        within_timeout("bytes", async {
             while self.read.len() < count {
                 assert!(self.more().await, "ended early: {:?}", self.so_far());
             }
@@ -117,7 +117,7 @@ impl Peer {
 
     /// What is left until the connection ends, and how it ended.
     pub async fn rest(&mut self) -> (Vec<u8>, Ended) {
-        soon("the end of the connection", async {
+        within_timeout("the end of the connection", async {
             let ended = loop {
                 match self.stream.read_buf(&mut self.read).await {
                     Ok(0) => break Ended::Closed,
@@ -152,8 +152,8 @@ impl Peer {
     }
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes
-        .windows(wanted.len())
-        .position(|window| window == wanted)
+        .windows(needle.len())
+        .position(|window| window == needle)
 }

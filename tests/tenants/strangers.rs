@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, Options, Part, Provider};
+use diarist_provider::{Behaviour, CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
@@ -68,7 +68,7 @@ async fn strangers_leave_nothing() {
         ..Options::default()
     };
     let provider = Provider::start(options).await.unwrap();
-    provider.behave(Part::Actor, Behaviour::failing(401));
+    provider.inject(CallerKind::Actor, Behaviour::failing(401));
     let program = Program::start(&provider, "info").await;
     strangers(&program, 0..FIRST).await;
     // Told from time to time, whether anybody came or not: it may not come in between.
@@ -91,7 +91,7 @@ async fn strangers_leave_nothing() {
     if let (Some(before), Some(after)) = (before.1, after.1) {
         assert!(after < before + GROWTH, "{before} became {after}");
     }
-    assert_eq!(provider.record_of(Part::Actor).len(), STRANGERS);
+    assert_eq!(provider.record_for(CallerKind::Actor).len(), STRANGERS);
     let left = program.stop().await;
     let counted = search::counted(&left.file).await;
     assert!(counted.len() > 10, "{counted:?}");

@@ -11,7 +11,7 @@ const ASK: &str =
 async fn patient() -> (RawUpstream, Rig, Peer) {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
-        options.timeouts.consent = Duration::from_hours(1);
+        options.timeouts.expect_continue = Duration::from_hours(1);
     });
     let client = rig.client().await;
     (upstream, rig, client)
@@ -56,7 +56,7 @@ async fn a_refusal_comes_instead_of_the_word_to_go_on() {
 async fn an_upstream_that_never_says_so_gets_the_body_all_the_same() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
-        options.timeouts.consent = A_WHILE;
+        options.timeouts.expect_continue = A_WHILE;
     });
     let mut client = rig.client().await;
     client.send(ASK).await;

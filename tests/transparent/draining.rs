@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use crate::raw_upstream::{Peer, RawUpstream, soon};
+use crate::raw_upstream::{Peer, RawUpstream, within_timeout};
 use crate::rig::{Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -46,7 +46,7 @@ async fn a_stream_ends_in_peace_while_new_connections_are_refused() {
         b"",
         "a connection without a request ends at once"
     );
-    soon("the port to close", async {
+    within_timeout("the port to close", async {
         while TcpStream::connect(data).await.is_ok() {
             tokio::task::yield_now().await;
         }
@@ -60,7 +60,10 @@ async fn a_stream_ends_in_peace_while_new_connections_are_refused() {
     peer.send("1\r\nb\r\n0\r\n\r\n").await;
     assert_eq!(client.rest().await.0, b"1\r\nb\r\n0\r\n\r\n");
     let (drained, flushed) = drained.await.unwrap();
-    assert_eq!((drained.cut, drained.left, flushed), (0, 0, true));
+    assert_eq!(
+        (drained.aborted_requests, drained.unfinished_tasks, flushed),
+        (0, 0, true)
+    );
 }
 
 #[tokio::test]
@@ -75,7 +78,10 @@ async fn at_the_deadline_what_is_left_is_cut_on_both_sides() {
     assert_eq!(client.rest().await.0, b"", "no clean end");
     peer.rest().await;
     let (drained, flushed) = drained.await.unwrap();
-    assert_eq!((drained.cut, drained.left, flushed), (1, 0, true));
+    assert_eq!(
+        (drained.aborted_requests, drained.unfinished_tasks, flushed),
+        (1, 0, true)
+    );
 }
 
 #[tokio::test]
@@ -114,8 +120,8 @@ async fn the_first_signal_asks_to_stop_and_the_second_cuts_what_is_left() {
         assert!(sent.unwrap().success());
     };
     signal();
-    soon("the first signal", asked).await;
+    within_timeout("the first signal", asked).await;
     assert!(!tasks.token().is_cancelled());
     signal();
-    soon("the second signal", tasks.token().cancelled()).await;
+    within_timeout("the second signal", tasks.token().cancelled()).await;
 }

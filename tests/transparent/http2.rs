@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::raw_upstream::{RawUpstream, soon};
+use crate::raw_upstream::{RawUpstream, within_timeout};
 use crate::rig::{Rig, first_line, lines};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
@@ -135,7 +135,7 @@ async fn a_request_becomes_one_that_http1_knows() {
     assert_eq!(peer.bytes(5).await, b"hello");
     peer.send("HTTP/1.1 207 Whatever\r\nconnection: x-gone\r\nx-gone: 1\r\nkeep-alive: 5\r\nset-cookie: a\r\nset-cookie: b\r\ncontent-length: 2\r\n\r\nok")
         .await;
-    let answer = soon("the answer", answer).await.unwrap().unwrap();
+    let answer = within_timeout("the answer", answer).await.unwrap().unwrap();
     assert_eq!(
         (answer.status(), answer.version()),
         (StatusCode::MULTI_STATUS, Version::HTTP_2)
@@ -183,13 +183,13 @@ async fn bodies_and_trailers_stream_in_both_directions() {
     peer.until("0\r\nx-sum: 7\r\n\r\n").await;
     peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
         .await;
-    let mut body = soon("the answer", answer)
+    let mut body = within_timeout("the answer", answer)
         .await
         .unwrap()
         .unwrap()
         .into_body();
     assert_eq!(
-        soon("a", body.frame())
+        within_timeout("a", body.frame())
             .await
             .unwrap()
             .unwrap()
@@ -199,7 +199,7 @@ async fn bodies_and_trailers_stream_in_both_directions() {
     );
     peer.send("1\r\nb\r\n").await;
     assert_eq!(
-        soon("b", body.frame())
+        within_timeout("b", body.frame())
             .await
             .unwrap()
             .unwrap()
@@ -208,7 +208,7 @@ async fn bodies_and_trailers_stream_in_both_directions() {
         "b"
     );
     peer.send("0\r\nx-end: 8\r\n\r\n").await;
-    let end = soon("trailers", body.frame())
+    let end = within_timeout("trailers", body.frame())
         .await
         .unwrap()
         .unwrap()
@@ -239,8 +239,15 @@ async fn a_hang_up_takes_back_one_request_and_leaves_the_others_alone() {
     late_peer
         .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n")
         .await;
-    let mut body = soon("the head", late).await.unwrap().unwrap().into_body();
-    soon("half an event", body.frame()).await.unwrap().unwrap();
+    let mut body = within_timeout("the head", late)
+        .await
+        .unwrap()
+        .unwrap()
+        .into_body();
+    within_timeout("half an event", body.frame())
+        .await
+        .unwrap()
+        .unwrap();
     drop(body);
     assert!(
         timeout(DEADLINE, late_peer.rest()).await.is_ok(),
@@ -250,7 +257,7 @@ async fn a_hang_up_takes_back_one_request_and_leaves_the_others_alone() {
     staying_peer
         .send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
         .await;
-    let body = soon("the answer", staying)
+    let body = within_timeout("the answer", staying)
         .await
         .unwrap()
         .unwrap()
@@ -290,9 +297,13 @@ async fn an_answer_that_breaks_off_is_a_stream_error() {
     peer.head().await;
     peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
         .await;
-    let body = soon("the head", answer).await.unwrap().unwrap().into_body();
+    let body = within_timeout("the head", answer)
+        .await
+        .unwrap()
+        .unwrap()
+        .into_body();
     drop(peer);
-    assert!(soon("the end", body.collect()).await.is_err());
+    assert!(within_timeout("the end", body.collect()).await.is_err());
 }
 
 #[tokio::test]
@@ -301,7 +312,7 @@ async fn too_large_a_head_is_refused() {
     let mut request = get();
     let large = HeaderValue::from_str(&"a".repeat(70_000)).unwrap();
     request.headers_mut().insert("x-long", large);
-    let answer = soon("the answer", client.send_request(request)).await;
+    let answer = within_timeout("the answer", client.send_request(request)).await;
     match answer {
         Ok(answer) => assert_eq!(answer.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
         Err(error) => panic!("{error:?}"),
@@ -334,18 +345,18 @@ async fn no_byte_stands_outside_of_a_frame() {
             "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{BARE}"
         ))
         .await;
-        let answer = soon("the answer", answer).await.unwrap().unwrap();
+        let answer = within_timeout("the answer", answer).await.unwrap().unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
-        let body = soon("the body", answer.into_body().collect()).await;
+        let body = within_timeout("the body", answer.into_body().collect()).await;
         assert_eq!(body.unwrap().to_bytes(), BARE);
 
         let mut request = get();
         request.headers_mut().insert("x-long", large.clone());
-        let answer = soon("the refusal", client.send_request(request)).await;
+        let answer = within_timeout("the refusal", client.send_request(request)).await;
         let answer = answer.unwrap();
         let too_large = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         assert_eq!((answer.status(), answer.headers().len()), (too_large, 0));
-        let body = soon("its body", answer.into_body().collect()).await;
+        let body = within_timeout("its body", answer.into_body().collect()).await;
         assert_eq!(body.unwrap().to_bytes(), "");
     }
     let seen = seen.lock().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diarist::admin::{Admin, Readiness};
 use diarist::proxy::{Limits, Proxy};
-use diarist::server::{Drained, Server, Settings};
+use diarist::server::{DrainReport, Server, Settings};
 use diarist::tasks::Tasks;
 use diarist::telemetry;
 use diarist::upstream::{Timeouts, Upstream};
@@ -15,7 +15,7 @@ use rustls::RootCertStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::raw_upstream::{Peer, RawUpstream, soon};
+use crate::raw_upstream::{Peer, RawUpstream, within_timeout};
 
 #[derive(Default)]
 pub struct Options {
@@ -30,7 +30,7 @@ pub struct Rig {
     pub data: SocketAddr,
     pub admin: SocketAddr,
     stop: oneshot::Sender<()>,
-    running: JoinHandle<Drained>,
+    running: JoinHandle<DrainReport>,
     flushed: Arc<AtomicBool>,
 }
 
@@ -43,7 +43,7 @@ impl Rig {
         let tasks = Tasks::new();
         let (url, timeouts) = (url.parse().unwrap(), options.timeouts);
         let upstream = match options.roots {
-            Some(roots) => Upstream::trusting(roots, &url, timeouts, &tasks),
+            Some(roots) => Upstream::with_roots(roots, &url, timeouts, &tasks),
             None => Upstream::new(&url, timeouts, &tasks),
         }
         .unwrap();
@@ -84,10 +84,10 @@ impl Rig {
     }
 
     /// Gives the signal to stop; the drain goes on in the returned task.
-    pub fn stop(self) -> JoinHandle<(Drained, bool)> {
+    pub fn stop(self) -> JoinHandle<(DrainReport, bool)> {
         self.stop.send(()).unwrap();
         tokio::spawn(async move {
-            let drained = soon("the drain", self.running).await.unwrap();
+            let drained = within_timeout("the drain", self.running).await.unwrap();
             (drained, self.flushed.load(Ordering::Relaxed))
         })
     }

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::raw_upstream::soon;
+use crate::raw_upstream::within_timeout;
 use crate::rig::{Options, Rig, first_line};
 
 const ROOT: &[u8] = include_bytes!("../support/tls/root.pem");
@@ -106,7 +106,7 @@ fn trusting_the_test_root(options: &mut Options) {
         .add(CertificateDer::from_pem_slice(ROOT).unwrap())
         .unwrap();
     options.roots = Some(roots);
-    options.timeouts.consent = Duration::from_hours(1);
+    options.timeouts.expect_continue = Duration::from_hours(1);
 }
 
 async fn rig(protocols: &[&[u8]]) -> (Rig, mpsc::Receiver<Asked>) {
@@ -131,7 +131,9 @@ async fn the_protocol_is_the_best_that_both_sides_speak() {
         let (rig, mut upstream) = rig(offered).await;
         let mut client = rig.client().await;
         client.send(GET).await;
-        let asked = soon("the request", upstream.recv()).await.unwrap();
+        let asked = within_timeout("the request", upstream.recv())
+            .await
+            .unwrap();
         assert_eq!(asked.request.version(), spoken);
         assert_eq!(asked.request.uri().path_and_query().unwrap(), "/v1/x?y");
         let mut names: Vec<_> = asked
@@ -160,9 +162,13 @@ async fn a_hang_up_takes_back_one_of_the_streams_that_share_a_connection() {
     let (rig, mut upstream) = rig(&[b"h2"]).await;
     let (mut first, mut second) = (rig.client().await, rig.client().await);
     first.send(GET).await;
-    let one = soon("the first request", upstream.recv()).await.unwrap();
+    let one = within_timeout("the first request", upstream.recv())
+        .await
+        .unwrap();
     second.send(GET).await;
-    let other = soon("the second request", upstream.recv()).await.unwrap();
+    let other = within_timeout("the second request", upstream.recv())
+        .await
+        .unwrap();
     assert_eq!(one.connection, other.connection);
     let mut cut = one.begin(Response::builder());
     let mut whole = other.begin(Response::builder().header("content-length", "2"));
@@ -184,7 +190,9 @@ async fn a_stream_the_upstream_resets_never_ends_cleanly() {
     let (rig, mut upstream) = rig(&[b"h2"]).await;
     let mut client = rig.client().await;
     client.send(GET).await;
-    let asked = soon("the request", upstream.recv()).await.unwrap();
+    let asked = within_timeout("the request", upstream.recv())
+        .await
+        .unwrap();
     let mut body = asked.begin(Response::builder());
     body.send_data(Bytes::from("abc")).await.unwrap();
     client.until("3\r\nabc\r\n").await;
@@ -201,7 +209,9 @@ async fn a_client_that_waits_to_be_told_is_told_at_once_where_interim_answers_ar
         .await;
     assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
     client.send("body").await;
-    let asked = soon("the request", upstream.recv()).await.unwrap();
+    let asked = within_timeout("the request", upstream.recv())
+        .await
+        .unwrap();
     assert_eq!(
         asked
             .request
@@ -221,7 +231,9 @@ async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
     client
         .send("GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
         .await;
-    let mut asked = soon("the request", upstream.recv()).await.unwrap();
+    let mut asked = within_timeout("the request", upstream.recv())
+        .await
+        .unwrap();
     assert_eq!(asked.request.version(), Version::HTTP_11);
     let upgraded = hyper::upgrade::on(&mut asked.request);
     drop(
@@ -236,10 +248,12 @@ async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
         first_line(&client.head().await),
         "HTTP/1.1 101 Switching Protocols"
     );
-    let mut side = TokioIo::new(soon("the switch", upgraded).await.unwrap());
+    let mut side = TokioIo::new(within_timeout("the switch", upgraded).await.unwrap());
     client.send("ping").await;
     let mut seen = [0; 4];
-    soon("ping", side.read_exact(&mut seen)).await.unwrap();
+    within_timeout("ping", side.read_exact(&mut seen))
+        .await
+        .unwrap();
     side.write_all(b"pong").await.unwrap();
     side.flush().await.unwrap();
     client.until("pong").await;

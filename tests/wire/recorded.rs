@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use diarist::history::Link;
-use diarist::wire::chat::{self, NotParsed};
+use diarist::wire::chat::{self, ParseError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -39,7 +39,7 @@ fn recording(client: &str) -> Option<String> {
     std::fs::read_to_string(folder.join(format!("{client}.jsonl"))).ok()
 }
 
-fn links(line: &Line<'_>) -> Result<Vec<Link>, NotParsed> {
+fn links(line: &Line<'_>) -> Result<Vec<Link>, ParseError> {
     let parsed = chat::parse(&Bytes::copy_from_slice(line.body.get().as_bytes()))?;
     let history = parsed.history(&crate::scope());
     Ok(history.turns().iter().map(|turn| turn.link).collect())
@@ -77,6 +77,6 @@ fn other_formats_are_not_mistaken() {
     });
     for body in recorded.chain([own.to_owned()]) {
         let reason = chat::parse(&Bytes::from(body)).map(|_| ());
-        assert_eq!(reason, Err(NotParsed::MessagesMissing));
+        assert_eq!(reason, Err(ParseError::MessagesMissing));
     }
 }

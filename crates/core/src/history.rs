@@ -9,19 +9,19 @@ pub mod align;
 mod chain;
 mod cuts;
 mod fingerprint;
-mod item;
 mod lanes;
-mod spoken;
-mod view;
+mod message_key;
+mod plain_text;
+mod position_map;
 
 use std::ops::Range;
 
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
-pub use item::{Item, Mark, TELLING, anchor, weigh};
-pub use spoken::{Attachment, Detail, Media, Piece, Spoken};
-pub use view::{Stand, View};
+pub use message_key::{MIN_DISTINCTIVE_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes};
+pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
+pub use position_map::{PathMessage, PositionMap};
 
 /// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,25 +67,27 @@ pub struct Message {
     /// Id of the tool call it answers.
     pub answers: Option<Box<str>>,
     /// Bytes of text it says, as far as they tell this conversation from others (see [`weigh`]).
-    pub weight: u32,
+    pub distinctive_bytes: u32,
     /// Where its bytes stand in the request body.
     pub span: Range<usize>,
 }
 
 impl Message {
     /// Whether it can prove anything: it says more than a few words, or bears the id of a tool call.
-    pub fn may_prove(&self) -> bool {
-        self.weight >= TELLING || !self.calls.is_empty() || self.answers.is_some()
+    pub fn can_be_evidence(&self) -> bool {
+        self.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
+            || !self.calls.is_empty()
+            || self.answers.is_some()
     }
 
     /// A message that is only known by its link.
-    fn unsent(role: Role) -> Self {
+    fn placeholder(role: Role) -> Self {
         Self {
             fingerprint: Encoder::new().finish(),
             role,
             calls: Vec::new(),
             answers: None,
-            weight: 0,
+            distinctive_bytes: 0,
             span: 0..0,
         }
     }
@@ -111,7 +113,7 @@ pub struct History {
 impl History {
     /// Chains `messages` (leading system messages already taken off) under `scope`.
     pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
-        let cuts = Cuts::of(&messages);
+        let cuts = Cuts::new(&messages);
         let root = Link::root(scope);
         let mut link = root;
         let turns = messages
@@ -164,9 +166,12 @@ impl History {
     /// How many messages stand up to and including `link`; `None` where the chain does not hold it.
     ///
     /// `near` is where the link is believed to stand (a count); it only saves time.
-    pub fn covered_by(&self, link: &Link, near: usize) -> Option<usize> {
-        match near.checked_sub(1).and_then(|index| self.turns.get(index)) {
-            Some(turn) if turn.link == *link => Some(near),
+    pub fn count_through(&self, link: &Link, expected_count: usize) -> Option<usize> {
+        match expected_count
+            .checked_sub(1)
+            .and_then(|index| self.turns.get(index))
+        {
+            Some(turn) if turn.link == *link => Some(expected_count),
             _ => self
                 .turns
                 .iter()

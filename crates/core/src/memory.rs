@@ -8,17 +8,15 @@
 //! run of chunks, a *snapshot* is what can be sent. All three are immutable.
 
 pub mod advance;
+pub mod alignment;
+pub mod code_reflection;
 pub mod dates;
-mod degenerate;
-mod entries;
-pub mod faithful;
-pub mod fallback;
-pub mod measure;
+mod log_entries;
+pub mod message_tokens;
 pub mod observe;
-pub mod others;
 mod output;
 pub mod pattern;
-pub mod place;
+pub mod peer_memory;
 pub mod policy;
 pub mod prompt;
 pub mod provenance;
@@ -26,14 +24,16 @@ pub mod record;
 pub mod redact;
 pub mod reflect;
 pub mod render;
+mod repetition;
+pub mod retention;
 pub mod select;
+pub mod system_messages;
 pub mod transcript;
 pub mod trim;
-pub mod verbatim;
 
-pub use others::Others;
 pub use pattern::Pattern;
-pub use policy::{Early, Idle, Policy};
+pub use peer_memory::PeerMemory;
+pub use policy::{EarlyTriggers, IdleTrigger, Policy};
 pub use trim::Trim;
 
 use std::sync::Arc;
@@ -56,11 +56,11 @@ pub struct Node {
     /// Whether a turn ends here: an answer of the assistant that calls no tool.
     pub turn_end: bool,
     /// Length of the first accepted request that carried it.
-    pub born: usize,
+    pub first_length: usize,
     /// Whether a longer accepted request carried it again: only then may it be observed.
     pub confirmed: bool,
     /// When it was first seen, in milliseconds since 1970.
-    pub seen_ms: i64,
+    pub received_ms: i64,
     /// Whether it was seen as it was said; false for history that was there before the first
     /// request, which gets no minute.
     pub live: bool,
@@ -120,19 +120,19 @@ pub struct PartMeta {
     /// Tokens of the messages it covers.
     pub message_tokens: u32,
     /// Whether somebody asked for it: such a reflection is used at once, whatever the log weighs.
-    pub asked: bool,
+    pub requested: bool,
     /// Whether it is a reflection that code wrote because the log had reached its hard limit before a
     /// Reflector answered: what one writes later of as much, or of the beginning of it, is preferred.
-    pub stopgap: bool,
+    pub code_reflection: bool,
 }
 
 /// What is known of how a part came to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub struct PartAnalysis {
     /// The messages each of its lines comes from.
-    pub origins: provenance::Origins,
+    pub line_sources: provenance::LineSources,
     /// What it kept of what it was written from.
-    pub retention: faithful::Retention,
+    pub retention: retention::Retention,
 }
 
 /// A chunk or a reflection, before it has an id.
@@ -157,11 +157,11 @@ pub struct NewPart {
     /// The model that wrote it; `code` where code did.
     pub model: String,
     /// See [`PartMeta::asked`].
-    pub asked: bool,
+    pub requested: bool,
     /// See [`PartMeta::stopgap`].
-    pub stopgap: bool,
+    pub code_reflection: bool,
     /// Where its lines come from and what they kept. Never part of what is sent.
-    pub evidence: Evidence,
+    pub analysis: PartAnalysis,
 }
 
 impl NewPart {
@@ -173,8 +173,8 @@ impl NewPart {
             span: self.span,
             tokens: self.tokens,
             message_tokens: self.message_tokens,
-            asked: self.asked,
-            stopgap: self.stopgap,
+            requested: self.requested,
+            code_reflection: self.code_reflection,
         }
     }
 }
@@ -202,7 +202,7 @@ pub struct Part {
 
 /// Why a snapshot was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum SnapshotCause {
     /// The raw history reached `message_tokens`.
     Threshold,
     /// The observations reached `observation_tokens` and a reflection took their place.
@@ -216,10 +216,10 @@ pub enum Cause {
     /// The client no longer sends what it covers.
     Dropped,
     /// Another conversation of the same user has learned something; it covers nothing.
-    Others,
+    PeerMemory,
 }
 
-impl Cause {
+impl SnapshotCause {
     /// The stable name in the store and the audit.
     pub fn name(self) -> &'static str {
         match self {
@@ -229,7 +229,7 @@ impl Cause {
             Self::Idle => "idle",
             Self::ModelChange => "model_change",
             Self::Dropped => "dropped",
-            Self::Others => "others",
+            Self::PeerMemory => "others",
         }
     }
 
@@ -242,7 +242,7 @@ impl Cause {
             Self::Idle,
             Self::ModelChange,
             Self::Dropped,
-            Self::Others,
+            Self::PeerMemory,
         ]
         .into_iter()
         .find(|cause| cause.name() == name)
@@ -267,18 +267,18 @@ pub struct SnapshotMeta {
     /// Tokens of its parts as they are sent ([`render::log_tokens`]).
     pub tokens: u32,
     /// Why it was made.
-    pub cause: Cause,
+    pub cause: SnapshotCause,
     /// Where its block stands, by the configured name: what was configured when it was made. Empty
     /// for one that is older than this field and was never sent.
     pub placement: String,
     /// What it holds of other conversations, and whom it may serve because of that; `None` where it
     /// holds nothing of any, and serves whoever has its prefix.
-    pub others: Option<Arc<Others>>,
+    pub peer_memory: Option<Arc<PeerMemory>>,
 }
 
 impl SnapshotMeta {
     /// Whether it covers nothing: what other conversations know stands before a whole history.
-    pub fn opens(&self) -> bool {
+    pub fn is_peer_intro(&self) -> bool {
         self.to_count == 0
     }
 }

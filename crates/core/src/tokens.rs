@@ -16,7 +16,7 @@ pub trait TokenCounter: Send + Sync {
     fn count(&self, text: &str) -> u32;
 
     /// Bytes that went through a tokenizer so far, over all threads.
-    fn counted(&self) -> u64;
+    fn counted_bytes(&self) -> u64;
 }
 
 /// Tokens by size alone.
@@ -28,7 +28,7 @@ pub struct Estimate;
 
 impl Estimate {
     /// Tokens of a text of so many bytes.
-    pub fn of(bytes: usize) -> u32 {
+    pub fn from_bytes(bytes: usize) -> u32 {
         let tenths = (bytes as u64).saturating_mul(10);
         u32::try_from(tenths.div_ceil(37)).unwrap_or(u32::MAX)
     }
@@ -36,10 +36,10 @@ impl Estimate {
 
 impl TokenCounter for Estimate {
     fn count(&self, text: &str) -> u32 {
-        Self::of(text.len())
+        Self::from_bytes(text.len())
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }

@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::cache::Measured;
+use super::cache::PromptUsage;
 use super::judge::signature_for;
-use super::script::{Call, Reply};
+use super::script::{Reply, ToolCall};
 
 /// How long a streamed delta is when nobody asks for anything else, in characters.
 const DELTA_CHARS: usize = 24;
@@ -20,10 +20,10 @@ pub(super) struct Answer<'a> {
     pub(super) created: u64,
     /// One reply per choice.
     pub(super) replies: Vec<Reply>,
-    pub(super) measured: Measured,
+    pub(super) prompt_usage: PromptUsage,
     pub(super) completion_tokens: u32,
     /// Whether tool calls are issued with the signature they must come back with.
-    pub(super) signed: bool,
+    pub(super) with_signatures: bool,
 }
 
 impl Answer<'_> {
@@ -38,7 +38,7 @@ impl Answer<'_> {
                     "index": index,
                     "message": self.message(reply),
                     "logprobs": null,
-                    "finish_reason": finish(reply),
+                    "finish_reason": finish_reason(reply),
                 })
             })
             .collect();
@@ -67,7 +67,7 @@ impl Answer<'_> {
             for delta in self.deltas(reply, size) {
                 chunks.push(self.chunk(index, &delta, None, usage));
             }
-            chunks.push(self.chunk(index, &json!({}), Some(finish(reply)), usage));
+            chunks.push(self.chunk(index, &json!({}), Some(finish_reason(reply)), usage));
         }
         if usage {
             let mut last = self.envelope();
@@ -98,13 +98,13 @@ impl Answer<'_> {
         message
     }
 
-    fn call(&self, call: &Call, arguments: &str) -> Value {
+    fn call(&self, call: &ToolCall, arguments: &str) -> Value {
         let mut object = json!({
             "id": call.id,
             "type": "function",
             "function": {"name": call.name, "arguments": arguments},
         });
-        if self.signed {
+        if self.with_signatures {
             object["extra_content"] =
                 json!({"google": {"thought_signature": signature_for(&call.id)}});
         }
@@ -157,16 +157,16 @@ impl Answer<'_> {
 
     fn usage(&self) -> Value {
         json!({
-            "prompt_tokens": self.measured.prompt_tokens,
+            "prompt_tokens": self.prompt_usage.prompt_tokens,
             "completion_tokens": self.completion_tokens,
-            "total_tokens": self.measured.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.measured.cached_tokens, "audio_tokens": 0},
+            "total_tokens": self.prompt_usage.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.prompt_usage.cached_tokens, "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
         })
     }
 }
 
-fn finish(reply: &Reply) -> &'static str {
+fn finish_reason(reply: &Reply) -> &'static str {
     match reply.finish {
         Some(finish) => finish,
         None if reply.calls.is_empty() => "stop",

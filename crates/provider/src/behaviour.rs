@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::Part;
+use super::CallerKind;
 
 /// How one answer is given. The default answers at once, in ordinary frames.
 #[derive(Clone, Debug, Default)]
@@ -51,9 +51,9 @@ pub struct Behaviour {
     /// Spread each event's data over several `data:` lines.
     pub multi_line: bool,
     /// Leave out the final `[DONE]`.
-    pub no_done: bool,
+    pub omit_done: bool,
     /// Send the usage chunk although it was not asked for.
-    pub unasked_usage: bool,
+    pub unrequested_usage: bool,
     /// Say what is wrong with a request that asks for a stream in the first event of one, under status
     /// 200.
     pub refuse_in_stream: bool,
@@ -163,25 +163,25 @@ impl LineEnd {
 /// Which behaviour the next request of each part gets: queued ones first, then the standing one.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    standing: HashMap<Part, Behaviour>,
-    queued: HashMap<Part, VecDeque<Behaviour>>,
+    defaults: HashMap<CallerKind, Behaviour>,
+    queued: HashMap<CallerKind, VecDeque<Behaviour>>,
 }
 
 impl Schedule {
-    pub(super) fn stand(&mut self, part: Part, behaviour: Behaviour) {
-        self.standing.insert(part, behaviour);
+    pub(super) fn set_default(&mut self, caller: CallerKind, behaviour: Behaviour) {
+        self.defaults.insert(caller, behaviour);
     }
 
-    pub(super) fn queue(&mut self, part: Part, times: usize, behaviour: &Behaviour) {
-        let queue = self.queued.entry(part).or_default();
+    pub(super) fn queue(&mut self, caller: CallerKind, times: usize, behaviour: &Behaviour) {
+        let queue = self.queued.entry(caller).or_default();
         queue.extend(std::iter::repeat_n(behaviour, times).cloned());
     }
 
-    pub(super) fn take(&mut self, part: Part) -> Behaviour {
+    pub(super) fn take(&mut self, caller: CallerKind) -> Behaviour {
         self.queued
-            .get_mut(&part)
+            .get_mut(&caller)
             .and_then(VecDeque::pop_front)
-            .or_else(|| self.standing.get(&part).cloned())
+            .or_else(|| self.defaults.get(&caller).cloned())
             .unwrap_or_default()
     }
 
@@ -190,9 +190,9 @@ impl Schedule {
     pub(super) fn take_early(&mut self) -> Option<Behaviour> {
         let next = self
             .queued
-            .get(&Part::Actor)
+            .get(&CallerKind::Actor)
             .and_then(VecDeque::front)
-            .or_else(|| self.standing.get(&Part::Actor))?;
-        (next.early && next.fail.is_some()).then(|| self.take(Part::Actor))
+            .or_else(|| self.defaults.get(&CallerKind::Actor))?;
+        (next.early && next.fail.is_some()).then(|| self.take(CallerKind::Actor))
     }
 }

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Count;
+use super::CountTokens;
 use super::prompt::{Prompt, pieces};
 
 /// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
@@ -20,7 +20,7 @@ pub const STEP_TOKENS: u32 = 128;
 
 /// What the cache made of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct PromptUsage {
     /// Size of the whole prompt.
     pub prompt_tokens: u32,
     /// How much of its beginning was read from the cache: 0, or at least [`MINIMUM_TOKENS`] and a
@@ -28,7 +28,7 @@ pub struct Measured {
     pub cached_tokens: u32,
 }
 
-impl Measured {
+impl PromptUsage {
     /// What had to be computed, hence what costs the full price.
     pub fn uncached_tokens(self) -> u32 {
         self.prompt_tokens - self.cached_tokens
@@ -48,16 +48,16 @@ struct Node {
 
 /// The cache of one provider, for all its customers and models; they never share entries.
 pub struct PromptCache {
-    count: Count,
+    count_tokens: CountTokens,
     nodes: HashMap<Digest, Node>,
-    seen: HashSet<Digest>,
+    stored_blocks: HashSet<Digest>,
 }
 
 impl std::fmt::Debug for PromptCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PromptCache")
             .field("prefixes", &self.nodes.len())
-            .field("blocks", &self.seen.len())
+            .field("blocks", &self.stored_blocks.len())
             .finish_non_exhaustive()
     }
 }
@@ -65,55 +65,54 @@ impl std::fmt::Debug for PromptCache {
 /// The nodes of one measured prompt: hand it back to [`PromptCache::store`] when the request was
 /// accepted. A refused request warms nothing.
 #[derive(Debug)]
-pub struct Path(Vec<Digest>);
+pub struct PromptPath(Vec<Digest>);
 
 impl PromptCache {
     /// An empty cache that counts with `count`.
-    pub fn new(count: Count) -> Self {
+    pub fn new(count: CountTokens) -> Self {
         Self {
-            count,
+            count_tokens: count,
             nodes: HashMap::new(),
-            seen: HashSet::new(),
+            stored_blocks: HashSet::new(),
         }
     }
 
     /// Measures and stores at once: what an accepted request does.
-    pub fn read_and_write(&mut self, owner: &str, model: &str, prompt: &Prompt) -> Measured {
-        let (measured, path) = self.read(owner, model, prompt);
+    pub fn read_and_write(&mut self, owner: &str, model: &str, prompt: &Prompt) -> PromptUsage {
+        let (usage, path) = self.read(owner, model, prompt);
         self.store(&path);
-        measured
+        usage
     }
 
     /// Measures `prompt` for this `owner` (a credential) and `model` without storing it.
-    pub fn read(&mut self, owner: &str, model: &str, prompt: &Prompt) -> (Measured, Path) {
+    pub fn read(&mut self, owner: &str, model: &str, prompt: &Prompt) -> (PromptUsage, PromptPath) {
         let mut chain = link(&[owner.as_bytes(), model.as_bytes()]);
         let mut tokens = 0;
         let mut path = Vec::with_capacity(prompt.segments().len());
         for segment in prompt.segments() {
             let id = link(&[&chain, segment.as_bytes()]);
-            let node = self
-                .nodes
-                .entry(id)
-                .or_insert_with(|| Node::after(chain, tokens, segment, &self.count));
+            let node = self.nodes.entry(id).or_insert_with(|| {
+                Node::append_segment(chain, tokens, segment, &self.count_tokens)
+            });
             (chain, tokens) = (node.chain, node.tokens);
             path.push(id);
         }
-        let path = Path(path);
+        let path = PromptPath(path);
         let blocks = self.deepest_block(&path);
         let cached = if blocks * STEP_TOKENS >= MINIMUM_TOKENS {
             blocks * STEP_TOKENS
         } else {
             0
         };
-        let measured = Measured {
+        let usage = PromptUsage {
             prompt_tokens: tokens,
             cached_tokens: cached,
         };
-        (measured, path)
+        (usage, path)
     }
 
     /// Makes every full block of a measured prompt available to later ones.
-    pub fn store(&mut self, path: &Path) {
+    pub fn store(&mut self, path: &PromptPath) {
         // From the end: behind a stored prefix everything is stored.
         for id in path.0.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
@@ -123,24 +122,29 @@ impl PromptCache {
                 break;
             }
             node.stored = true;
-            self.seen
+            self.stored_blocks
                 .extend(node.blocks.iter().map(|(_, digest)| *digest));
         }
     }
 
-    fn deepest_block(&self, path: &Path) -> u32 {
+    fn deepest_block(&self, path: &PromptPath) -> u32 {
         path.0
             .iter()
             .rev()
             .filter_map(|id| self.nodes.get(id))
             .flat_map(|node| node.blocks.iter().rev())
-            .find(|(_, digest)| self.seen.contains(digest))
+            .find(|(_, digest)| self.stored_blocks.contains(digest))
             .map_or(0, |(block, _)| *block)
     }
 }
 
 impl Node {
-    fn after(mut chain: Digest, mut tokens: u32, segment: &str, count: &Count) -> Self {
+    fn append_segment(
+        mut chain: Digest,
+        mut tokens: u32,
+        segment: &str,
+        count: &CountTokens,
+    ) -> Self {
         let mut blocks = Vec::new();
         for piece in pieces(segment) {
             let before = tokens / STEP_TOKENS;

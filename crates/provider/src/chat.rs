@@ -13,33 +13,33 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
 
-use super::Part;
+use super::CallerKind;
 use super::answer::Answer;
 use super::behaviour::{Behaviour, Cut, Failure};
-use super::cache::Measured;
-use super::judge::{self, Accepted};
-use super::record::{Credential, Recorded, Stage, Verdict, Watch};
+use super::cache::PromptUsage;
+use super::judge::{self, AcceptedRequest};
+use super::record::{Credential, RecordedRequest, RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
-use super::script::{Ask, Reply};
+use super::script::{Reply, ScriptInput};
 use super::sending::{self, Body};
-use super::server::{Call, MAX_BODY_BYTES, lock};
+use super::server::{MAX_BODY_BYTES, RequestHandler, lock};
 
 /// What a stream is called; the length of what is called so is announced to nobody.
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
 
 /// A request body that has been read.
-struct Received {
+struct ReceivedRequest {
     parsed: Option<Map<String, Value>>,
     /// Decompressed, where it came compressed.
     bytes: Bytes,
-    part: Part,
+    caller: CallerKind,
 }
 
-impl Call {
+impl RequestHandler {
     pub(super) async fn chat(
         self,
         request: Request<Incoming>,
-        mut watch: Watch,
+        mut watch: RequestWatch,
     ) -> io::Result<Response<Body>> {
         let early = lock(&self.shared.schedule).take_early();
         if let Some(behaviour) = early
@@ -49,11 +49,11 @@ impl Call {
         }
         let (head, body) = request.into_parts();
         let bytes = self.read(body, &mut watch).await?;
-        watch.reach(Stage::BeforeHead);
+        watch.set_stage(Stage::BeforeHead);
 
         let received = self.receive(&head.headers, bytes);
-        watch.note(|entry| received.describe(entry));
-        let behaviour = lock(&self.shared.schedule).take(received.part);
+        watch.update(|entry| received.describe(entry));
+        let behaviour = lock(&self.shared.schedule).take(received.caller);
         if behaviour.silent {
             std::future::pending::<()>().await;
         }
@@ -65,15 +65,15 @@ impl Call {
         if let Some(failure) = &behaviour.fail {
             return self.fail(failure, &behaviour, watch);
         }
-        let credential = Credential::of(&head.headers);
+        let credential = Credential::from_headers(&head.headers);
         match self.judge(&received, &credential) {
-            Ok((accepted, measured)) => {
-                self.complete(&accepted, measured, received.part, &behaviour, watch)
+            Ok((accepted, prompt_usage)) => {
+                self.complete(&accepted, prompt_usage, received.caller, &behaviour, watch)
             }
             Err(refusal) if behaviour.refuse_in_stream && received.asks_for_stream() => {
                 let events = sending::encode(&[refusal.body()], &behaviour);
-                watch.note(|entry| entry.verdict = Verdict::Refused(refusal));
-                Ok(self.send(
+                watch.update(|entry| entry.verdict = Verdict::Refused(refusal));
+                Ok(self.send_events(
                     event_stream(Response::builder())?,
                     events,
                     &behaviour,
@@ -83,30 +83,30 @@ impl Call {
             Err(refusal) => {
                 let response = error_response(&refusal);
                 let body = Bytes::from(refusal.body().to_string());
-                watch.note(|entry| entry.verdict = Verdict::Refused(refusal));
-                Ok(self.plain(response, body, &behaviour, watch))
+                watch.update(|entry| entry.verdict = Verdict::Refused(refusal));
+                Ok(self.send_body(response, body, &behaviour, watch))
             }
         }
     }
 
-    fn receive(&self, headers: &HeaderMap, bytes: Bytes) -> Received {
+    fn receive(&self, headers: &HeaderMap, bytes: Bytes) -> ReceivedRequest {
         let bytes = decompressed(headers, bytes);
         let parsed = judge::parse(&bytes).ok();
-        let part = parsed
-            .as_ref()
-            .map_or(Part::Actor, |request| (self.shared.recognise)(request));
-        Received {
+        let caller = parsed.as_ref().map_or(CallerKind::Actor, |request| {
+            (self.shared.identify_caller)(request)
+        });
+        ReceivedRequest {
             parsed,
             bytes,
-            part,
+            caller,
         }
     }
 
     fn judge(
         &self,
-        received: &Received,
+        received: &ReceivedRequest,
         credential: &Credential,
-    ) -> Result<(Accepted, Measured), Refusal> {
+    ) -> Result<(AcceptedRequest, PromptUsage), Refusal> {
         let rules = lock(&self.shared.rules).clone();
         let accepted = match &received.parsed {
             Some(request) => judge::inspect_parsed(request.clone(), &rules)?,
@@ -114,21 +114,22 @@ impl Call {
             None => judge::inspect(&received.bytes, &rules)?,
         };
         let mut cache = lock(&self.shared.cache);
-        let (measured, path) = cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
-        rules.fits(measured.prompt_tokens)?;
+        let (prompt_usage, path) =
+            cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
+        rules.check_window(prompt_usage.prompt_tokens)?;
         cache.store(&path);
-        Ok((accepted, measured))
+        Ok((accepted, prompt_usage))
     }
 
     fn complete(
         &self,
-        accepted: &Accepted,
-        measured: Measured,
-        part: Part,
+        accepted: &AcceptedRequest,
+        prompt_usage: PromptUsage,
+        caller: CallerKind,
         behaviour: &Behaviour,
-        watch: Watch,
+        watch: RequestWatch,
     ) -> io::Result<Response<Body>> {
-        let replies = self.replies(accepted, part);
+        let replies = self.replies(accepted, caller);
         let answer = Answer {
             id: format!("chatcmpl-scripted{}", watch.number()),
             model: &accepted.model,
@@ -137,12 +138,12 @@ impl Call {
                 .map_or(0, |since| since.as_secs()),
             completion_tokens: replies.iter().map(|reply| self.tokens(reply)).sum(),
             replies,
-            measured,
-            signed: lock(&self.shared.rules).signature,
+            prompt_usage,
+            with_signatures: lock(&self.shared.rules).signature,
         };
-        watch.note(|entry| {
+        watch.update(|entry| {
             entry.verdict = Verdict::Accepted;
-            entry.measured = Some(measured);
+            entry.prompt_usage = Some(prompt_usage);
             entry.completion_tokens = Some(answer.completion_tokens);
             entry.reply = answer.first_message();
         });
@@ -153,17 +154,17 @@ impl Call {
                 .header(CONTENT_TYPE, "application/json")
                 .body(())
                 .map_err(io::Error::other)?;
-            return Ok(self.plain(
+            return Ok(self.send_body(
                 response,
                 answer.completion().to_string().into(),
                 behaviour,
                 watch,
             ));
         }
-        let usage = accepted.include_usage || behaviour.unasked_usage;
+        let usage = accepted.include_usage || behaviour.unrequested_usage;
         let chunks = answer.chunks(behaviour.delta_chars, usage);
         let response = event_stream(response)?;
-        Ok(self.send(
+        Ok(self.send_events(
             response,
             sending::encode(&chunks, behaviour),
             behaviour,
@@ -171,42 +172,42 @@ impl Call {
         ))
     }
 
-    fn replies(&self, accepted: &Accepted, part: Part) -> Vec<Reply> {
-        let script = self.shared.script(part);
+    fn replies(&self, accepted: &AcceptedRequest, caller: CallerKind) -> Vec<Reply> {
+        let script = self.shared.script(caller);
         (0..accepted.n)
             .map(|choice| {
-                let ask = Ask {
+                let input = ScriptInput {
                     request: &accepted.request,
                     messages: accepted.messages(),
-                    part,
+                    caller,
                     choice,
                 };
                 script
                     .as_ref()
-                    .map_or_else(Reply::default, |script| script.reply(&ask))
+                    .map_or_else(Reply::default, |script| script.reply(&input))
             })
             .collect()
     }
 
     fn tokens(&self, reply: &Reply) -> u32 {
-        let count = &self.shared.count;
-        let said = [&reply.content, &reply.reasoning, &reply.refusal];
-        let said: u32 = said.into_iter().flatten().map(|text| count(text)).sum();
-        let called: u32 = reply
+        let count = &self.shared.count_tokens;
+        let texts = [&reply.content, &reply.reasoning, &reply.refusal];
+        let text_tokens: u32 = texts.into_iter().flatten().map(|text| count(text)).sum();
+        let call_tokens: u32 = reply
             .calls
             .iter()
             .map(|call| count(&call.name) + count(&call.arguments))
             .sum();
-        said + called
+        text_tokens + call_tokens
     }
 
     fn fail(
         &self,
         failure: &Failure,
         behaviour: &Behaviour,
-        watch: Watch,
+        watch: RequestWatch,
     ) -> io::Result<Response<Body>> {
-        watch.note(|entry| entry.verdict = Verdict::Failed(failure.status));
+        watch.update(|entry| entry.verdict = Verdict::Failed(failure.status));
         let mut response = Response::builder().status(failure.status);
         if let Some(seconds) = failure.retry_after {
             response = response.header(RETRY_AFTER, seconds);
@@ -220,20 +221,20 @@ impl Call {
             .body(())
             .map_err(io::Error::other)?;
         if kind == EVENT_STREAM {
-            return Ok(self.send(response, vec![body.into()], behaviour, watch));
+            return Ok(self.send_events(response, vec![body.into()], behaviour, watch));
         }
-        Ok(self.plain(response, body.into(), behaviour, watch))
+        Ok(self.send_body(response, body.into(), behaviour, watch))
     }
 }
 
-impl Received {
+impl ReceivedRequest {
     fn asks_for_stream(&self) -> bool {
         let request = self.parsed.as_ref();
         request.is_some_and(|request| request.get("stream") == Some(&Value::Bool(true)))
     }
 
-    fn describe(&self, entry: &mut Recorded) {
-        entry.part = self.part;
+    fn describe(&self, entry: &mut RecordedRequest) {
+        entry.caller = self.caller;
         let Some(request) = &self.parsed else { return };
         entry.model = request
             .get("model")

@@ -67,8 +67,8 @@ impl Conversation {
     }
 
     /// The request body with the first `sent` messages.
-    pub fn request(&self, sent: usize, model: &str, stream: bool) -> Value {
-        let mut request = json!({"model": model, "messages": self.messages[..sent]});
+    pub fn request(&self, message_count: usize, model: &str, stream: bool) -> Value {
+        let mut request = json!({"model": model, "messages": self.messages[..message_count]});
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_null()) {
             request["tools"] = tools.clone();
         }

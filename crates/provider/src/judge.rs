@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::prompt::Prompt;
 use super::refusal::Refusal;
-use super::{Count, rough_count};
+use super::{CountTokens, estimate_tokens};
 
 pub use strict::signature_for;
 
@@ -51,7 +51,7 @@ pub struct Rules {
     /// Top-level parameters to accept beyond the documented ones.
     pub extra_parameters: Vec<String>,
     /// How tokens are counted, for [`Rules::window`] only.
-    pub count: Count,
+    pub count_tokens: CountTokens,
 }
 
 impl Default for Rules {
@@ -67,7 +67,7 @@ impl Default for Rules {
             window: None,
             reasoning_models: ["o1", "o3", "o4", "gpt-5"].map(str::to_owned).to_vec(),
             extra_parameters: Vec::new(),
-            count: rough_count(),
+            count_tokens: estimate_tokens(),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Rules {
     ///
     /// # Errors
     /// `context_length_exceeded`, worded with both numbers as the real API does.
-    pub fn fits(&self, prompt_tokens: u32) -> Result<(), Refusal> {
+    pub fn check_window(&self, prompt_tokens: u32) -> Result<(), Refusal> {
         match self.window {
             Some(window) if prompt_tokens > window => Err(Refusal::invalid(format!(
                 "This model's maximum context length is {window} tokens. However, your messages \
@@ -115,7 +115,7 @@ impl Rules {
         }
     }
 
-    fn wants_reasoning_parameters(&self, model: &str) -> bool {
+    fn is_reasoning_model(&self, model: &str) -> bool {
         self.reasoning_models
             .iter()
             .any(|prefix| model.starts_with(prefix.as_str()))
@@ -124,7 +124,7 @@ impl Rules {
 
 /// A request that passed.
 #[derive(Clone, Debug)]
-pub struct Accepted {
+pub struct AcceptedRequest {
     /// The whole request as parsed.
     pub request: Map<String, Value>,
     /// The model asked for.
@@ -139,7 +139,7 @@ pub struct Accepted {
     pub prompt: Prompt,
 }
 
-impl Accepted {
+impl AcceptedRequest {
     /// The messages of the request, in order.
     pub fn messages(&self) -> &[Value] {
         self.request
@@ -153,10 +153,10 @@ impl Accepted {
 ///
 /// # Errors
 /// The first refusal the real API would give, see [`Refusal`].
-pub fn judge(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
+pub fn judge(body: &[u8], rules: &Rules) -> Result<AcceptedRequest, Refusal> {
     let accepted = inspect(body, rules)?;
     if rules.window.is_some() {
-        rules.fits(accepted.prompt.tokens(&rules.count))?;
+        rules.check_window(accepted.prompt.tokens(&rules.count_tokens))?;
     }
     Ok(accepted)
 }
@@ -165,7 +165,7 @@ pub fn judge(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
 ///
 /// # Errors
 /// As [`judge`].
-pub fn inspect(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
+pub fn inspect(body: &[u8], rules: &Rules) -> Result<AcceptedRequest, Refusal> {
     inspect_parsed(parse(body)?, rules)
 }
 
@@ -173,7 +173,7 @@ pub fn inspect(body: &[u8], rules: &Rules) -> Result<Accepted, Refusal> {
 pub(super) fn inspect_parsed(
     request: Map<String, Value>,
     rules: &Rules,
-) -> Result<Accepted, Refusal> {
+) -> Result<AcceptedRequest, Refusal> {
     let model = parameters::check(&request, rules)?.to_owned();
     let messages = parameters::messages(&request)?;
     for (at, message) in messages.iter().enumerate() {
@@ -186,7 +186,7 @@ pub(super) fn inspect_parsed(
     let include_usage = request
         .get("stream_options")
         .and_then(|options| options.get("include_usage"));
-    Ok(Accepted {
+    Ok(AcceptedRequest {
         model,
         stream: flag(request.get("stream")),
         include_usage: flag(include_usage),

@@ -62,23 +62,25 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 
 pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
-pub use cache::{Measured, PromptCache};
+pub use cache::{PromptCache, PromptUsage};
 pub use conversation::{Conversation, Fact, Style};
-pub use judge::{Accepted, Rules, judge, signature_for};
-pub use observer::{Manner, Observer};
+pub use judge::{AcceptedRequest, Rules, judge, signature_for};
+pub use observer::{Observer, ObserverStyle};
 pub use prompt::Prompt;
-pub use record::{Credential, Ending, Recorded, Stage, Verdict};
+pub use record::{Credential, Ending, RecordedRequest, Stage, Verdict};
 pub use reflector::Reflector;
 pub use refusal::Refusal;
-pub use script::{Ask, Call, Improvise, Obey, Replay, Reply, Say, Script};
+pub use script::{
+    DefaultScript, DirectiveScript, FixedReply, Replay, Reply, Script, ScriptInput, ToolCall,
+};
 
-use server::{Shared, lock};
+use server::{ServerState, lock};
 
 /// Counts the tokens of a short text. Must be a pure function of the text.
-pub type Count = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
+pub type CountTokens = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 /// Tells from a request who is asking.
-pub type Recognise = Arc<dyn Fn(&Map<String, Value>) -> Part + Send + Sync>;
+pub type IdentifyCaller = Arc<dyn Fn(&Map<String, Value>) -> CallerKind + Send + Sync>;
 
 /// The model name that means the Observer, unless [`Options::recognise`] says otherwise.
 pub const OBSERVER_MODEL: &str = "observer-mini";
@@ -86,17 +88,17 @@ pub const OBSERVER_MODEL: &str = "observer-mini";
 pub const REFLECTOR_MODEL: &str = "reflector-mini";
 
 /// How long [`Provider::wait_for`] waits: far beyond anything that is not a hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The default count: a quarter of the bytes, rounded up. No tokenizer agrees with it, but it is
 /// cheap, needs no vocabulary, and is the same everywhere and for ever.
-pub fn rough_count() -> Count {
+pub fn estimate_tokens() -> CountTokens {
     Arc::new(|text| u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX))
 }
 
 /// Who is asking. Scripts and behaviours are set for each part by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum CallerKind {
     /// A client's conversation, or one of its side calls.
     Actor,
     /// An Observer's call.
@@ -112,11 +114,11 @@ pub struct Options {
     /// What it insists on.
     pub rules: Rules,
     /// How it counts prompts and answers.
-    pub count: Count,
+    pub count_tokens: CountTokens,
     /// Who is asking; by default the model's name decides, or else the shape of the prompt.
-    pub recognise: Recognise,
+    pub identify_caller: IdentifyCaller,
     /// What each part says.
-    pub scripts: HashMap<Part, Arc<dyn Script>>,
+    pub scripts: HashMap<CallerKind, Arc<dyn Script>>,
     /// Whether the record keeps the bodies of chat requests. Without memory a long conversation
     /// sends the square of its length: replaying one of 1,600 messages keeps half a gigabyte.
     pub keep_bodies: bool,
@@ -124,15 +126,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let scripts: [(Part, Arc<dyn Script>); 3] = [
-            (Part::Actor, Arc::new(Improvise::default())),
-            (Part::Observer, Arc::new(Observer::default())),
-            (Part::Reflector, Arc::new(Reflector::default())),
+        let scripts: [(CallerKind, Arc<dyn Script>); 3] = [
+            (CallerKind::Actor, Arc::new(DefaultScript::default())),
+            (CallerKind::Observer, Arc::new(Observer::default())),
+            (CallerKind::Reflector, Arc::new(Reflector::default())),
         ];
         Self {
             rules: Rules::default(),
-            count: rough_count(),
-            recognise: Arc::new(by_model_or_shape),
+            count_tokens: estimate_tokens(),
+            identify_caller: Arc::new(caller_by_model_or_shape),
             scripts: scripts.into(),
             keep_bodies: true,
         }
@@ -150,30 +152,30 @@ impl fmt::Debug for Options {
 
 /// By the model's name; where a call borrows the conversation's model, by its shape: one system and
 /// one user message, no tools, and in the user message a section fenced as `<history-CODE>`.
-fn by_model_or_shape(request: &Map<String, Value>) -> Part {
+fn caller_by_model_or_shape(request: &Map<String, Value>) -> CallerKind {
     match request.get("model").and_then(Value::as_str) {
-        Some(OBSERVER_MODEL) => return Part::Observer,
-        Some(REFLECTOR_MODEL) => return Part::Reflector,
+        Some(OBSERVER_MODEL) => return CallerKind::Observer,
+        Some(REFLECTOR_MODEL) => return CallerKind::Reflector,
         _ => {}
     }
     let messages = request.get("messages").and_then(Value::as_array);
     let Some([system, user]) = messages.map(Vec::as_slice) else {
-        return Part::Actor;
+        return CallerKind::Actor;
     };
-    let shown = script::text(user);
-    let fenced = shown.lines().any(|line| line.starts_with("<history-"));
-    let asked = judge::role(system) == "system" && judge::role(user) == "user";
-    match asked && fenced && !request.contains_key("tools") {
-        true if observer::shows_history(&shown) => Part::Observer,
-        true => Part::Reflector,
-        false => Part::Actor,
+    let user_text = script::text(user);
+    let has_history = user_text.lines().any(|line| line.starts_with("<history-"));
+    let is_memory_prompt = judge::role(system) == "system" && judge::role(user) == "user";
+    match is_memory_prompt && has_history && !request.contains_key("tools") {
+        true if observer::shows_history(&user_text) => CallerKind::Observer,
+        true => CallerKind::Reflector,
+        false => CallerKind::Actor,
     }
 }
 
 /// Nothing came that [`Provider::wait_for`] would have been content with.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the provider's record held {held} requests after {waited:?}, not what was waited for")]
-pub struct Late {
+pub struct WaitTimeout {
     /// How many requests had come.
     pub held: usize,
     /// For how long was waited.
@@ -183,7 +185,7 @@ pub struct Late {
 /// A running provider on a free loopback port. Dropping it closes the port and every connection.
 pub struct Provider {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 impl fmt::Debug for Provider {
@@ -202,7 +204,7 @@ impl Provider {
     pub async fn start(options: Options) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(options));
+        let shared = Arc::new(ServerState::new(options));
         let accepting = server::accept(listener, Arc::clone(&shared));
         shared.tasks.spawn(accepting);
         Ok(Self { address, shared })
@@ -230,29 +232,29 @@ impl Provider {
     }
 
     /// Changes what one part says, from the next request on.
-    pub fn script(&self, part: Part, script: impl Script + 'static) {
-        lock(&self.shared.scripts).insert(part, Arc::new(script));
+    pub fn script(&self, caller: CallerKind, script: impl Script + 'static) {
+        lock(&self.shared.scripts).insert(caller, Arc::new(script));
     }
 
     /// Sets how it behaves towards one part from now on.
-    pub fn behave(&self, part: Part, behaviour: Behaviour) {
-        lock(&self.shared.schedule).stand(part, behaviour);
+    pub fn inject(&self, caller: CallerKind, behaviour: Behaviour) {
+        lock(&self.shared.schedule).set_default(caller, behaviour);
     }
 
     /// Queues a behaviour for the next `times` requests of one part; queued ones come first.
-    pub fn next(&self, part: Part, times: usize, behaviour: &Behaviour) {
-        lock(&self.shared.schedule).queue(part, times, behaviour);
+    pub fn inject_next(&self, caller: CallerKind, times: usize, behaviour: &Behaviour) {
+        lock(&self.shared.schedule).queue(caller, times, behaviour);
     }
 
     /// Everything received so far, oldest first. Cheap: entries are shared, not copied.
-    pub fn record(&self) -> Vec<Arc<Recorded>> {
+    pub fn record(&self) -> Vec<Arc<RecordedRequest>> {
         self.shared.record.snapshot()
     }
 
     /// The record of one part.
-    pub fn record_of(&self, part: Part) -> Vec<Arc<Recorded>> {
+    pub fn record_for(&self, caller: CallerKind) -> Vec<Arc<RecordedRequest>> {
         let mut record = self.record();
-        record.retain(|entry| entry.part == part);
+        record.retain(|entry| entry.caller == caller);
         record
     }
 
@@ -260,7 +262,10 @@ impl Provider {
     ///
     /// # Errors
     /// [`Late`] after half a minute.
-    pub async fn wait_for(&self, requests: usize) -> Result<Vec<Arc<Recorded>>, Late> {
+    pub async fn wait_for(
+        &self,
+        requests: usize,
+    ) -> Result<Vec<Arc<RecordedRequest>>, WaitTimeout> {
         self.wait_until(|record| {
             let ended = record.iter().filter(|entry| entry.ending != Ending::Open);
             ended.count() >= requests
@@ -275,14 +280,14 @@ impl Provider {
     /// [`Late`] after half a minute.
     pub async fn wait_until(
         &self,
-        enough: impl Fn(&[Arc<Recorded>]) -> bool,
-    ) -> Result<Vec<Arc<Recorded>>, Late> {
-        let waiting = self.shared.record.wait(enough);
-        tokio::time::timeout(PATIENCE, waiting)
+        condition: impl Fn(&[Arc<RecordedRequest>]) -> bool,
+    ) -> Result<Vec<Arc<RecordedRequest>>, WaitTimeout> {
+        let waiting = self.shared.record.wait(condition);
+        tokio::time::timeout(WAIT_TIMEOUT, waiting)
             .await
-            .map_err(|_| Late {
+            .map_err(|_| WaitTimeout {
                 held: self.record().len(),
-                waited: PATIENCE,
+                waited: WAIT_TIMEOUT,
             })
     }
 

@@ -6,7 +6,7 @@
 
 mod transcript;
 
-use super::script::{Ask, Reply, Script};
+use super::script::{Reply, Script, ScriptInput};
 use transcript::{Entry, Speaker};
 
 /// The longest user message that is kept word for word, in characters.
@@ -14,7 +14,7 @@ const VERBATIM_CHARS: usize = 140;
 
 /// How an Observer (or Reflector) does its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum ObserverStyle {
     /// Everything that matters, compressed five- to eightfold.
     #[default]
     Faithful,
@@ -25,7 +25,7 @@ pub enum Manner {
     /// Refuses; `finish_reason` is `content_filter`.
     Filtered,
     /// Repeats one line hundreds of times.
-    Degenerate,
+    Repetitive,
     /// Writes a bare list, without any tags.
     Untagged,
 }
@@ -34,36 +34,36 @@ pub enum Manner {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observer {
     /// How it does its work.
-    pub manner: Manner,
+    pub style: ObserverStyle,
 }
 
 impl Script for Observer {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply {
         // Instructions live in the system message; a history is in what the user says.
-        let shown = ask.text_of("user").join("\n");
-        let entries = transcript::read(&shown);
-        reply(self.manner, &observe(&entries), &hints(&entries))
+        let user_text = input.texts_by_role("user").join("\n");
+        let entries = transcript::read(&user_text);
+        reply(self.style, &observe(&entries), &hints(&entries))
     }
 }
 
 /// Puts observations and hints into words, or fails to.
-pub(super) fn reply(manner: Manner, observations: &[String], hints: &str) -> Reply {
-    let lines = match manner {
-        Manner::Empty => return Reply::say(""),
-        Manner::Filtered => return Reply::filtered(),
-        Manner::Degenerate => {
+pub(super) fn reply(style: ObserverStyle, observations: &[String], hints: &str) -> Reply {
+    let lines = match style {
+        ObserverStyle::Empty => return Reply::text(""),
+        ObserverStyle::Filtered => return Reply::filtered(),
+        ObserverStyle::Repetitive => {
             let line = observations.iter().find(|line| line.starts_with('*'));
             let line = line.map_or("* 🟡 The same line again and again.", String::as_str);
             vec![line; 400].join("\n")
         }
-        Manner::Forgetful => {
-            let kept = observations.iter().step_by(2);
-            kept.map(String::as_str).collect::<Vec<_>>().join("\n")
+        ObserverStyle::Forgetful => {
+            let remaining = observations.iter().step_by(2);
+            remaining.map(String::as_str).collect::<Vec<_>>().join("\n")
         }
-        Manner::Faithful => observations.join("\n"),
-        Manner::Untagged => return Reply::say(observations.join("\n")),
+        ObserverStyle::Faithful => observations.join("\n"),
+        ObserverStyle::Untagged => return Reply::text(observations.join("\n")),
     };
-    Reply::say(format!("<observations>\n{lines}\n</observations>\n{hints}"))
+    Reply::text(format!("<observations>\n{lines}\n</observations>\n{hints}"))
 }
 
 /// Whether `text` shows a conversation, as opposed to a log of observations.
@@ -87,51 +87,51 @@ fn observe(entries: &[Entry]) -> Vec<String> {
 }
 
 fn observation(entry: &Entry) -> Option<String> {
-    let said = entry.text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if said.is_empty() {
+    let words = entry.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.is_empty() {
         return None;
     }
-    let length = said.chars().count();
+    let length = words.chars().count();
     let time = entry.time.map_or_else(String::new, |(hour, minute)| {
         format!("({hour:02}:{minute:02}) ")
     });
     Some(match entry.speaker {
         Speaker::User => {
-            let mark = if facts(&said).next().is_some() {
+            let mark = if facts(&words).next().is_some() {
                 "🔴"
             } else {
                 "🟡"
             };
-            let verb = if said.ends_with('?') {
+            let verb = if words.ends_with('?') {
                 "asked"
             } else {
                 "stated"
             };
             let text = if length <= VERBATIM_CHARS {
-                said
+                words
             } else {
-                extract(&said, VERBATIM_CHARS)
+                extract(&words, VERBATIM_CHARS)
             };
             format!("* {mark} {time}User {verb}: {text}")
         }
         Speaker::Assistant => {
             let done = ["done", "booked", "fixed", "pass"]
                 .iter()
-                .any(|word| said.contains(word));
+                .any(|word| words.contains(word));
             let mark = if done { "✅" } else { "🟡" };
             format!(
                 "* {mark} {time}Assistant: {}",
-                extract(&said, 40.max(length / 10))
+                extract(&words, 40.max(length / 10))
             )
         }
         // What a call was for shows in what it found.
         Speaker::Call => return None,
         Speaker::Result => {
             let tool = entry.tool.as_deref().unwrap_or("tool");
-            let found = extract(&said, (length / 20).clamp(24, 320));
-            format!("* 🟢 {time}{tool}: {found}")
+            let summary = extract(&words, (length / 20).clamp(24, 320));
+            format!("* 🟢 {time}{tool}: {summary}")
         }
-        Speaker::System => format!("* 🟡 {time}System: {}", extract(&said, 60.max(length / 6))),
+        Speaker::System => format!("* 🟡 {time}System: {}", extract(&words, 60.max(length / 6))),
     })
 }
 
@@ -141,7 +141,7 @@ fn extract(text: &str, budget: usize) -> String {
     // "1. One-way 2. Economy": the stop of a list's number ends no sentence.
     let lead = if sentence.len() < 8 { text } else { sentence };
     // A third is left for the facts of a sentence that does not fit.
-    let mut kept = shorten(
+    let mut summary = shorten(
         lead,
         if lead.len() > budget {
             budget * 2 / 3
@@ -149,21 +149,22 @@ fn extract(text: &str, budget: usize) -> String {
             budget
         },
     );
-    let mut told: Vec<&str> = Vec::new();
+    let mut added_facts: Vec<&str> = Vec::new();
     for fact in facts(text) {
-        let spent = kept.len() + told.iter().map(|fact| fact.len() + 2).sum::<usize>();
-        if spent + fact.len() > budget {
+        let used_bytes =
+            summary.len() + added_facts.iter().map(|fact| fact.len() + 2).sum::<usize>();
+        if used_bytes + fact.len() > budget {
             break;
         }
-        if !kept.contains(fact) && !told.contains(&fact) {
-            told.push(fact);
+        if !summary.contains(fact) && !added_facts.contains(&fact) {
+            added_facts.push(fact);
         }
     }
-    if !told.is_empty() {
-        kept.push_str(" | ");
-        kept.push_str(&told.join(", "));
+    if !added_facts.is_empty() {
+        summary.push_str(" | ");
+        summary.push_str(&added_facts.join(", "));
     }
-    kept
+    summary
 }
 
 fn first_sentence(text: &str) -> &str {

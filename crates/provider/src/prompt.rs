@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Count;
+use super::CountTokens;
 
 /// The longest stretch of text that is counted at once, in bytes.
 ///
@@ -46,7 +46,7 @@ impl Prompt {
 
     /// Size in tokens as `count` sees it. Linear in the prompt; a conversation that is measured
     /// every turn goes through [`super::cache::PromptCache`], which remembers what it has counted.
-    pub fn tokens(&self, count: &Count) -> u32 {
+    pub fn tokens(&self, count: &CountTokens) -> u32 {
         self.segments
             .iter()
             .flat_map(|segment| pieces(segment))
@@ -217,6 +217,6 @@ mod tests {
         let image = json!({"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", "A".repeat(100_000))}}
         ]}]});
-        assert!(prompt(&image).tokens(&super::super::rough_count()) < 100);
+        assert!(prompt(&image).tokens(&super::super::estimate_tokens()) < 100);
     }
 }

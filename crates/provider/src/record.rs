@@ -13,13 +13,13 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::Part;
-use super::cache::Measured;
+use super::CallerKind;
+use super::cache::PromptUsage;
 use super::refusal::Refusal;
 
 /// One request as it arrived, and what became of it.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct RecordedRequest {
     /// Position in the record, from 0.
     pub number: usize,
     /// Which TCP connection it came on, from 0.
@@ -40,7 +40,7 @@ pub struct Recorded {
     /// Size of the body in bytes, also where it was not kept.
     pub body_bytes: usize,
     /// Who asked: the conversation, an Observer, a Reflector, or neither.
-    pub part: Part,
+    pub caller: CallerKind,
     /// The model named in the body, if one was.
     pub model: Option<String>,
     /// How many messages the body held.
@@ -48,7 +48,7 @@ pub struct Recorded {
     /// What the provider decided.
     pub verdict: Verdict,
     /// Prompt and cached tokens; absent for anything but an accepted chat request.
-    pub measured: Option<Measured>,
+    pub prompt_usage: Option<PromptUsage>,
     /// Tokens of the whole answer, all choices together, as reported in `usage`.
     pub completion_tokens: Option<u32>,
     /// The assistant message of the first choice.
@@ -57,14 +57,14 @@ pub struct Recorded {
     pub ending: Ending,
 }
 
-impl Recorded {
+impl RecordedRequest {
     /// The body as JSON; `None` for what does not parse or was not kept.
     pub fn json(&self) -> Option<Value> {
         std::str::from_utf8(&self.body).ok()?.parse().ok()
     }
 
     /// Whether the model answered this chat request.
-    pub fn accepted(&self) -> bool {
+    pub fn is_accepted(&self) -> bool {
         self.verdict == Verdict::Accepted
     }
 
@@ -77,7 +77,7 @@ impl Recorded {
     }
 
     /// The stage at which the client went away, if it did.
-    pub fn hung_up(&self) -> Option<Stage> {
+    pub fn hang_up_stage(&self) -> Option<Stage> {
         match self.ending {
             Ending::HungUp { stage, .. } => Some(stage),
             _ => None,
@@ -91,7 +91,7 @@ pub struct Credential(String);
 
 impl Credential {
     /// Reads `authorization`, `api-key` or `x-api-key`; empty when none is there.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Self {
         let value = ["authorization", "api-key", "x-api-key"]
             .into_iter()
             .find_map(|name| headers.get(name))
@@ -127,7 +127,7 @@ pub enum Verdict {
     /// Failed because a [`super::Behaviour`] said so, with this status.
     Failed(u16),
     /// Not a chat request; nothing to judge.
-    Unjudged,
+    NotJudged,
 }
 
 /// How far an exchange had come.
@@ -177,7 +177,7 @@ pub enum Ending {
 /// The record itself: append, amend, wait.
 #[derive(Debug)]
 pub(super) struct Record {
-    entries: Mutex<Vec<Arc<Recorded>>>,
+    entries: Mutex<Vec<Arc<RecordedRequest>>>,
     changed: watch::Sender<()>,
 }
 
@@ -190,14 +190,14 @@ impl Record {
     }
 
     /// Appends an entry and gives the watch that sees it to its end.
-    pub(super) fn open(self: &Arc<Self>, entry: Recorded) -> Watch {
+    pub(super) fn open(self: &Arc<Self>, entry: RecordedRequest) -> RequestWatch {
         let at = entry.at;
         let mut entries = self.lock();
         let number = entries.len();
-        entries.push(Arc::new(Recorded { number, ..entry }));
+        entries.push(Arc::new(RecordedRequest { number, ..entry }));
         drop(entries);
         self.changed.send_replace(());
-        Watch {
+        RequestWatch {
             record: Arc::clone(self),
             number,
             at,
@@ -206,7 +206,7 @@ impl Record {
         }
     }
 
-    pub(super) fn snapshot(&self) -> Vec<Arc<Recorded>> {
+    pub(super) fn snapshot(&self) -> Vec<Arc<RecordedRequest>> {
         self.lock().clone()
     }
 
@@ -220,27 +220,27 @@ impl Record {
     /// Waits until `enough` holds of the record.
     pub(super) async fn wait(
         &self,
-        enough: impl Fn(&[Arc<Recorded>]) -> bool,
-    ) -> Vec<Arc<Recorded>> {
+        condition: impl Fn(&[Arc<RecordedRequest>]) -> bool,
+    ) -> Vec<Arc<RecordedRequest>> {
         let mut changes = self.changed.subscribe();
         loop {
             changes.mark_unchanged();
             let entries = self.snapshot();
             // The sender lives in `self`: waiting cannot fail.
-            if enough(&entries) || changes.changed().await.is_err() {
+            if condition(&entries) || changes.changed().await.is_err() {
                 return entries;
             }
         }
     }
 
-    fn amend(&self, number: usize, change: impl FnOnce(&mut Recorded)) {
+    fn amend(&self, number: usize, change: impl FnOnce(&mut RecordedRequest)) {
         if let Some(entry) = self.lock().get_mut(number) {
             change(Arc::make_mut(entry));
         }
         self.changed.send_replace(());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Recorded>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<RecordedRequest>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -248,7 +248,7 @@ impl Record {
 /// Sees one exchange to its end. Dropped before that, it writes down that the client hung up: a
 /// connection that dies takes the future or the body that holds the watch with it.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct RequestWatch {
     record: Arc<Record>,
     number: usize,
     at: Instant,
@@ -256,16 +256,16 @@ pub(super) struct Watch {
     ended: bool,
 }
 
-impl Watch {
+impl RequestWatch {
     pub(super) fn number(&self) -> usize {
         self.number
     }
 
-    pub(super) fn reach(&mut self, stage: Stage) {
+    pub(super) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
-    pub(super) fn note(&self, change: impl FnOnce(&mut Recorded)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut RecordedRequest)) {
         self.record.amend(self.number, change);
     }
 
@@ -281,12 +281,12 @@ impl Watch {
 
     fn end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.note(|entry| entry.ending = ending);
+            self.update(|entry| entry.ending = ending);
         }
     }
 }
 
-impl Drop for Watch {
+impl Drop for RequestWatch {
     fn drop(&mut self) {
         let (stage, after) = (self.stage, self.at.elapsed());
         self.end(Ending::HungUp { stage, after });

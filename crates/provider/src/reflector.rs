@@ -3,14 +3,14 @@
 //! Low priorities go first, oldest first; what is high or done stays, at worst shortened. Reminded of
 //! what it lost, it keeps the lines that it is told of as they are. Like the Observer it invents nothing. A [`Script`], called by [`super::server`].
 
-use super::observer::{Manner, reply, shorten};
-use super::script::{Ask, Reply, Script};
+use super::observer::{ObserverStyle, reply, shorten};
+use super::script::{Reply, Script, ScriptInput};
 
 /// The scripted Reflector.
 #[derive(Clone, Copy, Debug)]
 pub struct Reflector {
     /// How it does its work.
-    pub manner: Manner,
+    pub style: ObserverStyle,
     /// How much of what it is shown it keeps, in percent of the bytes.
     pub keep_percent: usize,
 }
@@ -18,33 +18,33 @@ pub struct Reflector {
 impl Default for Reflector {
     fn default() -> Self {
         Self {
-            manner: Manner::Faithful,
+            style: ObserverStyle::Faithful,
             keep_percent: 55,
         }
     }
 }
 
 impl Script for Reflector {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
-        let shown = ask.text_of("user").join("\n");
-        let (shown, missing) = missing(&shown);
-        let condensed = condense(&shown, self.keep_percent, &missing);
-        let manner = match self.manner {
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply {
+        let user_text = input.texts_by_role("user").join("\n");
+        let (observations, missing_lines) = split_missing(&user_text);
+        let condensed = condense(&observations, self.keep_percent, &missing_lines);
+        let style = match self.style {
             // Whoever is told what was forgotten remembers it.
-            Manner::Forgetful if !missing.is_empty() => Manner::Faithful,
+            ObserverStyle::Forgetful if !missing_lines.is_empty() => ObserverStyle::Faithful,
             manner => manner,
         };
-        reply(manner, &condensed, "")
+        reply(style, &condensed, "")
     }
 }
 
 /// What is shown apart from a list of what is missing, and the lines that list quotes, each by its
 /// beginning.
-fn missing(shown: &str) -> (String, Vec<&str>) {
+fn split_missing(user_text: &str) -> (String, Vec<&str>) {
     let mut log = Vec::new();
     let mut quoted = Vec::new();
     let mut inside = false;
-    for line in shown.lines() {
+    for line in user_text.lines() {
         if line.starts_with("<missing-") || line.starts_with("</missing-") {
             inside = !inside;
         } else if !inside {
@@ -71,7 +71,7 @@ struct Block<'a> {
     priority: Priority,
     lines: Vec<&'a str>,
     /// It may not be shortened.
-    whole: bool,
+    keep_whole: bool,
 }
 
 impl Block<'_> {
@@ -81,33 +81,34 @@ impl Block<'_> {
 }
 
 /// Bytes of observations below which nothing is shortened much.
-const FEW: usize = 600;
+const SMALL_LOG_BYTES: usize = 600;
 
-fn condense(shown: &str, keep_percent: usize, keep: &[&str]) -> Vec<String> {
-    let (dates, mut blocks) = read(shown);
+fn condense(observations: &str, keep_percent: usize, keep: &[&str]) -> Vec<String> {
+    let (dates, mut blocks) = read(observations);
     for block in &mut blocks {
         let first = block.lines.first().map_or("", |line| line.trim());
-        block.whole = keep.iter().any(|line| first.starts_with(line));
+        block.keep_whole = keep.iter().any(|line| first.starts_with(line));
     }
-    let mut seen = std::collections::HashSet::new();
-    blocks.retain(|block| seen.insert((block.group, block.lines.clone())));
+    let mut unique = std::collections::HashSet::new();
+    blocks.retain(|block| unique.insert((block.group, block.lines.clone())));
 
-    let whole: usize = blocks.iter().map(Block::bytes).sum();
-    let target = whole * keep_percent / 100;
-    let mut left = whole;
+    let total_bytes: usize = blocks.iter().map(Block::bytes).sum();
+    let target = total_bytes * keep_percent / 100;
+    let mut remaining_bytes = total_bytes;
     for priority in [Priority::Low, Priority::Medium] {
         blocks.retain(|block| {
-            let goes = left > target && block.priority == priority && !block.whole;
-            left -= if goes { block.bytes() } else { 0 };
-            !goes
+            let is_dropped =
+                remaining_bytes > target && block.priority == priority && !block.keep_whole;
+            remaining_bytes -= if is_dropped { block.bytes() } else { 0 };
+            !is_dropped
         });
     }
     // What is high or done stays, but no longer in full: a little shorter until it fits. A few lines
     // are no log; to shorten them would leave nothing to remember.
-    if left <= target {
+    if remaining_bytes <= target {
         return write(&dates, &blocks, usize::MAX);
     }
-    let widths: &[usize] = if whole < FEW {
+    let widths: &[usize] = if total_bytes < SMALL_LOG_BYTES {
         &[96]
     } else {
         &[96, 84, 72, 64, 56, 50, 44, 36]
@@ -119,11 +120,11 @@ fn condense(shown: &str, keep_percent: usize, keep: &[&str]) -> Vec<String> {
         .unwrap_or_else(|| write(&dates, &blocks, *widths.last().unwrap_or(&96)))
 }
 
-fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
+fn read(observations: &str) -> (Vec<&str>, Vec<Block<'_>>) {
     // Before the first header observations have no date.
     let mut dates = vec![""];
     let mut blocks: Vec<Block<'_>> = Vec::new();
-    for line in shown.lines() {
+    for line in observations.lines() {
         let text = line.trim_start();
         let marker = text.starts_with("* ") || text.starts_with("- ");
         if text.starts_with("Date:") {
@@ -135,7 +136,7 @@ fn read(shown: &str) -> (Vec<&str>, Vec<Block<'_>>) {
                 group: dates.len() - 1,
                 priority: priority(text),
                 lines: vec![line],
-                whole: false,
+                keep_whole: false,
             });
         } else if (marker || text.starts_with("->"))
             && let Some(block) = blocks.last_mut()
@@ -165,7 +166,7 @@ fn write(dates: &[&str], blocks: &[Block<'_>], width: usize) -> Vec<String> {
             group = block.group;
             out.push(dates[group].to_owned());
         }
-        if width == usize::MAX || block.whole {
+        if width == usize::MAX || block.keep_whole {
             out.extend(block.lines.iter().map(|line| (*line).to_owned()));
         } else {
             out.extend(block.lines.first().map(|line| shorten(line, width)));
@@ -241,7 +242,7 @@ mod tests {
             lines[3]
         ));
         let shown = lines.join("\n");
-        let (log, quoted) = missing(&shown);
+        let (log, quoted) = split_missing(&shown);
         assert!(!log.contains("missing") && quoted == [lines[3].as_str()]);
         let condensed = condense(&log, 55, &quoted);
         assert!(condensed.contains(&lines[3]) && !condensed.contains(&lines[4]));

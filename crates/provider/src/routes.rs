@@ -16,19 +16,19 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
-use super::Part;
+use super::CallerKind;
 use super::judge::parse;
-use super::record::{Stage, Verdict, Watch};
+use super::record::{RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
 use super::sending::Body;
-use super::server::{Call, lock};
+use super::server::{RequestHandler, lock};
 
 pub(super) async fn answer(
-    call: &Call,
+    handler: &RequestHandler,
     request: Request<Incoming>,
-    mut watch: Watch,
+    mut watch: RequestWatch,
 ) -> io::Result<Response<Body>> {
-    watch.note(|entry| entry.verdict = Verdict::Unjudged);
+    watch.update(|entry| entry.verdict = Verdict::NotJudged);
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path
         .split('/')
@@ -36,14 +36,14 @@ pub(super) async fn answer(
         .collect();
     if segments.contains(&"echo") {
         return if request.headers().contains_key(UPGRADE) {
-            upgrade(call, request, watch)
+            upgrade(handler, request, watch)
         } else {
             Ok(echo(request, watch))
         };
     }
-    let body = call.read(request.into_body(), &mut watch).await?;
-    watch.reach(Stage::BeforeHead);
-    let behaviour = lock(&call.shared.schedule).take(Part::Other);
+    let body = handler.read(request.into_body(), &mut watch).await?;
+    watch.set_stage(Stage::BeforeHead);
+    let behaviour = lock(&handler.shared.schedule).take(CallerKind::Other);
     tokio::time::sleep(behaviour.before_head).await;
     let response = Response::builder().header("x-request-id", format!("req_{}", watch.number()));
     let (response, body) = match segments.as_slice() {
@@ -71,13 +71,13 @@ pub(super) async fn answer(
         .headers_mut()
         .entry(CONTENT_TYPE)
         .or_insert(HeaderValue::from_static("application/json"));
-    Ok(call.plain(response, Bytes::from(body), &behaviour, watch))
+    Ok(handler.send_body(response, Bytes::from(body), &behaviour, watch))
 }
 
 /// Streams the request's body back, frame by frame, and tells what the head was in `x-echo-*`.
-fn echo(request: Request<Incoming>, mut watch: Watch) -> Response<Body> {
+fn echo(request: Request<Incoming>, mut watch: RequestWatch) -> Response<Body> {
     let (head, body) = request.into_parts();
-    watch.reach(Stage::BeforeFirstEvent);
+    watch.set_stage(Stage::BeforeFirstEvent);
     let frames = stream::unfold(Some((body, watch, Vec::new())), echo_frame);
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
     let headers = response.headers_mut();
@@ -100,26 +100,28 @@ fn echo(request: Request<Incoming>, mut watch: Watch) -> Response<Body> {
     response
 }
 
-type Echoing = (Incoming, Watch, Vec<u8>);
+type EchoState = (Incoming, RequestWatch, Vec<u8>);
 
-async fn echo_frame(state: Option<Echoing>) -> Option<(io::Result<Frame<Bytes>>, Option<Echoing>)> {
-    let (mut body, mut watch, mut seen) = state?;
+async fn echo_frame(
+    state: Option<EchoState>,
+) -> Option<(io::Result<Frame<Bytes>>, Option<EchoState>)> {
+    let (mut body, mut watch, mut received) = state?;
     match body.frame().await {
         Some(Ok(frame)) => {
             if let Some(data) = frame.data_ref() {
-                seen.extend_from_slice(data);
-                watch.reach(Stage::Streaming {
+                received.extend_from_slice(data);
+                watch.set_stage(Stage::Streaming {
                     events: 0,
-                    bytes: seen.len(),
+                    bytes: received.len(),
                 });
             }
-            Some((Ok(frame), Some((body, watch, seen))))
+            Some((Ok(frame), Some((body, watch, received))))
         }
         Some(Err(error)) => Some((Err(io::Error::other(error)), None)),
         None => {
-            watch.note(|entry| {
-                entry.body_bytes = seen.len();
-                entry.body = seen.into();
+            watch.update(|entry| {
+                entry.body_bytes = received.len();
+                entry.body = received.into();
             });
             watch.complete();
             None
@@ -129,14 +131,14 @@ async fn echo_frame(state: Option<Echoing>) -> Option<(io::Result<Frame<Bytes>>,
 
 /// Switches to whatever protocol was asked for and gives its bytes back until the client is done.
 fn upgrade(
-    call: &Call,
+    handler: &RequestHandler,
     mut request: Request<Incoming>,
-    mut watch: Watch,
+    mut watch: RequestWatch,
 ) -> io::Result<Response<Body>> {
     let protocol = request.headers().get(UPGRADE).cloned();
     let upgraded = hyper::upgrade::on(&mut request);
-    let closing = call.shared.closing.clone();
-    call.shared.tasks.spawn(async move {
+    let closing = handler.shared.closing.clone();
+    handler.shared.tasks.spawn(async move {
         let echoing = async {
             let Ok(upgraded) = upgraded.await else { return };
             let (mut from, mut to) = tokio::io::split(TokioIo::new(upgraded));
@@ -156,7 +158,7 @@ fn upgrade(
             UPGRADE,
             protocol.unwrap_or_else(|| HeaderValue::from_static("echo")),
         )
-        .body(super::sending::whole(Bytes::new()))
+        .body(super::sending::full_body(Bytes::new()))
         .map_err(io::Error::other)
 }
 

@@ -3,38 +3,38 @@
 //! Scripts are pure functions of the request (and of a seed), so that a run can be repeated.
 //! Called by [`super::server`] for accepted requests; they never see sockets or headers.
 
-mod obey;
+mod directives;
 
 use std::collections::HashMap;
 
-pub use obey::Obey;
+pub use directives::DirectiveScript;
 
 use serde_json::{Map, Value, json};
 
-use super::Part;
+use super::CallerKind;
 use super::conversation::Conversation;
 use super::judge::role;
 use super::prompt::render_message;
 
 /// What a script is asked.
 #[derive(Debug)]
-pub struct Ask<'a> {
+pub struct ScriptInput<'a> {
     /// The whole request.
     pub request: &'a Map<String, Value>,
     /// Its messages.
     pub messages: &'a [Value],
     /// Who is asking.
-    pub part: Part,
+    pub caller: CallerKind,
     /// Which of the asked-for choices this is, from 0.
     pub choice: u32,
 }
 
-impl Ask<'_> {
+impl ScriptInput<'_> {
     /// The text of all messages of this role, in order, text parts joined.
-    pub fn text_of(&self, wanted: &str) -> Vec<String> {
+    pub fn texts_by_role(&self, expected_role: &str) -> Vec<String> {
         self.messages
             .iter()
-            .filter(|message| role(message) == wanted)
+            .filter(|message| role(message) == expected_role)
             .map(text)
             .collect()
     }
@@ -58,7 +58,7 @@ pub struct Reply {
     /// The text, if any.
     pub content: Option<String>,
     /// Tool calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ToolCall>,
     /// `reasoning_content`, as reasoning models of compatible providers send it.
     pub reasoning: Option<String>,
     /// `refusal`.
@@ -69,7 +69,7 @@ pub struct Reply {
 
 /// One tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ToolCall {
     /// Its id.
     pub id: String,
     /// The function's name.
@@ -80,7 +80,7 @@ pub struct Call {
 
 impl Reply {
     /// A reply that only says `content`.
-    pub fn say(content: impl Into<String>) -> Self {
+    pub fn text(content: impl Into<String>) -> Self {
         Self {
             content: Some(content.into()),
             ..Self::default()
@@ -112,7 +112,7 @@ impl Reply {
             calls: calls
                 .into_iter()
                 .flatten()
-                .map(|call| Call {
+                .map(|call| ToolCall {
                     id: field(call, "/id"),
                     name: field(call, "/function/name"),
                     arguments: field(call, "/function/arguments"),
@@ -126,54 +126,54 @@ impl Reply {
 /// Decides what the model says.
 pub trait Script: Send + Sync {
     /// The reply to one request. Must depend on nothing but the request and the script itself.
-    fn reply(&self, ask: &Ask<'_>) -> Reply;
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply;
 }
 
 impl<F> Script for F
 where
-    F: Fn(&Ask<'_>) -> Reply + Send + Sync,
+    F: Fn(&ScriptInput<'_>) -> Reply + Send + Sync,
 {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
-        self(ask)
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply {
+        self(input)
     }
 }
 
 /// Says the same thing to everyone.
 #[derive(Clone, Debug)]
-pub struct Say(pub String);
+pub struct FixedReply(pub String);
 
-impl Script for Say {
-    fn reply(&self, _: &Ask<'_>) -> Reply {
-        Reply::say(self.0.as_str())
+impl Script for FixedReply {
+    fn reply(&self, _: &ScriptInput<'_>) -> Reply {
+        Reply::text(self.0.as_str())
     }
 }
 
 /// Makes something up from the last message: deterministic by seed, calling a tool about every
 /// third time a user speaks and tools are there (sometimes two at once).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Improvise {
+pub struct DefaultScript {
     /// Another seed, another conversation.
     pub seed: u64,
 }
 
-impl Script for Improvise {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
-        let Some(last) = ask.messages.last() else {
-            return Reply::say("");
+impl Script for DefaultScript {
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply {
+        let Some(last) = input.messages.last() else {
+            return Reply::text("");
         };
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.seed.to_le_bytes());
-        hasher.update(&ask.choice.to_le_bytes());
-        hasher.update(&ask.messages.len().to_le_bytes());
+        hasher.update(&input.choice.to_le_bytes());
+        hasher.update(&input.messages.len().to_le_bytes());
         hasher.update(render_message(last).as_bytes());
         let digest = *hasher.finalize().as_bytes();
 
-        let tools: Vec<&str> = tool_names(ask.request).collect();
+        let tools: Vec<&str> = tool_names(input.request).collect();
         if role(last) == "user" && !tools.is_empty() && digest[0].is_multiple_of(3) {
-            let wanted = 1 + usize::from(digest[1].is_multiple_of(3));
+            let call_count = 1 + usize::from(digest[1].is_multiple_of(3));
             return Reply {
-                calls: (0..wanted)
-                    .map(|n| improvised_call(&tools, &digest, n))
+                calls: (0..call_count)
+                    .map(|n| default_call(&tools, &digest, n))
                     .collect(),
                 ..Reply::default()
             };
@@ -183,7 +183,7 @@ impl Script for Improvise {
             .take(8)
             .map(str::to_owned)
             .collect();
-        Reply::say(format!(
+        Reply::text(format!(
             "About \"{}\": noted under number {}.",
             topic.join(" "),
             u32::from_le_bytes([digest[2], digest[3], digest[4], 0])
@@ -200,15 +200,15 @@ fn tool_names(request: &Map<String, Value>) -> impl Iterator<Item = &str> {
         .filter_map(|tool| tool.pointer("/function/name").and_then(Value::as_str))
 }
 
-fn improvised_call(tools: &[&str], digest: &[u8; 32], number: usize) -> Call {
+fn default_call(tools: &[&str], digest: &[u8; 32], number: usize) -> ToolCall {
     let pick = usize::from(digest[8 + number]) % tools.len();
-    let salt = u64::from_le_bytes([
+    let number_seed = u64::from_le_bytes([
         digest[16], digest[17], digest[18], digest[19], digest[20], digest[21], digest[22], 0,
     ]);
-    Call {
-        id: format!("call_{salt:014x}{number}"),
+    ToolCall {
+        id: format!("call_{number_seed:014x}{number}"),
         name: tools[pick].to_owned(),
-        arguments: json!({ "query": salt % 1000 }).to_string(),
+        arguments: json!({ "query": number_seed % 1000 }).to_string(),
     }
 }
 
@@ -227,14 +227,16 @@ const CONTEXTS: [usize; 4] = [6, 3, 2, 1];
 
 impl Replay {
     /// A script that knows the replies of all these conversations.
-    pub fn of<'a>(conversations: impl IntoIterator<Item = &'a Conversation>) -> Self {
+    pub fn from_conversations<'a>(
+        conversations: impl IntoIterator<Item = &'a Conversation>,
+    ) -> Self {
         let mut replies = HashMap::new();
         for conversation in conversations {
             let digests: Vec<_> = conversation.messages.iter().map(digest).collect();
             for at in conversation.requests() {
                 for context in CONTEXTS.into_iter().filter(|context| *context <= at) {
                     replies
-                        .entry(join(&digests[at - context..at]))
+                        .entry(join_digests(&digests[at - context..at]))
                         .or_insert_with(|| Reply::recorded(&conversation.messages[at]));
                 }
             }
@@ -244,15 +246,18 @@ impl Replay {
 }
 
 impl Script for Replay {
-    fn reply(&self, ask: &Ask<'_>) -> Reply {
-        let from = ask.messages.len().saturating_sub(CONTEXTS[0]);
-        let digests: Vec<_> = ask.messages[from..].iter().map(digest).collect();
+    fn reply(&self, input: &ScriptInput<'_>) -> Reply {
+        let from = input.messages.len().saturating_sub(CONTEXTS[0]);
+        let digests: Vec<_> = input.messages[from..].iter().map(digest).collect();
         CONTEXTS
             .into_iter()
             .filter(|context| *context <= digests.len())
-            .find_map(|context| self.replies.get(&join(&digests[digests.len() - context..])))
+            .find_map(|context| {
+                self.replies
+                    .get(&join_digests(&digests[digests.len() - context..]))
+            })
             .cloned()
-            .unwrap_or_else(|| Reply::say("Nothing was recorded after this."))
+            .unwrap_or_else(|| Reply::text("Nothing was recorded after this."))
     }
 }
 
@@ -260,6 +265,6 @@ fn digest(message: &Value) -> [u8; 32] {
     *blake3::hash(render_message(message).as_bytes()).as_bytes()
 }
 
-fn join(digests: &[[u8; 32]]) -> [u8; 32] {
+fn join_digests(digests: &[[u8; 32]]) -> [u8; 32] {
     *blake3::hash(&digests.concat()).as_bytes()
 }

@@ -21,13 +21,13 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::behaviour::{Behaviour, Cut};
-use super::record::{Stage, Watch};
+use super::record::{RequestWatch, Stage};
 
 /// The body of every answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A body that is simply there.
-pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
+pub(super) fn full_body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never: Infallible| match never {})
         .boxed_unsync()
@@ -35,9 +35,9 @@ pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
 
 /// The events of a stream, each encoded as `behaviour` wants it, the terminator included.
 pub(super) fn encode(chunks: &[Value], behaviour: &Behaviour) -> Vec<Bytes> {
-    let done = (!behaviour.no_done).then(|| "[DONE]".to_owned());
-    let datas = chunks.iter().map(Value::to_string).chain(done);
-    datas
+    let done = (!behaviour.omit_done).then(|| "[DONE]".to_owned());
+    let payloads = chunks.iter().map(Value::to_string).chain(done);
+    payloads
         .enumerate()
         .map(|(number, data)| {
             let mut event = String::new();
@@ -93,7 +93,7 @@ pub(super) fn gzip(events: &[Bytes]) -> io::Result<Vec<Bytes>> {
 }
 
 /// The body under way: what is left, and who is watching.
-struct Sending {
+struct OutgoingBody {
     bytes: Bytes,
     /// Offsets at which events end.
     ends: Vec<usize>,
@@ -103,11 +103,11 @@ struct Sending {
     gate: Option<Arc<Semaphore>>,
     pace_frames: bool,
     /// The head told the length.
-    announced: bool,
+    has_length: bool,
     hold_open: bool,
     stop_at: Option<usize>,
     reset: Option<Arc<AtomicBool>>,
-    watch: Watch,
+    watch: RequestWatch,
 }
 
 /// The body that sends `events` as `behaviour` says. `reset` makes the connection end with a TCP
@@ -115,11 +115,11 @@ struct Sending {
 pub(super) fn body(
     events: &[Bytes],
     behaviour: &Behaviour,
-    announced: bool,
+    has_length: bool,
     reset: &Arc<AtomicBool>,
-    mut watch: Watch,
+    mut watch: RequestWatch,
 ) -> Body {
-    watch.reach(Stage::BeforeFirstEvent);
+    watch.set_stage(Stage::BeforeFirstEvent);
     let ends: Vec<usize> = events
         .iter()
         .scan(0, |end, event| {
@@ -139,54 +139,56 @@ pub(super) fn body(
         Some(Cut::BeforeHead) | None => None,
     };
     let resets = matches!(behaviour.cut, Some(Cut::ResetAfterEvents(_)));
-    let sending = Sending {
+    let outgoing = OutgoingBody {
         bytes: events.concat().into(),
         sent: 0,
         frame_bytes: behaviour.frame_bytes,
         before_event: behaviour.before_event,
         gate: behaviour.gate.clone(),
         pace_frames: behaviour.pace_frames,
-        announced,
+        has_length,
         hold_open: behaviour.hold_open,
         stop_at,
         reset: resets.then(|| Arc::clone(reset)),
         ends,
         watch,
     };
-    StreamBody::new(stream::unfold(Some(sending), step)).boxed_unsync()
+    StreamBody::new(stream::unfold(Some(outgoing), step)).boxed_unsync()
 }
 
-async fn step(sending: Option<Sending>) -> Option<(io::Result<Frame<Bytes>>, Option<Sending>)> {
-    let mut sending = sending?;
+async fn step(
+    outgoing: Option<OutgoingBody>,
+) -> Option<(io::Result<Frame<Bytes>>, Option<OutgoingBody>)> {
+    let mut outgoing = outgoing?;
     // Pending once before each frame, so that the head and every frame reach the socket by themselves.
     tokio::task::yield_now().await;
-    if sending.stop_at.is_some_and(|stop| sending.sent >= stop) {
-        if let Some(reset) = &sending.reset {
+    if outgoing.stop_at.is_some_and(|stop| outgoing.sent >= stop) {
+        if let Some(reset) = &outgoing.reset {
             reset.store(true, Ordering::Relaxed);
         }
-        sending.watch.cut();
+        outgoing.watch.cut();
         let cut = io::Error::new(io::ErrorKind::ConnectionAborted, "cut as scripted");
         return Some((Err(cut), None));
     }
-    if sending.sent == sending.bytes.len() {
-        if sending.hold_open {
+    if outgoing.sent == outgoing.bytes.len() {
+        if outgoing.hold_open {
             std::future::pending::<()>().await;
         }
-        sending.watch.complete();
+        outgoing.watch.complete();
         return None;
     }
-    sending.await_turn().await;
-    let frame = sending.next_frame();
-    Some((Ok(Frame::data(frame)), Some(sending)))
+    outgoing.wait_before_event().await;
+    let frame = outgoing.next_frame();
+    Some((Ok(Frame::data(frame)), Some(outgoing)))
 }
 
-impl Sending {
-    fn paced(&self) -> bool {
+impl OutgoingBody {
+    fn is_paced(&self) -> bool {
         self.gate.is_some() || !self.before_event.is_zero()
     }
 
     /// Before an event (or before every frame): its time, and its permit.
-    async fn await_turn(&self) {
+    async fn wait_before_event(&self) {
         let starts = self.sent == 0 || self.ends.binary_search(&self.sent).is_ok();
         if !starts && !self.pace_frames {
             return;
@@ -216,7 +218,7 @@ impl Sending {
             Some(size) => (self.sent + size.max(1)).min(self.bytes.len()),
             None => event_end,
         };
-        if self.paced() {
+        if self.is_paced() {
             end = end.min(event_end);
         }
         if let Some(stop) = self.stop_at {
@@ -225,11 +227,11 @@ impl Sending {
         let frame = self.bytes.slice(self.sent..end);
         self.sent = end;
         let last = end == self.bytes.len();
-        if last && self.announced {
+        if last && self.has_length {
             // hyper asks no further once the announced length is there.
             self.watch.complete();
         }
-        self.watch.reach(if last {
+        self.watch.set_stage(if last {
             Stage::AfterLastEvent
         } else {
             Stage::Streaming {

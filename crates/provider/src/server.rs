@@ -24,40 +24,40 @@ use tokio_util::task::TaskTracker;
 use super::behaviour::{Behaviour, Schedule};
 use super::cache::PromptCache;
 use super::judge::Rules;
-use super::record::{Credential, Ending, Record, Recorded, Verdict, Watch};
+use super::record::{Credential, Ending, Record, RecordedRequest, RequestWatch, Verdict};
 use super::script::Script;
 use super::sending::{self, Body};
 use super::socket::Socket;
-use super::{Options, Part, Recognise, routes};
+use super::{CallerKind, IdentifyCaller, Options, routes};
 
 /// Larger bodies than any test sends are a mistake, not a request.
 pub(super) const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// What all connections share.
-pub(super) struct Shared {
+pub(super) struct ServerState {
     pub(super) record: Arc<Record>,
     pub(super) rules: Mutex<Rules>,
     pub(super) schedule: Mutex<Schedule>,
-    pub(super) scripts: Mutex<HashMap<Part, Arc<dyn Script>>>,
+    pub(super) scripts: Mutex<HashMap<CallerKind, Arc<dyn Script>>>,
     pub(super) cache: Mutex<PromptCache>,
-    pub(super) recognise: Recognise,
-    pub(super) count: super::Count,
+    pub(super) identify_caller: IdentifyCaller,
+    pub(super) count_tokens: super::CountTokens,
     keep_bodies: bool,
     connections: AtomicU64,
     pub(super) tasks: TaskTracker,
     pub(super) closing: CancellationToken,
 }
 
-impl Shared {
+impl ServerState {
     pub(super) fn new(options: Options) -> Self {
         Self {
             record: Arc::new(Record::new()),
             rules: Mutex::new(options.rules),
             schedule: Mutex::default(),
             scripts: Mutex::new(options.scripts),
-            cache: Mutex::new(PromptCache::new(Arc::clone(&options.count))),
-            recognise: options.recognise,
-            count: options.count,
+            cache: Mutex::new(PromptCache::new(Arc::clone(&options.count_tokens))),
+            identify_caller: options.identify_caller,
+            count_tokens: options.count_tokens,
             keep_bodies: options.keep_bodies,
             connections: AtomicU64::new(0),
             tasks: TaskTracker::new(),
@@ -65,8 +65,8 @@ impl Shared {
         }
     }
 
-    pub(super) fn script(&self, part: Part) -> Option<Arc<dyn Script>> {
-        lock(&self.scripts).get(&part).cloned()
+    pub(super) fn script(&self, caller: CallerKind) -> Option<Arc<dyn Script>> {
+        lock(&self.scripts).get(&caller).cloned()
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Accepts until the provider closes.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
     loop {
         let accepted = tokio::select! {
             () = shared.closing.cancelled() => return,
@@ -90,17 +90,17 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn serve(stream: TcpStream, connection: u64, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
     // Only latency is lost where it cannot be set.
     let _ = stream.set_nodelay(true);
     let (socket, reset) = Socket::new(stream);
     let service = service_fn(|request| {
-        let call = Call {
+        let handler = RequestHandler {
             shared: Arc::clone(&shared),
             connection,
             reset: Arc::clone(&reset),
         };
-        call.answer(request)
+        handler.answer(request)
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new());
@@ -115,13 +115,13 @@ async fn serve(stream: TcpStream, connection: u64, shared: Arc<Shared>) {
 }
 
 /// One request on one connection.
-pub(super) struct Call {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct RequestHandler {
+    pub(super) shared: Arc<ServerState>,
     connection: u64,
     reset: Arc<AtomicBool>,
 }
 
-impl Call {
+impl RequestHandler {
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let watch = self.shared.record.open(self.entry(&request));
         if request.uri().path().ends_with("/chat/completions") {
@@ -131,14 +131,14 @@ impl Call {
         }
     }
 
-    fn entry(&self, request: &Request<Incoming>) -> Recorded {
+    fn entry(&self, request: &Request<Incoming>) -> RecordedRequest {
         let mut headers = request.headers().clone();
         for name in ["authorization", "api-key", "x-api-key", "cookie"] {
             if let Some(value) = headers.get_mut(name) {
                 value.set_sensitive(true);
             }
         }
-        Recorded {
+        RecordedRequest {
             number: 0,
             connection: self.connection,
             at: Instant::now(),
@@ -147,15 +147,15 @@ impl Call {
                 .uri()
                 .path_and_query()
                 .map_or_else(|| request.uri().to_string(), ToString::to_string),
-            credential: Credential::of(&headers),
+            credential: Credential::from_headers(&headers),
             headers,
             body: Bytes::new(),
             body_bytes: 0,
-            part: Part::Other,
+            caller: CallerKind::Other,
             model: None,
             messages: 0,
             verdict: Verdict::Pending,
-            measured: None,
+            prompt_usage: None,
             completion_tokens: None,
             reply: None,
             ending: Ending::Open,
@@ -164,7 +164,7 @@ impl Call {
 
     /// Reads a body into the record, frame by frame: a client that leaves half-way has still sent
     /// what it has sent.
-    pub(super) async fn read(&self, body: Incoming, watch: &mut Watch) -> io::Result<Bytes> {
+    pub(super) async fn read(&self, body: Incoming, watch: &mut RequestWatch) -> io::Result<Bytes> {
         let mut body = http_body_util::Limited::new(body, MAX_BODY_BYTES);
         let mut bytes = BytesMut::new();
         let ended = loop {
@@ -172,7 +172,7 @@ impl Call {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         bytes.extend_from_slice(&data);
-                        watch.note(|entry| entry.body_bytes = bytes.len());
+                        watch.update(|entry| entry.body_bytes = bytes.len());
                     }
                 }
                 Some(Err(error)) => break Err(io::Error::other(error)),
@@ -181,32 +181,32 @@ impl Call {
         };
         let bytes = bytes.freeze();
         if self.shared.keep_bodies {
-            watch.note(|entry| entry.body = bytes.clone());
+            watch.update(|entry| entry.body = bytes.clone());
         }
         ended.map(|()| bytes)
     }
 
     /// An answer that is not a stream: one event, with its length announced.
-    pub(super) fn plain(
+    pub(super) fn send_body(
         &self,
         mut response: Response<()>,
         body: Bytes,
         behaviour: &Behaviour,
-        watch: Watch,
+        watch: RequestWatch,
     ) -> Response<Body> {
         if !behaviour.gzip {
             let length = HeaderValue::from(body.len());
             response.headers_mut().insert(CONTENT_LENGTH, length);
         }
-        self.send(response, vec![body], behaviour, watch)
+        self.send_events(response, vec![body], behaviour, watch)
     }
 
-    pub(super) fn send(
+    pub(super) fn send_events(
         &self,
         mut response: Response<()>,
         events: Vec<Bytes>,
         behaviour: &Behaviour,
-        watch: Watch,
+        watch: RequestWatch,
     ) -> Response<Body> {
         for (name, value) in &behaviour.headers {
             if let Ok(value) = HeaderValue::from_str(value) {
@@ -222,7 +222,7 @@ impl Call {
             response.headers_mut().insert(CONTENT_ENCODING, gzip);
         }
         let events = compressed.unwrap_or(events);
-        let announced = response.headers().contains_key(CONTENT_LENGTH);
-        response.map(|()| sending::body(&events, behaviour, announced, &self.reset, watch))
+        let has_length = response.headers().contains_key(CONTENT_LENGTH);
+        response.map(|()| sending::body(&events, behaviour, has_length, &self.reset, watch))
     }
 }

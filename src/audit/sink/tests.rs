@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Audit, BATCH, QUEUE};
-use crate::audit::{AuditRecord, Ended, MemoryState};
+use crate::audit::{AuditRecord, EndReason, MemoryState};
 use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
 
@@ -49,7 +49,7 @@ fn the_fields_stand_in_their_order() {
     }));
     record.ttfb_ms = Some(5);
     record.total_ms = 6;
-    record.ended = Ended::HungUp;
+    record.ended = EndReason::HungUp;
     let line = concat!(
         r#"{"time":"2026-03-04T05:06:07.089Z","request_id":"r-1","tenant":"t-1","thread":"th","model":"m","#,
         r#""stream":true,"status":200,"messages_received":9,"messages_sent":4,"bytes_received":900,"#,

@@ -27,8 +27,8 @@ pub(super) fn read(file: &Path, limit: Option<usize>) -> anyhow::Result<Vec<Conv
         let place = || format!("{}, line {}", file.display(), at + 1);
         let conversation: Conversation = serde_json::from_str(line)
             .with_context(|| format!("{}: not a conversation", place()))?;
-        if let Some(wrong) = wrong(&conversation) {
-            bail!("{}: {wrong}", place());
+        if let Some(defect) = defect(&conversation) {
+            bail!("{}: {defect}", place());
         }
         conversations.push(conversation);
     }
@@ -41,7 +41,7 @@ pub(super) fn read(file: &Path, limit: Option<usize>) -> anyhow::Result<Vec<Conv
 }
 
 /// Why a conversation cannot be played.
-fn wrong(conversation: &Conversation) -> Option<String> {
+fn defect(conversation: &Conversation) -> Option<String> {
     let roleless = |message: &Value| message.get("role").and_then(Value::as_str).is_none();
     if let Some(at) = conversation.messages.iter().position(roleless) {
         return Some(format!("message {} has no role", at + 1));

@@ -3,14 +3,14 @@
 use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
-use super::lines::log;
-use super::{made, time, why};
-use crate::cli::sources::Sources;
+use super::log_lines::log;
+use super::{snapshot_settings, time, why};
+use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::history::Link;
-use crate::memory::{Others, Snapshot};
-use crate::report::{Price, Side, Tokens, align, grouped};
-use crate::store::{Costs, Event, SqliteStore, Store as _, ThreadDetail, ThreadRow};
+use crate::memory::{PeerMemory, Snapshot};
+use crate::report::{ColumnAlign, Price, Tokens, align_columns, grouped};
+use crate::store::{Event, LineageCosts, SqliteStore, Store as _, ThreadDetail, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -26,23 +26,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "IN,CACHED,OUT")]
     memory_prices: Option<Price>,
     #[command(flatten)]
-    pub(super) sources: Sources,
+    pub(super) sources: ConfigSources,
 }
 
 pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<String> {
-    let lineage = find(store, &args.id).await?;
+    let lineage = find_conversation(store, &args.id).await?;
     let detail = store.thread(lineage).await?;
     let detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
     if let Some(line) = &args.why {
         let links: Vec<Link> = detail.nodes.iter().map(|node| node.link).collect();
-        let kept = match store.known_of(lineage).await? {
-            Some(chain) => store.kept(&chain.scope, &links).await?,
+        let archived = match store.longest_chain(lineage).await? {
+            Some(chain) => store.kept_messages(&chain.scope, &links).await?,
             None => Vec::new(),
         };
-        let words = why::Words {
-            waiting: store.words(lineage).await?,
-            kept,
+        let words = why::MessageTexts {
+            pending: store.pending_texts(lineage).await?,
+            archived,
         };
         return why::text(&detail, &words, line);
     }
@@ -50,35 +50,32 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
     if args.timeline {
         return Ok(head + &timeline(&detail.events));
     }
-    Ok(head + &snapshots(&detail) + &made::text(&detail) + &log(&detail))
+    Ok(head + &snapshots(&detail) + &snapshot_settings::text(&detail) + &log(&detail))
 }
 
 /// What memory's own model calls cost for it; nothing where there was none.
-fn costs(costs: &Costs, price: Option<Price>) -> String {
-    let phases = [
-        ("Observer", costs.observing),
-        ("Reflector", costs.reflecting),
-    ];
+fn costs(costs: &LineageCosts, price: Option<Price>) -> String {
+    let phases = [("Observer", costs.observer), ("Reflector", costs.reflector)];
     let head = ["calls", "sent", "cached", "written", "counted here"];
     let mut rows = vec![vec!["Cost of memory".to_owned()]];
     rows[0].extend(head.map(str::to_owned));
-    for (name, spent) in phases.into_iter().filter(|(_, spent)| spent.calls > 0) {
+    for (name, cost) in phases.into_iter().filter(|(_, cost)| cost.calls > 0) {
         let numbers = [
-            spent.calls,
-            spent.sent,
-            spent.cached,
-            spent.written,
-            spent.guessed,
+            cost.calls,
+            cost.prompt_tokens,
+            cost.cached_tokens,
+            cost.completion_tokens,
+            cost.estimated_tokens,
         ];
         let mut row = vec![name.to_owned()];
         row.extend(numbers.map(grouped));
         if let Some(price) = price {
             let tokens = Tokens {
-                prompt: Some(spent.sent),
-                cached: Some(spent.cached),
-                completion: Some(spent.written),
+                prompt: Some(cost.prompt_tokens),
+                cached: Some(cost.cached_tokens),
+                completion: Some(cost.completion_tokens),
             };
-            row.push(format!("${:.4}", price.of(&tokens).unwrap_or_default()));
+            row.push(format!("${:.4}", price.cost(&tokens).unwrap_or_default()));
         }
         rows.push(row);
     }
@@ -88,9 +85,9 @@ fn costs(costs: &Costs, price: Option<Price>) -> String {
     if price.is_some() {
         rows[0].push("cost".to_owned());
     }
-    let mut sides = vec![Side::Right; rows[0].len()];
-    sides[0] = Side::Left;
-    format!("\n{}", align(&rows, &sides))
+    let mut sides = vec![ColumnAlign::Right; rows[0].len()];
+    sides[0] = ColumnAlign::Left;
+    format!("\n{}", align_columns(&rows, &sides))
 }
 
 fn timeline(events: &[Event]) -> String {
@@ -111,7 +108,7 @@ fn timeline(events: &[Event]) -> String {
 }
 
 /// Ids win over keys and labels. Of several conversations with one key none is picked.
-pub(super) async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
+pub(super) async fn find_conversation(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
     if let Ok(lineage) = id.parse::<i64>()
         && store.thread(lineage).await?.is_some()
     {
@@ -180,7 +177,7 @@ fn facts(row: &ThreadRow) -> String {
     let rows: Vec<Vec<String>> = facts
         .map(|(name, value)| vec![name.to_owned(), value])
         .to_vec();
-    align(&rows, &[])
+    align_columns(&rows, &[])
 }
 
 fn snapshots(detail: &ThreadDetail) -> String {
@@ -213,20 +210,22 @@ fn snapshots(detail: &ThreadDetail) -> String {
             meta.pin
                 .map_or_else(|| "-".to_owned(), |pin| (pin + 1).to_string()),
             parts.join(" "),
-            meta.others.as_deref().map_or_else(String::new, told),
+            meta.peer_memory
+                .as_deref()
+                .map_or_else(String::new, peer_memory_text),
         ]
     }));
-    let (left, right) = (Side::Left, Side::Right);
+    let (left, right) = (ColumnAlign::Left, ColumnAlign::Right);
     let sides = [right, right, right, left, right, right, left, left];
     format!(
         "\nSnapshots: what requests from that message on carry\n{}",
-        align(&rows, &sides)
+        align_columns(&rows, &sides)
     )
 }
 
 /// Which other conversations a snapshot tells of.
-fn told(others: &Others) -> String {
-    let lineages: Vec<String> = others.lineages.iter().map(i64::to_string).collect();
-    let tokens = grouped(others.tokens.into());
+fn peer_memory_text(peer_memory: &PeerMemory) -> String {
+    let lineages: Vec<String> = peer_memory.lineages.iter().map(i64::to_string).collect();
+    let tokens = grouped(peer_memory.tokens.into());
     format!("{} ({tokens} tokens)", lineages.join(" "))
 }

@@ -3,64 +3,68 @@
 use anyhow::bail;
 use jiff::tz::TimeZone;
 
-use super::lines::numbered;
+use super::log_lines::numbered;
 use super::time;
 use crate::cli::terminal::harmless;
 use crate::history::Link;
-use crate::jobs::{kept_words, words};
+use crate::jobs::{archived_text, message_text};
 use crate::memory::Span;
-use crate::memory::provenance::Range;
-use crate::report::{Side, align, grouped};
+use crate::memory::provenance::MessageRange;
+use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::ThreadDetail;
 
 /// Lines that a fragment of text may fit before it is asked to be more precise.
-const FITS: usize = 20;
+const MAX_MATCHES: usize = 20;
 
 /// What is known of what messages say.
-pub(super) struct Words {
+pub(super) struct MessageTexts {
     /// What jobs carry that wait.
-    pub(super) waiting: Vec<(Span, String)>,
+    pub(super) pending: Vec<(Span, String)>,
     /// What is kept.
-    pub(super) kept: Vec<(Link, String)>,
+    pub(super) archived: Vec<(Link, String)>,
 }
 
 /// The messages that the line `asked` (its number, or words of it) comes from.
-pub(super) fn text(detail: &ThreadDetail, words: &Words, asked: &str) -> anyhow::Result<String> {
+pub(super) fn text(
+    detail: &ThreadDetail,
+    texts: &MessageTexts,
+    query: &str,
+) -> anyhow::Result<String> {
     let lines = numbered(detail);
     if lines.is_empty() {
         bail!("nothing was observed of this conversation yet");
     }
-    let found: Vec<_> = if let Ok(number) = asked.trim().parse::<usize>() {
+    let found: Vec<_> = if let Ok(number) = query.trim().parse::<usize>() {
         lines.iter().filter(|line| line.number == number).collect()
     } else {
-        let wanted = asked.to_lowercase();
-        let fits = |text: &str| text.to_lowercase().contains(&wanted);
+        let needle = query.to_lowercase();
+        let fits = |text: &str| text.to_lowercase().contains(&needle);
         lines.iter().filter(|line| fits(line.text)).collect()
     };
     let line = match found.as_slice() {
         [] => bail!(
-            "no line is {asked:?}; `diarist threads show` numbers them, 1 to {}",
+            "no line is {query:?}; `diarist threads show` numbers them, 1 to {}",
             lines.len()
         ),
         [line] => line,
         several => {
             let mut text = format!(
-                "{} lines hold {asked:?}; name one by its number:\n",
+                "{} lines hold {query:?}; name one by its number:\n",
                 several.len()
             );
-            for line in several.iter().take(FITS) {
+            for line in several.iter().take(MAX_MATCHES) {
                 text.push_str(&format!("{:>5}  {}\n", line.number, harmless(line.text)));
             }
             bail!("{}", text.trim_end())
         }
     };
     let part = line.part;
-    let whole = Range {
+    let whole = MessageRange {
         first: part.body.span.from_count + 1,
         last: part.body.span.to_count,
     };
-    let known = part.body.evidence.origins.of(line.index);
-    let range = known.unwrap_or(whole);
+    let origin = part.body.analysis.line_sources.for_line(line.index);
+    let range = origin.unwrap_or(whole);
     let mut text = format!(
         "Line {} of {} {}, by {}:\n{}\n\n",
         line.number,
@@ -69,7 +73,7 @@ pub(super) fn text(detail: &ThreadDetail, words: &Words, asked: &str) -> anyhow:
         harmless(&part.body.model),
         harmless(line.text.trim_end())
     );
-    text.push_str(&match known {
+    text.push_str(&match origin {
         Some(range) if range == whole => {
             "It comes from somewhere in these messages; nothing in it points to some of them:\n"
                 .to_owned()
@@ -79,52 +83,58 @@ pub(super) fn text(detail: &ThreadDetail, words: &Words, asked: &str) -> anyhow:
             "Where it comes from was not kept when it was written; the part covers:\n".to_owned()
         }
     });
-    text.push_str(&table(detail, range));
-    text.push_str(&said(detail, words, range));
+    text.push_str(&message_table(detail, range));
+    text.push_str(&message_texts(detail, texts, range));
     Ok(text)
 }
 
-fn table(detail: &ThreadDetail, range: Range) -> String {
+fn message_table(detail: &ThreadDetail, range: MessageRange) -> String {
     let zone = TimeZone::system();
     let head = ["message", "role", "first seen", "tokens", "hash"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for node in &detail.nodes {
         if (range.first..=range.last).contains(&node.count) {
-            let seen = time(node.seen_ms, &zone);
+            let first_seen = time(node.received_ms, &zone);
             rows.push(vec![
                 node.count.to_string(),
                 node.role.name().to_owned(),
                 if node.live {
-                    seen
+                    first_seen
                 } else {
-                    format!("by {seen}")
+                    format!("by {first_seen}")
                 },
                 grouped(node.tokens.into()),
                 node.link.label(),
             ]);
         }
     }
-    align(
+    align_columns(
         &rows,
-        &[Side::Right, Side::Left, Side::Left, Side::Right, Side::Left],
+        &[
+            ColumnAlign::Right,
+            ColumnAlign::Left,
+            ColumnAlign::Left,
+            ColumnAlign::Right,
+            ColumnAlign::Left,
+        ],
     )
 }
 
 /// The words, where they are kept or a job still carries them.
-fn said(detail: &ThreadDetail, known: &Words, range: Range) -> String {
+fn message_texts(detail: &ThreadDetail, texts: &MessageTexts, range: MessageRange) -> String {
     let mut text = String::new();
     for place in range.first..=range.last {
         let holds = |span: &Span| (span.from_count + 1..=span.to_count).contains(&place);
-        let carried = || {
-            let mut waiting = known.waiting.iter().filter(|(span, _)| holds(span));
-            waiting.find_map(|(_, payload)| words(payload, place))
+        let pending = || {
+            let mut pending = texts.pending.iter().filter(|(span, _)| holds(span));
+            pending.find_map(|(_, payload)| message_text(payload, place))
         };
         let node = detail.nodes.iter().find(|node| node.count == place);
-        let kept = node.and_then(|node| {
-            let (_, kept) = known.kept.iter().find(|(link, _)| *link == node.link)?;
-            kept_words(kept)
+        let archived = node.and_then(|node| {
+            let (_, archived) = texts.archived.iter().find(|(link, _)| *link == node.link)?;
+            archived_text(archived)
         });
-        if let Some(found) = kept.or_else(carried) {
+        if let Some(found) = archived.or_else(pending) {
             text.push_str(&format!(
                 "\nMessage {place}:\n{}\n",
                 harmless(found.trim_end())

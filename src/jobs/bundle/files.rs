@@ -8,37 +8,37 @@ use std::time::SystemTime;
 use super::Bundle;
 
 /// Bundles in a folder at most; the oldest goes first.
-const KEPT: usize = 50;
+const MAX_FILES: usize = 50;
 
 /// Largest bundle, in bytes: any prompt a model can read.
-const LARGEST: usize = 8 * 1024 * 1024;
+const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 const PREFIX: &str = "diarist-call-";
 
 /// Writes the bundle of a job, in the place of an earlier one of it.
 pub(super) fn write(folder: &Path, kind: &str, job: &str, bundle: &Bundle) -> io::Result<PathBuf> {
     let text = serde_json::to_vec_pretty(bundle)?;
-    if text.len() > LARGEST {
+    if text.len() > MAX_BYTES {
         return Err(io::Error::other(format!(
-            "it holds {} bytes, more than {LARGEST}",
+            "it holds {} bytes, more than {MAX_BYTES}",
             text.len()
         )));
     }
-    make(folder)?;
+    create_folder(folder)?;
     let path = folder.join(format!("{PREFIX}{kind}-{job}.json"));
     // Under another name first: whoever looks never finds half of one.
-    let making = folder.join(format!("{PREFIX}{kind}-{job}.part"));
+    let temporary = folder.join(format!("{PREFIX}{kind}-{job}.part"));
     // What a crash left behind may have other rights.
-    let _absent = fs::remove_file(&making);
-    let mut file = private(&making)?;
+    let _absent = fs::remove_file(&temporary);
+    let mut file = create_private(&temporary)?;
     file.write_all(&text)?;
     drop(file);
-    fs::rename(&making, &path)?;
+    fs::rename(&temporary, &path)?;
     prune(folder)?;
     Ok(path)
 }
 
-fn make(folder: &Path) -> io::Result<()> {
+fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -49,7 +49,7 @@ fn make(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-fn private(path: &Path) -> io::Result<fs::File> {
+fn create_private(path: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
     // Never through a link that somebody put there.
     options.write(true).create_new(true);
@@ -73,7 +73,7 @@ fn prune(folder: &Path) -> io::Result<()> {
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     bundles.sort_unstable();
-    let surplus = bundles.len().saturating_sub(KEPT);
+    let surplus = bundles.len().saturating_sub(MAX_FILES);
     for (_, path) in bundles.drain(..surplus) {
         fs::remove_file(path)?;
     }
@@ -82,7 +82,7 @@ fn prune(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Asked, FORMAT, Words};
+    use super::super::{BundledAnswer, CallParameters, FORMAT, PromptText};
     use super::*;
 
     fn bundle(text: &str) -> Bundle {
@@ -93,7 +93,7 @@ mod tests {
             kind: "chunk".to_owned(),
             attempts: 1,
             origin: "http://h".to_owned(),
-            asked: Asked {
+            asked: CallParameters {
                 model: "m".to_owned(),
                 temperature: None,
                 max_output_tokens: None,
@@ -101,12 +101,12 @@ mod tests {
                 options: serde_json::Map::new(),
                 deadline_ms: 1,
             },
-            prompt: Words {
+            prompt: PromptText {
                 system: String::new(),
                 user: text.to_owned(),
                 attachments: Vec::new(),
             },
-            answer: Answer::Failed {
+            answer: BundledAnswer::Failed {
                 class: "fatal".to_owned(),
                 message: "no".to_owned(),
             },
@@ -121,13 +121,13 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("notes.txt"), "mine").unwrap();
         let mut last = PathBuf::new();
-        for job in 0..i64::try_from(KEPT).unwrap() + 10 {
+        for job in 0..i64::try_from(MAX_FILES).unwrap() + 10 {
             last = write(&folder, "chunk", &job.to_string(), &bundle("words")).unwrap();
         }
-        let again = write(&folder, "chunk", "59", &bundle("other words")).unwrap();
-        assert_eq!(last, again, "one a job");
+        let rewritten = write(&folder, "chunk", "59", &bundle("other words")).unwrap();
+        assert_eq!(last, rewritten, "one a job");
         let left = fs::read_dir(&folder).unwrap().count();
-        assert_eq!(left, KEPT + 1, "and what is not ours");
+        assert_eq!(left, MAX_FILES + 1, "and what is not ours");
         assert_eq!(
             super::super::read(&last).unwrap().prompt.user,
             "other words"
@@ -138,7 +138,7 @@ mod tests {
             let mode = fs::metadata(&last).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
-        let endless = bundle(&"x".repeat(LARGEST));
+        let endless = bundle(&"x".repeat(MAX_BYTES));
         assert!(write(&folder, "chunk", "1000", &endless).is_err());
     }
 }

@@ -7,11 +7,11 @@ use super::{config, event, operation, time};
 use crate::history::{Link, Scope};
 use crate::jobs::Shop;
 use crate::jobs::track::Track;
-use crate::memory::{Cause, PartKind, PartMeta, Policy, SnapshotMeta};
+use crate::memory::{PartKind, PartMeta, Policy, SnapshotCause, SnapshotMeta};
 
 /// How a conversation stood before a snapshot came into use.
 #[derive(Clone, Debug)]
-pub(in crate::jobs) struct Stood {
+pub(in crate::jobs) struct ConversationState {
     pub(in crate::jobs) scope: Scope,
     /// What its last request asked for.
     pub(in crate::jobs) model: String,
@@ -19,44 +19,54 @@ pub(in crate::jobs) struct Stood {
     pub(super) active_ms: Option<i64>,
     pub(super) parts: Vec<PartMeta>,
     /// What it was sent with.
-    pub(super) sent: Option<SnapshotMeta>,
+    pub(super) sent_snapshot: Option<SnapshotMeta>,
 }
 
-impl Stood {
+impl ConversationState {
     /// `track`, whose requests are sent with the snapshot that covers most.
-    pub(in crate::jobs) fn of(track: &Track) -> Self {
-        let widest = track.snapshots.iter().max_by_key(|known| known.to_count);
-        Self::sent_with(track, widest)
+    pub(in crate::jobs) fn from_track(track: &Track) -> Self {
+        let widest = track
+            .snapshots
+            .iter()
+            .max_by_key(|snapshot| snapshot.to_count);
+        Self::with_snapshot(track, widest)
     }
 
     /// `track`, whose request was sent with `sent`.
-    pub(in crate::jobs) fn sent_with(track: &Track, sent: Option<&SnapshotMeta>) -> Self {
-        let asked = track.nodes.last().map(|tip| tip.seen_ms);
+    pub(in crate::jobs) fn with_snapshot(track: &Track, sent: Option<&SnapshotMeta>) -> Self {
+        let last_seen_ms = track.nodes.last().map(|tip| tip.received_ms);
         Self {
             scope: track.scope.clone(),
             model: track.model.clone(),
-            active_ms: track.answered_ms.or(asked),
+            active_ms: track.answered_ms.or(last_seen_ms),
             parts: track.parts.clone(),
-            sent: sent.cloned(),
+            sent_snapshot: sent.cloned(),
         }
     }
 }
 
 /// A snapshot was prepared for a request for `model`: what it holds beyond what was sent before comes
 /// into use with it.
-pub(in crate::jobs) fn activated(
+pub(in crate::jobs) fn emit_activated(
     shop: &Shop,
-    stood: &Stood,
+    conversation: &ConversationState,
     model: &str,
     tip: Link,
     snapshot: &SnapshotMeta,
 ) {
     let now = shop.clock.now_ms();
-    let settings = shop.settings.now();
+    let settings = shop.settings.current();
     let policy = settings.policy_for(model);
-    for body in bodies(policy, &settings.upstream, stood, model, snapshot, now) {
+    for body in bodies(
+        policy,
+        &settings.upstream,
+        conversation,
+        model,
+        snapshot,
+        now,
+    ) {
         let activation = event("data-om-activation", now, &body);
-        shop.events.tell(&stood.scope, tip, activation);
+        shop.events.emit(&conversation.scope, tip, activation);
     }
 }
 
@@ -64,14 +74,14 @@ pub(in crate::jobs) fn activated(
 pub(super) fn bodies(
     policy: &Policy,
     upstream: &str,
-    stood: &Stood,
+    conversation: &ConversationState,
     model: &str,
     snapshot: &SnapshotMeta,
     now: i64,
 ) -> Vec<Value> {
-    let (parts, before) = (&stood.parts, stood.sent.as_ref());
-    let covered = before.map_or(0, |snapshot| snapshot.to_count);
-    let sent = |part: &PartMeta| before.is_some_and(|before| before.parts.contains(&part.id));
+    let (parts, previous) = (&conversation.parts, conversation.sent_snapshot.as_ref());
+    let covered = previous.map_or(0, |snapshot| snapshot.to_count);
+    let was_sent = |part: &PartMeta| previous.is_some_and(|before| before.parts.contains(&part.id));
     let generations = parts
         .iter()
         .filter(|part| part.kind == PartKind::Reflection)
@@ -90,16 +100,16 @@ pub(super) fn bodies(
             "triggeredBy": trigger(snapshot.cause),
             // Ours: what is published knows fewer causes than there are.
             "cause": snapshot.cause.name(),
-            "config": config(policy, upstream, &stood.scope, model, part.kind),
+            "config": config(policy, upstream, &conversation.scope, model, part.kind),
         });
-        if let Some(active_ms) = stood.active_ms {
+        if let Some(active_ms) = conversation.active_ms {
             body["lastActivityAt"] = json!(active_ms);
-            if snapshot.cause == Cause::Idle {
+            if snapshot.cause == SnapshotCause::Idle {
                 body["ttlExpiredMs"] = json!(now - active_ms);
             }
         }
-        if snapshot.cause == Cause::ModelChange {
-            body["previousModel"] = json!(stood.model);
+        if snapshot.cause == SnapshotCause::ModelChange {
+            body["previousModel"] = json!(conversation.model);
             body["currentModel"] = json!(model);
         }
         body
@@ -107,9 +117,9 @@ pub(super) fn bodies(
     let reflections = parts
         .iter()
         .filter(|part| part.kind == PartKind::Reflection)
-        .filter(|part| snapshot.parts.contains(&part.id) && !sent(part))
+        .filter(|part| snapshot.parts.contains(&part.id) && !was_sent(part))
         // It takes the place of observations, not of messages.
-        .map(|part| body(part, before.map_or(0, |before| before.tokens), 0));
+        .map(|part| body(part, previous.map_or(0, |before| before.tokens), 0));
     let chunks = parts
         .iter()
         .filter(|part| part.kind == PartKind::Chunk)
@@ -123,12 +133,14 @@ pub(super) fn bodies(
 
 /// The published word for a cause: idleness and another model have one each, and whatever else makes a
 /// snapshot due is a limit that was reached.
-fn trigger(cause: Cause) -> &'static str {
+fn trigger(cause: SnapshotCause) -> &'static str {
     match cause {
-        Cause::Idle => "ttl",
-        Cause::ModelChange => "provider_change",
-        Cause::Threshold | Cause::Reflection | Cause::Overflow | Cause::Dropped | Cause::Others => {
-            "threshold"
-        }
+        SnapshotCause::Idle => "ttl",
+        SnapshotCause::ModelChange => "provider_change",
+        SnapshotCause::Threshold
+        | SnapshotCause::Reflection
+        | SnapshotCause::Overflow
+        | SnapshotCause::Dropped
+        | SnapshotCause::PeerMemory => "threshold",
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 
 use super::{MAX_ERROR, config, event, log, operation, time};
-use crate::jobs::evidence::Kept;
+use crate::jobs::evidence::PartReport;
 use crate::jobs::{Settings, Shop, nonce};
 use crate::store::{Event, Job};
 
@@ -18,15 +18,15 @@ use crate::store::{Event, Job};
 pub(in crate::jobs) struct Cycle {
     number: AtomicU32,
     since_ms: AtomicI64,
-    beside: Option<Beside>,
+    unqueued: Option<UnqueuedEvents>,
 }
 
 /// Of a job that is in no queue: the name of its try, and what was told of it. Nothing of that may be
 /// written down before the upstream has accepted what comes of it (INV-OWN); the log has it at once.
 #[derive(Debug)]
-struct Beside {
+struct UnqueuedEvents {
     name: String,
-    told: Mutex<Vec<Event>>,
+    events: Mutex<Vec<Event>>,
 }
 
 impl Cycle {
@@ -35,69 +35,77 @@ impl Cycle {
         Self {
             number: AtomicU32::new(0),
             since_ms: AtomicI64::new(at_ms),
-            beside: None,
+            unqueued: None,
         }
     }
 
     /// The same of a job that is in no queue.
-    pub(super) fn beside(at_ms: i64) -> Self {
-        let beside = Beside {
+    pub(super) fn unqueued(at_ms: i64) -> Self {
+        let unqueued = UnqueuedEvents {
             name: nonce(),
-            told: Mutex::default(),
+            events: Mutex::default(),
         };
         Self {
-            beside: Some(beside),
+            unqueued: Some(unqueued),
             ..Self::new(at_ms)
         }
     }
 
     /// What was told of a job that is in no queue.
-    pub(super) fn told(&self) -> Vec<Event> {
-        let told = self.beside.as_ref().map(|beside| &beside.told);
-        let told = told.map(|told| told.lock().unwrap_or_else(PoisonError::into_inner));
-        told.map(|told| told.clone()).unwrap_or_default()
+    pub(super) fn buffered_events(&self) -> Vec<Event> {
+        let events = self.unqueued.as_ref().map(|unqueued| &unqueued.events);
+        let events = events.map(|told| told.lock().unwrap_or_else(PoisonError::into_inner));
+        events.map(|events| events.clone()).unwrap_or_default()
     }
 
     /// A model is about to be asked.
     pub(in crate::jobs) fn started(&self, shop: &Shop, settings: &Settings, job: &Job) {
         let now = shop.clock.now_ms();
         self.since_ms.store(now, Ordering::Relaxed);
-        let tokens = match family(job) {
+        let input_key = match family(job) {
             "buffering" => "tokensToBuffer",
             _ => "tokensToObserve",
         };
         let mut body = self.body(job);
         body.insert("startedAt".to_owned(), json!(time(now)));
-        body.insert(tokens.to_owned(), json!(job.work.message_tokens));
-        let (model, kind) = (&job.work.model, job.work.kind);
+        body.insert(input_key.to_owned(), json!(job.spec.message_tokens));
+        let (model, kind) = (&job.spec.model, job.spec.kind);
         let policy = settings.policy_for(model);
         let config = config(policy, &settings.upstream, &job.scope, model, kind);
         body.insert("config".to_owned(), config);
-        self.tell(shop, job, "start", now, body);
+        self.emit(shop, job, "start", now, body);
     }
 
     /// What was answered is not enough, and the model is about to be asked again.
-    pub(in crate::jobs) fn again(&self, shop: &Shop, settings: &Settings, job: &Job, why: &str) {
-        self.failed(shop, job, why);
+    pub(in crate::jobs) fn retry(&self, shop: &Shop, settings: &Settings, job: &Job, reason: &str) {
+        self.failed(shop, job, reason);
         self.number.fetch_add(1, Ordering::Relaxed);
         self.started(shop, settings, job);
     }
 
     /// It wrote a part of so many `tokens`, from the messages of the job.
-    pub(in crate::jobs) fn ended(&self, shop: &Shop, job: &Job, tokens: u32, kept: Option<&Kept>) {
+    pub(in crate::jobs) fn ended(
+        &self,
+        shop: &Shop,
+        job: &Job,
+        tokens: u32,
+        report: Option<&PartReport>,
+    ) {
         let now = shop.clock.now_ms();
-        let (taken, written) = match family(job) {
+        let (input_key, output_key) = match family(job) {
             "buffering" => ("tokensBuffered", "bufferedTokens"),
             _ => ("tokensObserved", "observationTokens"),
         };
         let mut body = self.body(job);
         body.insert("completedAt".to_owned(), json!(time(now)));
-        body.insert("durationMs".to_owned(), json!(self.lasted(now)));
-        body.insert(taken.to_owned(), json!(job.work.message_tokens));
-        body.insert(written.to_owned(), json!(tokens));
+        body.insert("durationMs".to_owned(), json!(self.elapsed(now)));
+        body.insert(input_key.to_owned(), json!(job.spec.message_tokens));
+        body.insert(output_key.to_owned(), json!(tokens));
         // Ours, beside what is published.
-        body.extend(kept.map(|kept| ("retention".to_owned(), kept.retention.to_map().into())));
-        self.tell(shop, job, "end", now, body);
+        body.extend(
+            report.map(|report| ("retention".to_owned(), report.retention.to_map().into())),
+        );
+        self.emit(shop, job, "end", now, body);
     }
 
     /// It did not: `error` is the provider's message, or ours.
@@ -106,20 +114,20 @@ impl Cycle {
         let error: String = error.chars().take(MAX_ERROR).collect();
         let mut body = self.body(job);
         body.insert("failedAt".to_owned(), json!(time(now)));
-        body.insert("durationMs".to_owned(), json!(self.lasted(now)));
-        body.insert("tokensAttempted".to_owned(), json!(job.work.message_tokens));
+        body.insert("durationMs".to_owned(), json!(self.elapsed(now)));
+        body.insert("tokensAttempted".to_owned(), json!(job.spec.message_tokens));
         body.insert("error".to_owned(), json!(error));
-        self.tell(shop, job, "failed", now, body);
+        self.emit(shop, job, "failed", now, body);
     }
 
-    fn lasted(&self, now: i64) -> i64 {
+    fn elapsed(&self, now: i64) -> i64 {
         now - self.since_ms.load(Ordering::Relaxed)
     }
 
     /// What the events of one try have in common.
     fn body(&self, job: &Job) -> Map<String, Value> {
-        let name = match &self.beside {
-            Some(beside) => beside.name.clone(),
+        let name = match &self.unqueued {
+            Some(unqueued) => unqueued.name.clone(),
             None => format!("{}-{}", job.id, job.fence),
         };
         let id = match self.number.load(Ordering::Relaxed) {
@@ -128,19 +136,22 @@ impl Cycle {
         };
         let mut body = Map::new();
         body.insert("cycleId".to_owned(), json!(id));
-        body.insert("operationType".to_owned(), json!(operation(job.work.kind)));
+        body.insert("operationType".to_owned(), json!(operation(job.spec.kind)));
         body
     }
 
-    fn tell(&self, shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
+    fn emit(&self, shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
         let kind = format!("data-om-{}-{end}", family(job));
         let event = event(&kind, at_ms, &Value::Object(body));
-        match &self.beside {
-            None => shop.events.tell(&job.scope, job.work.tip, event),
-            Some(beside) => {
+        match &self.unqueued {
+            None => shop.events.emit(&job.scope, job.spec.tip, event),
+            Some(unqueued) => {
                 log(&job.scope, &event);
-                let mut told = beside.told.lock().unwrap_or_else(PoisonError::into_inner);
-                told.push(event);
+                let mut events = unqueued
+                    .events
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                events.push(event);
             }
         }
     }
@@ -148,7 +159,7 @@ impl Cycle {
 
 /// Whether `job` is done ahead of need, or its conversation is beyond its limit already.
 fn family(job: &Job) -> &'static str {
-    if job.work.urgency < 1_000 {
+    if job.spec.urgency < 1_000 {
         "buffering"
     } else {
         "observation"
@@ -156,7 +167,7 @@ fn family(job: &Job) -> &'static str {
 }
 
 /// The conversation has another title: the only words an event holds, and a model's.
-pub(in crate::jobs) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
+pub(in crate::jobs) fn emit_title_change(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
     let now = shop.clock.now_ms();
     let mut body = Cycle::new(now).body(job);
     body.remove("operationType");
@@ -164,5 +175,5 @@ pub(in crate::jobs) fn renamed(shop: &Shop, job: &Job, old: Option<&str>, new: &
     body.insert("newTitle".to_owned(), json!(new));
     body.insert("timestamp".to_owned(), json!(time(now)));
     let renamed = event("data-om-thread-update", now, &Value::Object(body));
-    shop.events.tell(&job.scope, job.work.tip, renamed);
+    shop.events.emit(&job.scope, job.spec.tip, renamed);
 }

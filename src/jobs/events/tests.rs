@@ -1,8 +1,10 @@
 use super::*;
-use crate::memory::{Cause, Early, PartId, PartMeta, SnapshotId, SnapshotMeta, Span};
+use crate::memory::{
+    EarlyTriggers, PartId, PartMeta, SnapshotCause, SnapshotId, SnapshotMeta, Span,
+};
 
 fn scope() -> Scope {
-    Scope::of(b"Bearer k", None)
+    Scope::new(b"Bearer k", None)
 }
 
 fn policy() -> Policy {
@@ -17,8 +19,8 @@ fn policy() -> Policy {
         block_overhead: 500,
         buffer_on_idle: false,
         share_token_budget: false,
-        early_activation: Early::NEVER,
-        early_reflection: Early::NEVER,
+        early_activation: EarlyTriggers::NEVER,
+        early_reflection: EarlyTriggers::NEVER,
     }
 }
 
@@ -30,9 +32,9 @@ fn node(role: Role) -> Node {
         tokens: 10,
         closed: true,
         turn_end: false,
-        born: 1,
+        first_length: 1,
         confirmed: true,
-        seen_ms: 0,
+        received_ms: 0,
         live: true,
     }
 }
@@ -50,12 +52,12 @@ fn part(kind: PartKind, from: usize, to: usize) -> PartMeta {
         },
         tokens: 100,
         message_tokens: 1_000,
-        asked: false,
-        stopgap: false,
+        requested: false,
+        code_reflection: false,
     }
 }
 
-fn snapshot(to_count: usize, cause: Cause) -> SnapshotMeta {
+fn snapshot(to_count: usize, cause: SnapshotCause) -> SnapshotMeta {
     SnapshotMeta {
         id: SnapshotId(7),
         to: Link::root(&scope()),
@@ -65,14 +67,14 @@ fn snapshot(to_count: usize, cause: Cause) -> SnapshotMeta {
         parts: Vec::new(),
         tokens: 220,
         placement: String::new(),
-        others: None,
+        peer_memory: None,
         cause,
     }
 }
 
 #[test]
 fn a_status_has_the_published_windows() {
-    let standing = Standing {
+    let standing = ThresholdStatus {
         message_tokens: 31_000,
         observation_tokens: 5_000,
         chunks: 2,
@@ -119,7 +121,7 @@ fn a_status_has_the_published_windows() {
             "generationCount": 1,
         })
     );
-    let first = status_body(&policy(), &[node(Role::User)], &Standing::default());
+    let first = status_body(&policy(), &[node(Role::User)], &ThresholdStatus::default());
     assert_eq!(first["stepNumber"], 0);
     assert_eq!(first["windows"]["buffered"]["reflection"]["status"], "idle");
 }
@@ -136,23 +138,30 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
     for (id, part) in parts.iter_mut().enumerate() {
         part.id = PartId(id as i64 + 1);
     }
-    let stood = |sent: &SnapshotMeta| Stood {
+    let conversation_after = |sent: &SnapshotMeta| ConversationState {
         scope: scope(),
         model: "gpt-test".to_owned(),
         active_ms: Some(-400_000),
         parts: parts.to_vec(),
-        sent: Some(sent.clone()),
+        sent_snapshot: Some(sent.clone()),
     };
-    let told = |sent: &SnapshotMeta, now: &SnapshotMeta| {
-        activation::bodies(&policy(), "api.x.ai", &stood(sent), "other", now, 0)
+    let emitted = |sent: &SnapshotMeta, now: &SnapshotMeta| {
+        activation::bodies(
+            &policy(),
+            "api.x.ai",
+            &conversation_after(sent),
+            "other",
+            now,
+            0,
+        )
     };
-    let before = snapshot(4, Cause::Threshold);
-    let now = snapshot(12, Cause::Threshold);
-    let (told, told_of) = (told(&before, &now), told);
-    let ids: Vec<&Value> = told.iter().map(|body| &body["cycleId"]).collect();
+    let before = snapshot(4, SnapshotCause::Threshold);
+    let now = snapshot(12, SnapshotCause::Threshold);
+    let (events, emitted_for) = (emitted(&before, &now), emitted);
+    let ids: Vec<&Value> = events.iter().map(|body| &body["cycleId"]).collect();
     assert_eq!(ids, ["part-2", "part-3"]);
     assert_eq!(
-        told[0],
+        events[0],
         json!({
             "cycleId": "part-2",
             "operationType": "observation",
@@ -169,66 +178,77 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
         })
     );
     // A reflection takes the place of what was sent, and covers no message that was not covered.
-    let mut reflected = snapshot(12, Cause::Reflection);
+    let mut reflected = snapshot(12, SnapshotCause::Reflection);
     reflected.parts = vec![PartId(4), PartId(3)];
-    let told = told_of(&now, &reflected);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["cycleId"], "part-4");
-    assert_eq!(told[0]["operationType"], "reflection");
-    assert_eq!(told[0]["tokensActivated"], 220);
-    assert_eq!(told[0]["messagesActivated"], 0);
+    let events = emitted_for(&now, &reflected);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["cycleId"], "part-4");
+    assert_eq!(events[0]["operationType"], "reflection");
+    assert_eq!(events[0]["tokensActivated"], 220);
+    assert_eq!(events[0]["messagesActivated"], 0);
     // It is told once, however often a snapshot holds it.
-    assert_eq!(told_of(&reflected, &reflected), [] as [Value; 0]);
+    assert_eq!(emitted_for(&reflected, &reflected), [] as [Value; 0]);
 }
 
 /// The field that others read knows three words; why it really was stands beside it.
 #[test]
 fn an_activation_says_why_in_the_published_words_and_in_ours() {
-    let stood = Stood {
+    let conversation = ConversationState {
         scope: scope(),
         model: "openai/gpt-5.5".to_owned(),
         active_ms: Some(1_000),
         parts: vec![part(PartKind::Chunk, 0, 4)],
-        sent: None,
+        sent_snapshot: None,
     };
     let policy = Policy {
-        early_activation: Early {
-            idle: crate::memory::Idle::Auto,
+        early_activation: EarlyTriggers {
+            idle: crate::memory::IdleTrigger::Auto,
             model_change: true,
         },
         ..policy()
     };
-    let told = |cause| {
+    let body_for = |cause| {
         let snapshot = snapshot(4, cause);
         let upstream = "gateway.example";
-        let told = activation::bodies(&policy, upstream, &stood, "openai/o3", &snapshot, 9_000);
-        assert_eq!(told.len(), 1);
-        told.into_iter().next().unwrap()
+        let bodies = activation::bodies(
+            &policy,
+            upstream,
+            &conversation,
+            "openai/o3",
+            &snapshot,
+            9_000,
+        );
+        assert_eq!(bodies.len(), 1);
+        bodies.into_iter().next().unwrap()
     };
     for (cause, trigger, name) in [
-        (Cause::Threshold, "threshold", "threshold"),
-        (Cause::Reflection, "threshold", "reflection"),
-        (Cause::Overflow, "threshold", "overflow"),
-        (Cause::Dropped, "threshold", "dropped"),
-        (Cause::Idle, "ttl", "idle"),
-        (Cause::ModelChange, "provider_change", "model_change"),
+        (SnapshotCause::Threshold, "threshold", "threshold"),
+        (SnapshotCause::Reflection, "threshold", "reflection"),
+        (SnapshotCause::Overflow, "threshold", "overflow"),
+        (SnapshotCause::Dropped, "threshold", "dropped"),
+        (SnapshotCause::Idle, "ttl", "idle"),
+        (
+            SnapshotCause::ModelChange,
+            "provider_change",
+            "model_change",
+        ),
     ] {
-        let told = told(cause);
+        let body = body_for(cause);
         assert_eq!(
-            (&told["triggeredBy"], &told["cause"]),
+            (&body["triggeredBy"], &body["cause"]),
             (&json!(trigger), &json!(name))
         );
-        assert_eq!(told["lastActivityAt"], 1_000);
+        assert_eq!(body["lastActivityAt"], 1_000);
         assert_eq!(
-            told["config"]["activateAfterIdle"], 3_600_000,
+            body["config"]["activateAfterIdle"], 3_600_000,
             "of this provider"
         );
-        let expired = (cause == Cause::Idle).then_some(8_000);
-        assert_eq!(told.get("ttlExpiredMs"), expired.map(Value::from).as_ref());
-        let change = cause == Cause::ModelChange;
-        let models = (told.get("previousModel"), told.get("currentModel"));
+        let expired = (cause == SnapshotCause::Idle).then_some(8_000);
+        assert_eq!(body.get("ttlExpiredMs"), expired.map(Value::from).as_ref());
+        let change = cause == SnapshotCause::ModelChange;
+        let models = (body.get("previousModel"), body.get("currentModel"));
         let named = (&json!("openai/gpt-5.5"), &json!("openai/o3"));
-        let wanted = change.then_some(named).unzip();
-        assert_eq!(models, wanted, "{name}");
+        let expected = change.then_some(named).unzip();
+        assert_eq!(models, expected, "{name}");
     }
 }

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::{Recorder, failed};
+use super::{Recorder, log_store_failure};
 use crate::jobs::Exchange;
 use crate::jobs::prepare::load_chain;
 use crate::jobs::track::Track;
-use crate::memory::advance::{Step, WorkState, bounded, early};
+use crate::memory::advance::{Action, JobState, bounded_snapshot, early};
 use crate::memory::policy::cache_lifetime;
-use crate::memory::{Cause, Early, PartKind, Policy};
+use crate::memory::{EarlyTriggers, PartKind, Policy, SnapshotCause};
 use crate::store::{Alarms, NewTimer, StoreError, Timer};
 
 /// How long the timers of other processes may go unnoticed.
-const LOOK: Duration = Duration::from_mins(1);
+const POLL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// For how long a timer is taken. Acting on it is a few queries.
 const LEASE_MS: i64 = 60_000;
@@ -27,22 +27,22 @@ const LEASE_MS: i64 = 60_000;
 /// How long the Observer is waited for that is at work when the conversation has been idle for long
 /// enough, and how often it is looked at.
 const GRACE_MS: i64 = 120_000;
-const AGAIN_MS: i64 = 1_000;
+const RETRY_MS: i64 = 1_000;
 
 impl Recorder {
     /// What the newest request of its conversation sets.
     pub(super) fn timer(&self, exchange: &Exchange) -> Option<NewTimer> {
-        let settings = self.shop.settings.now();
+        let settings = self.shop.settings.current();
         let policy = settings.policy_for(&exchange.model);
         let retention = exchange.parsed.cache_retention();
         let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention);
-        let after = |early: Early| {
-            let millis = i64::try_from(early.idle.after(lifetime)?.as_millis()).ok()?;
+        let due_ms = |early: EarlyTriggers| {
+            let millis = i64::try_from(early.idle.duration(lifetime)?.as_millis()).ok()?;
             exchange.answered_ms.checked_add(millis)
         };
         let alarms = Alarms {
-            activate_ms: after(policy.early_activation),
-            reflect_ms: after(policy.early_reflection),
+            activate_ms: due_ms(policy.early_activation),
+            reflect_ms: due_ms(policy.early_reflection),
         };
         alarms.next()?;
         Some(NewTimer {
@@ -52,22 +52,25 @@ impl Recorder {
     }
 
     /// How long until a timer may have run out.
-    pub(super) fn until_ring(&self) -> Duration {
-        let left = self.rings_at.map(|at| at - self.shop.clock.now_ms());
-        let left = left.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
-        left.map_or(LOOK, |left| left.min(LOOK))
+    pub(super) fn time_to_next_timer(&self) -> Duration {
+        let remaining = self.next_timer_ms.map(|at| at - self.shop.clock.now_ms());
+        let remaining = remaining.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+        remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL))
     }
 
     /// A timer that was set runs out at `at_ms`.
-    pub(super) fn expect_ring(&mut self, at_ms: i64) {
-        self.rings_at = Some(self.rings_at.map_or(at_ms, |known| known.min(at_ms)));
+    pub(super) fn schedule_timer(&mut self, at_ms: i64) {
+        self.next_timer_ms = Some(
+            self.next_timer_ms
+                .map_or(at_ms, |current| current.min(at_ms)),
+        );
     }
 
     /// Acts on the next timer that has run out. Whether there was one.
-    pub(in crate::jobs) async fn ring(&mut self) -> bool {
-        self.rings_at = None;
-        let settings = self.shop.settings.now();
-        if settings.concurrency == 0 || !settings.knows_idleness() {
+    pub(in crate::jobs) async fn fire_timer(&mut self) -> bool {
+        self.next_timer_ms = None;
+        let settings = self.shop.settings.current();
+        if settings.concurrency == 0 || !settings.uses_idle_timers() {
             return false;
         }
         let store = &self.shop.store;
@@ -75,48 +78,48 @@ impl Recorder {
         match store.claim_timer(now_ms, now_ms + LEASE_MS).await {
             Ok(Some(timer)) => {
                 // There may be more.
-                self.rings_at = Some(now_ms);
-                if let Err(error) = self.act(&timer, now_ms).await {
-                    failed("an idle conversation could not be activated", &error);
+                self.next_timer_ms = Some(now_ms);
+                if let Err(error) = self.handle_timer(&timer, now_ms).await {
+                    log_store_failure("an idle conversation could not be activated", &error);
                 }
                 true
             }
             Ok(None) => {
-                self.rings_at = store.next_timer().await.unwrap_or(None);
+                self.next_timer_ms = store.next_timer().await.unwrap_or(None);
                 false
             }
             Err(error) => {
-                failed("the timers could not be read", &error);
+                log_store_failure("the timers could not be read", &error);
                 false
             }
         }
     }
 
-    async fn act(&mut self, timer: &Timer, now_ms: i64) -> Result<(), StoreError> {
-        let (come, left) = timer.alarms.at(now_ms);
-        let Some(mut track) = self.track_of(timer).await? else {
+    async fn handle_timer(&mut self, timer: &Timer, now_ms: i64) -> Result<(), StoreError> {
+        let (due, remaining) = timer.alarms.split_due(now_ms);
+        let Some(mut track) = self.track_for_timer(timer).await? else {
             return self.shop.store.end_timer(timer, None).await;
         };
-        let overdue = come.next().is_none_or(|at| at + GRACE_MS <= now_ms);
-        if come.activate_ms.is_some() && !overdue && is_observed(&track) {
+        let overdue = due.next().is_none_or(|at| at + GRACE_MS <= now_ms);
+        if due.activate_ms.is_some() && !overdue && is_being_observed(&track) {
             self.tracks.put(track);
-            let later = Some((timer.alarms, now_ms + AGAIN_MS));
+            let later = Some((timer.alarms, now_ms + RETRY_MS));
             return self.shop.store.end_timer(timer, later).await;
         }
-        let settings = self.shop.settings.now();
+        let settings = self.shop.settings.current();
         let policy = settings.policy_for(&timer.model);
-        let allowed = |early, come: Option<i64>| come.map_or(Early::NEVER, |_| early);
+        let allowed = |early, due_ms: Option<i64>| due_ms.map_or(EarlyTriggers::NEVER, |_| early);
         let policy = Policy {
-            early_activation: allowed(policy.early_activation, come.activate_ms),
-            early_reflection: allowed(policy.early_reflection, come.reflect_ms),
+            early_activation: allowed(policy.early_activation, due.activate_ms),
+            early_reflection: allowed(policy.early_reflection, due.reflect_ms),
             ..*policy
         };
         // A log at its hard limit is shortened first, and then it is another plan.
         for _ in 0..2 {
-            let plan = early(&track.path(), &policy, Cause::Idle);
-            let step = plan.map(|plan| bounded(&track.path(), &policy, plan));
+            let plan = early(&track.path(), &policy, SnapshotCause::Idle);
+            let step = plan.map(|plan| bounded_snapshot(&track.path(), &policy, plan));
             let shortened = match step {
-                Some(Step::Shorten {
+                Some(Action::Shorten {
                     span,
                     message_tokens,
                     limit,
@@ -125,7 +128,7 @@ impl Recorder {
                     let sizes = (message_tokens, limit);
                     self.shorten(&mut track, plan, span, sizes).await
                 }
-                Some(Step::Snapshot(plan)) => {
+                Some(Action::Snapshot(plan)) => {
                     self.snapshot(&mut track, plan).await;
                     false
                 }
@@ -136,16 +139,16 @@ impl Recorder {
             }
         }
         self.tracks.put(track);
-        let left = left.next().map(|due| (left, due));
-        self.shop.store.end_timer(timer, left).await
+        let rearm = remaining.next().map(|due| (remaining, due));
+        self.shop.store.end_timer(timer, rearm).await
     }
 
     /// The chain whose newest request set `timer`; `None` where it was forgotten.
-    async fn track_of(&mut self, timer: &Timer) -> Result<Option<Track>, StoreError> {
+    async fn track_for_timer(&mut self, timer: &Timer) -> Result<Option<Track>, StoreError> {
         if let Some(track) = self.tracks.take_at(&timer.scope, timer.tip) {
             return Ok(Some(track));
         }
-        let chain = self.shop.store.chain(&timer.scope, timer.tip).await?;
+        let chain = self.shop.store.chain_links(&timer.scope, timer.tip).await?;
         if chain.is_empty() {
             return Ok(None);
         }
@@ -163,9 +166,9 @@ pub(super) fn zone_name(zone: &TimeZone) -> Option<String> {
 }
 
 /// Whether the Observer is at work on it.
-fn is_observed(track: &Track) -> bool {
+fn is_being_observed(track: &Track) -> bool {
     track
         .work
         .iter()
-        .any(|work| work.kind == PartKind::Chunk && work.state == WorkState::Fresh)
+        .any(|work| work.kind == PartKind::Chunk && work.state == JobState::Fresh)
 }

@@ -3,22 +3,22 @@
 
 use std::sync::Arc;
 
-use super::{Recorder, failed};
+use super::{Recorder, log_store_failure};
 use crate::jobs::evidence;
 use crate::jobs::intake::Exchange;
-use crate::jobs::minutes;
+use crate::jobs::message_archive;
 use crate::jobs::payload;
-use crate::jobs::reflector::Wish;
+use crate::jobs::reflector::ReflectionPayload;
 use crate::jobs::shorten::{Shortened, shorten};
 use crate::jobs::track::Track;
-use crate::memory::advance::{Plan, Work, WorkState};
+use crate::memory::advance::{ChainJob, JobState, SnapshotPlan};
 use crate::memory::{Node, PartKind, Span};
-use crate::store::{NewJob, Offered};
+use crate::store::{EnqueueOutcome, NewJob};
 use crate::telemetry;
 
 /// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
 /// is taken up in bounded steps.
-const OFFERS: usize = 64;
+const MAX_JOBS_PER_EXCHANGE: usize = 64;
 
 impl Recorder {
     pub(super) async fn observe(
@@ -29,30 +29,32 @@ impl Recorder {
         focus: Option<&str>,
     ) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-        let settings = self.shop.settings.now().for_model(&track.model);
-        let telling = payload::Telling {
+        let settings = self.shop.settings.current().for_model(&track.model);
+        let time_style = payload::TimeStyle {
             zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
-            pauses: settings.temporal_markers,
+            show_pauses: settings.temporal_markers,
         };
         let urgency = self.urgency(track, PartKind::Chunk);
         // In order: a range that is not taken leaves those after it without what comes before them.
-        for (span, message_tokens) in ranges.into_iter().take(OFFERS) {
-            let Some(sent) = minutes::at_hand(&self.shop, exchange, &nodes, &span).await else {
+        for (span, message_tokens) in ranges.into_iter().take(MAX_JOBS_PER_EXCHANGE) {
+            let Some(sources) =
+                message_archive::locate_texts(&self.shop, exchange, &nodes, &span).await
+            else {
                 // Said to be observed when the request came, and given up since.
                 return;
             };
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
             let counter = Arc::clone(&self.shop.counter);
             let options = Arc::clone(&settings.observer);
-            let telling = telling.clone();
+            let time_style = time_style.clone();
             let written = tokio::task::spawn_blocking(move || {
-                payload::of(
+                payload::build(
                     &parsed,
                     &nodes,
                     &span,
-                    &sent,
+                    &sources,
                     &options,
-                    &telling,
+                    &time_style,
                     counter.as_ref(),
                 )
             });
@@ -69,10 +71,10 @@ impl Recorder {
                 model: exchange.model.clone(),
                 tip: track.nodes.last().map_or(span.to, |node| node.link),
                 tip_count: track.nodes.len(),
-                way: track.way,
+                route_hash: track.route,
                 urgency,
             };
-            if !self.offer(track, &job).await {
+            if !self.enqueue(track, &job).await {
                 return;
             }
         }
@@ -85,25 +87,25 @@ impl Recorder {
         span: Span,
         message_tokens: u32,
     ) -> bool {
-        let settings = self.shop.settings.now();
+        let settings = self.shop.settings.current();
         let zone = track.zone.as_ref().unwrap_or(&settings.zone);
         let job = NewJob {
             kind: PartKind::Reflection,
             span,
             message_tokens,
-            payload: Wish {
+            payload: ReflectionPayload {
                 zone: zone.iana_name().map(str::to_owned),
-                ..Wish::default()
+                ..ReflectionPayload::default()
             }
             .to_json(),
             parts,
             model: track.model.clone(),
             tip: track.nodes.last().map_or(span.to, |node| node.link),
             tip_count: track.nodes.len(),
-            way: track.way,
+            route_hash: track.route,
             urgency: self.urgency(track, PartKind::Reflection),
         };
-        self.offer(track, &job).await;
+        self.enqueue(track, &job).await;
         false
     }
 
@@ -112,76 +114,84 @@ impl Recorder {
     pub(super) async fn shorten(
         &self,
         track: &mut Track,
-        plan: Plan,
+        plan: SnapshotPlan,
         span: Span,
         sizes: (u32, u32),
     ) -> bool {
-        let settings = self.shop.settings.now().for_model(&track.model);
+        let settings = self.shop.settings.current().for_model(&track.model);
         match shorten(&self.shop, &track.scope, &settings, &plan, span, sizes).await {
             Ok(Shortened::Written(written)) => {
-                let (part, kept) = *written;
-                evidence::tell(&self.shop, &track.scope, Some(track), &part, kept);
-                track.stopgap(part);
+                let (part, report) = *written;
+                evidence::report_part(&self.shop, &track.scope, Some(track), &part, report);
+                track.add_code_reflection(part);
                 true
             }
-            Ok(Shortened::Whole) => self.snapshot(track, plan).await,
-            Ok(Shortened::Changed) => {
+            Ok(Shortened::Irreducible) => self.snapshot(track, plan).await,
+            Ok(Shortened::Stale) => {
                 track.stale = true;
                 false
             }
             Err(error) => {
                 track.stale = true;
-                failed("a log could not be shortened", &error);
+                log_store_failure("a log could not be shortened", &error);
                 false
             }
         }
     }
 
     /// Whether somebody does the job, or has done it.
-    async fn offer(&self, track: &mut Track, job: &NewJob) -> bool {
+    async fn enqueue(&self, track: &mut Track, job: &NewJob) -> bool {
         let offered = self
             .shop
             .store
-            .offer(&track.scope, job, self.shop.clock.now_ms())
+            .enqueue(&track.scope, job, self.shop.clock.now_ms())
             .await;
         match offered {
-            Ok(taken @ (Offered::New | Offered::Known)) => {
+            Ok(outcome @ (EnqueueOutcome::Queued | EnqueueOutcome::AlreadyExists)) => {
                 // Somebody else does it, or has done it: another chain here, another process.
-                track.stale |= taken == Offered::Known;
+                track.stale |= outcome == EnqueueOutcome::AlreadyExists;
                 if job.kind == PartKind::Chunk {
-                    self.shop.recall.taken(&track.scope, job.span.to);
+                    self.shop.recall.mark_range_end(&track.scope, job.span.to);
                 }
-                track.work.push(Work {
+                track.work.push(ChainJob {
                     kind: job.kind,
                     span: job.span,
-                    state: WorkState::Fresh,
+                    state: JobState::Fresh,
                 });
-                if self.shop.recall.resume(&track.scope, job.span.to) {
-                    pause_changed("resumed", track, job);
+                if self
+                    .shop
+                    .recall
+                    .resume_observation(&track.scope, job.span.to)
+                {
+                    log_pause_change("resumed", track, job);
                 }
                 self.wake.notify_one();
                 true
             }
-            Ok(Offered::Paused) => {
+            Ok(EnqueueOutcome::Paused) => {
                 track.paused = true;
-                if self.shop.recall.pause(&track.scope, job.span.to) {
-                    pause_changed("paused", track, job);
+                if self
+                    .shop
+                    .recall
+                    .pause_observation(&track.scope, job.span.to)
+                {
+                    log_pause_change("paused", track, job);
                 }
                 false
             }
-            Ok(Offered::Forgotten) => {
+            Ok(EnqueueOutcome::Forgotten) => {
                 track.stale = true;
                 false
             }
             Err(error) => {
-                failed("a job could not be queued", &error);
+                log_store_failure("a job could not be queued", &error);
                 false
             }
         }
     }
 }
 
-fn pause_changed(change: &'static str, track: &Track, job: &NewJob) {
+fn log_pause_change(change: &'static str, track: &Track, job: &NewJob) {
     metrics::counter!(telemetry::OBSERVER_PAUSES, "change" => change).increment(1);
     tracing::info!(
         tenant = %track.scope.tenant_label(),

@@ -4,7 +4,7 @@ use http::StatusCode;
 use url::Url;
 
 use super::{CallError, Redaction};
-use crate::llm::{Answer, Endpoint, Prompt};
+use crate::llm::{Endpoint, Prompt, RawResponse};
 
 const KEY: &str = "sk-proj-0123456789";
 
@@ -18,7 +18,7 @@ fn classify(status: u16, body: &str) -> CallError {
         base_url: Url::parse("http://h/v1").unwrap(),
         api_key: KEY.into(),
     };
-    let answer = Answer {
+    let answer = RawResponse {
         status: StatusCode::from_u16(status).unwrap(),
         retry_after: Some(Duration::from_secs(3)),
         body: body.as_bytes().to_vec(),
@@ -30,7 +30,7 @@ fn class(error: &CallError) -> &'static str {
     match error {
         CallError::RateLimited { .. } => "rate",
         CallError::Transient { .. } => "transient",
-        CallError::Late { .. } => "late",
+        CallError::Timeout { .. } => "late",
         CallError::Refused { .. } => "refused",
         CallError::TooLong { .. } => "long",
         CallError::Unauthorised { .. } => "auth",
@@ -39,7 +39,7 @@ fn class(error: &CallError) -> &'static str {
     }
 }
 
-fn said(error: &CallError) -> String {
+fn message_of(error: &CallError) -> String {
     error.to_string()
 }
 
@@ -133,20 +133,20 @@ fn messages_are_capped() {
 #[test]
 fn neither_keys_nor_prompts_are_repeated() {
     let key = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#);
-    let key = said(&classify(401, &key));
+    let key = message_of(&classify(401, &key));
     assert!(
         !key.contains(KEY) && key.contains("Incorrect API key provided: [credential]"),
         "{key}"
     );
 
     let echo = r#"{"error":{"message":"Invalid content: 'told his doctor about the pain in his left knee, and the doctor sent him to'"}}"#;
-    let echo = said(&classify(400, echo));
+    let echo = message_of(&classify(400, echo));
     assert!(
         !echo.contains("knee") && echo.contains("repeats the prompt"),
         "{echo}"
     );
 
-    let page = said(&classify(502, "<html>told his doctor</html>"));
+    let page = message_of(&classify(502, "<html>told his doctor</html>"));
     assert!(
         !page.contains("doctor") && page.contains("status 502"),
         "{page}"
@@ -155,7 +155,7 @@ fn neither_keys_nor_prompts_are_repeated() {
 
 #[test]
 fn what_is_too_long_says_by_how_much_where_the_provider_does() {
-    let told = |message: &str| {
+    let excess_for = |message: &str| {
         let body = format!(r#"{{"error":{{"message":"{message}"}}}}"#);
         match classify(400, &body) {
             CallError::TooLong { excess, .. } => excess.map(|excess| (excess.window, excess.sent)),
@@ -163,6 +163,6 @@ fn what_is_too_long_says_by_how_much_where_the_provider_does() {
         }
     };
     let both = "maximum context length is 8192 tokens. However, you requested 9000 tokens";
-    assert_eq!(told(both), Some((8_192, 9_000)));
-    assert_eq!(told("Input is too long for requested model."), None);
+    assert_eq!(excess_for(both), Some((8_192, 9_000)));
+    assert_eq!(excess_for("Input is too long for requested model."), None);
 }

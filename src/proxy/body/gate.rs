@@ -11,12 +11,12 @@ use crate::upstream::{BoxError, RequestBody};
 
 /// A body that is not asked for a frame before its gate opens. hyper sends the client a
 /// `100 Continue` with the first question, so this is what carries the upstream's consent back.
-pub(in crate::proxy) struct Gated {
+pub(in crate::proxy) struct GatedBody {
     body: RequestBody,
     gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Gated {
+impl GatedBody {
     pub(in crate::proxy) fn new(
         body: RequestBody,
         gate: impl Future<Output = ()> + Send + 'static,
@@ -28,7 +28,7 @@ impl Gated {
     }
 }
 
-impl Body for Gated {
+impl Body for GatedBody {
     type Data = Bytes;
     type Error = BoxError;
 

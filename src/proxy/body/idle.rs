@@ -16,7 +16,7 @@ use crate::upstream::BoxError;
 /// The pause is measured from the moment somebody asks for a frame: a slow reader is not blamed on
 /// the writer.
 #[derive(Debug)]
-pub struct Idle<B> {
+pub struct IdleTimeout<B> {
     body: B,
     limit: Duration,
     pause: Option<Pin<Box<Sleep>>>,
@@ -28,7 +28,7 @@ pub struct Idle<B> {
 #[error("nothing came for {0:?}")]
 pub struct Stalled(pub Duration);
 
-impl<B> Idle<B> {
+impl<B> IdleTimeout<B> {
     pub fn new(body: B, limit: Duration) -> Self {
         Self {
             body,
@@ -51,7 +51,7 @@ impl<B> Idle<B> {
     }
 }
 
-impl<B> Body for Idle<B>
+impl<B> Body for IdleTimeout<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -91,7 +91,7 @@ mod tests {
     async fn each_frame_starts_the_pause_anew_and_the_first_long_one_fails() {
         let (send, mut receive) = mpsc::channel::<Result<Frame<Bytes>, BoxError>>(1);
         let frames = futures_util::stream::poll_fn(move |cx| receive.poll_recv(cx));
-        let mut body = Idle::new(StreamBody::new(frames), Duration::from_mins(1));
+        let mut body = IdleTimeout::new(StreamBody::new(frames), Duration::from_mins(1));
         let writer = async {
             for pause in [50, 50, 61] {
                 tokio::time::sleep(Duration::from_secs(pause)).await;

@@ -27,17 +27,18 @@ impl DeflateDecoder {
         let mut rest = piece;
         while !self.done {
             output.reserve(STEP);
-            let (taken, given) = (stream.total_in(), stream.total_out());
+            let (total_in, total_out) = (stream.total_in(), stream.total_out());
             let status = stream
                 .decompress_vec(rest, &mut output, FlushDecompress::None)
                 .map_err(|_| Undecodable)?;
-            let taken = usize::try_from(stream.total_in() - taken).map_err(|_| Undecodable)?;
-            rest = rest.get(taken..).unwrap_or_default();
+            let consumed =
+                usize::try_from(stream.total_in() - total_in).map_err(|_| Undecodable)?;
+            rest = rest.get(consumed..).unwrap_or_default();
             self.done = matches!(status, Status::StreamEnd);
             if output.len() > allowance {
                 return Err(Undecodable);
             }
-            if taken == 0 && stream.total_out() == given {
+            if consumed == 0 && stream.total_out() == total_out {
                 break;
             }
         }

@@ -101,18 +101,21 @@ fn a_bomb_is_given_up() {
         (Encoding::Zstd, zstd_bomb(bomb.len())),
     ] {
         let mut decoder = Decoder::new(encoding);
-        let mut given = 0;
+        let mut bytes_out = 0;
         let gave_up =
             body.chunks(16 * 1024)
                 .any(|piece| match decoder.push(Bytes::copy_from_slice(piece)) {
                     Ok(decoded) => {
-                        given += decoded.len();
+                        bytes_out += decoded.len();
                         false
                     }
                     Err(Undecodable) => true,
                 });
         assert!(gave_up, "{encoding:?}");
-        assert!(given <= 16 * 1024 * 1024, "{encoding:?} gave {given} bytes");
+        assert!(
+            bytes_out <= 16 * 1024 * 1024,
+            "{encoding:?} gave {bytes_out} bytes"
+        );
     }
 }
 
@@ -162,11 +165,12 @@ fn broken_and_cut_bodies_are_an_error_and_no_panic() {
 
 #[test]
 fn the_header_names_the_coding() {
-    let of = |value: &str| Encoding::of(Some(&HeaderValue::from_str(value).unwrap()));
-    assert_eq!(Encoding::of(None), Encoding::Identity);
-    assert_eq!(of(" GZIP "), Encoding::Gzip);
-    assert_eq!(of("br"), Encoding::Brotli);
-    assert_eq!(of("zstd"), Encoding::Zstd);
-    assert_eq!(of("gzip, gzip"), Encoding::Other);
-    assert_eq!(of("snappy"), Encoding::Other);
+    let encoding =
+        |value: &str| Encoding::from_header(Some(&HeaderValue::from_str(value).unwrap()));
+    assert_eq!(Encoding::from_header(None), Encoding::Identity);
+    assert_eq!(encoding(" GZIP "), Encoding::Gzip);
+    assert_eq!(encoding("br"), Encoding::Brotli);
+    assert_eq!(encoding("zstd"), Encoding::Zstd);
+    assert_eq!(encoding("gzip, gzip"), Encoding::Other);
+    assert_eq!(encoding("snappy"), Encoding::Other);
 }

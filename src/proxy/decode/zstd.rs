@@ -104,8 +104,8 @@ struct Whole {
 /// The frame's header once it is here whole. Refuses windows over the limit before
 /// the decoder allocates one, and dictionaries.
 fn frame_header(bytes: &[u8]) -> Result<Option<Header>, Undecodable> {
-    let known = bytes.len().min(MAGIC.len());
-    if bytes.get(..known) != MAGIC.get(..known) {
+    let magic_len = bytes.len().min(MAGIC.len());
+    if bytes.get(..magic_len) != MAGIC.get(..magic_len) {
         return Err(Undecodable);
     }
     let (Some(&descriptor), Some(&window)) = (bytes.get(4), bytes.get(5)) else {

@@ -9,11 +9,11 @@ use crate::history::Scope;
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
 /// insist on. All that are present count, whole: two credentials that share a beginning are two
 /// tenants.
-const CREDENTIALS: [&str; 2] = ["authorization", "api-key"];
-const CREDENTIAL_ENDINGS: [&str; 3] = ["-api-key", "-auth", "-authorization"];
+const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "api-key"];
+const CREDENTIAL_HEADER_SUFFIXES: [&str; 3] = ["-api-key", "-auth", "-authorization"];
 
 /// Members of a query that carry one.
-const CREDENTIALS_IN_QUERY: [&str; 7] = [
+const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
     "key",
     "api_key",
     "api-key",
@@ -32,7 +32,7 @@ pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
     let in_query = query
         .split('&')
         .filter_map(|member| member.split_once('='))
-        .filter(|(name, value)| CREDENTIALS_IN_QUERY.contains(name) && !value.is_empty())
+        .filter(|(name, value)| CREDENTIAL_QUERY_KEYS.contains(name) && !value.is_empty())
         .map(|(name, value)| (name, value.as_bytes()));
     let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
     // Their order means nothing; that of two values under one name does, and is kept.
@@ -49,12 +49,12 @@ pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
 /// `Proxy-Authorization` is for the hop between the client and us: the upstream never sees it.
 fn carries_credential(name: &HeaderName) -> bool {
     let name = name.as_str();
-    let ends = || {
-        CREDENTIAL_ENDINGS
+    let has_suffix = || {
+        CREDENTIAL_HEADER_SUFFIXES
             .iter()
             .any(|ending| name.ends_with(ending))
     };
-    CREDENTIALS.contains(&name) || ends() && name != "proxy-authorization"
+    CREDENTIAL_HEADERS.contains(&name) || has_suffix() && name != "proxy-authorization"
 }
 
 /// The tenant of requests that present `key` in this header and nothing else. `None` where that is no
@@ -70,5 +70,5 @@ pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
     };
     let headers = HeaderMap::from_iter([(name, value.ok()?)]);
     let credential = credential(&headers, "");
-    (!key.is_empty() && !credential.is_empty()).then(|| Scope::tenant_of(&credential))
+    (!key.is_empty() && !credential.is_empty()).then(|| Scope::hash_tenant(&credential))
 }

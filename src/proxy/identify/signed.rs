@@ -8,10 +8,10 @@ use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 /// Headers that sign or digest the body, by their whole name.
-const NAMES: [&str; 3] = ["signature", "signature-input", "digest"];
+const SIGNATURE_HEADERS: [&str; 3] = ["signature", "signature-input", "digest"];
 
 /// The same, by how their name ends: a signature, a digest of the body, or its hash.
-const ENDINGS: [&str; 9] = [
+const SIGNATURE_SUFFIXES: [&str; 9] = [
     "-signature",
     "-signature-256",
     "-signature-input",
@@ -24,33 +24,37 @@ const ENDINGS: [&str; 9] = [
 ];
 
 /// The same, by how their name begins: `x-amz-checksum-crc32` and its kin.
-const BEGINNINGS: [&str; 1] = ["x-amz-checksum-"];
+const SIGNATURE_PREFIXES: [&str; 1] = ["x-amz-checksum-"];
 
 /// What begins so asks for a digest of the answer.
-const WISH: &str = "want-";
+const WANT_PREFIX: &str = "want-";
 
 /// What stands in the place of the body's hash where the body is not signed.
 const UNSIGNED: &[u8] = b"UNSIGNED-PAYLOAD";
 
 /// Whether one changed byte of the body would make the request invalid.
 pub(super) fn is_signed(headers: &HeaderMap) -> bool {
-    headers.iter().any(|(name, value)| signs(name, value))
-        || headers.get_all(AUTHORIZATION).iter().any(by_its_scheme)
+    headers
+        .iter()
+        .any(|(name, value)| is_signature_header(name, value))
+        || headers.get_all(AUTHORIZATION).iter().any(is_signing_scheme)
 }
 
-fn signs(name: &HeaderName, value: &HeaderValue) -> bool {
+fn is_signature_header(name: &HeaderName, value: &HeaderValue) -> bool {
     let name = name.as_str();
-    let shaped = NAMES.contains(&name)
-        || ENDINGS.iter().any(|ending| name.ends_with(ending))
-        || BEGINNINGS
+    let is_listed = SIGNATURE_HEADERS.contains(&name)
+        || SIGNATURE_SUFFIXES
+            .iter()
+            .any(|ending| name.ends_with(ending))
+        || SIGNATURE_PREFIXES
             .iter()
             .any(|beginning| name.starts_with(beginning));
-    shaped && !name.starts_with(WISH) && value.as_bytes().trim_ascii() != UNSIGNED
+    is_listed && !name.starts_with(WANT_PREFIX) && value.as_bytes().trim_ascii() != UNSIGNED
 }
 
 /// Whether the scheme signs: `AWS4-HMAC-SHA256`, `HMAC-SHA256`, `hmac`, `GOOG4-RSA-SHA256`, `Signature`.
 /// `Digest` may digest the body (`auth-int`).
-fn by_its_scheme(value: &HeaderValue) -> bool {
+fn is_signing_scheme(value: &HeaderValue) -> bool {
     let Ok(value) = value.to_str() else {
         return false;
     };

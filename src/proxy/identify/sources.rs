@@ -8,7 +8,7 @@ use http::HeaderName;
 
 /// Where a name may stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A header.
     Header(HeaderName),
     /// Any other `x-<vendor>-session-id`.
@@ -19,7 +19,7 @@ pub enum Place {
 
 /// How the name is taken from what stands there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum Extract {
     /// As it is.
     Whole,
     /// `^[A-Za-z0-9_-]{8,}$`, the shape gateways agree on where a header's name says little.
@@ -34,36 +34,36 @@ pub enum Take {
 /// One place, and what has to hold for it to count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    pub place: Place,
-    pub take: Take,
+    pub location: Location,
+    pub extract: Extract,
     /// How the `User-Agent` begins, in lower case: names too common to mean the same everywhere.
     pub agents: &'static [&'static str],
 }
 
 impl Source {
-    fn header(name: HeaderName, take: Take, agents: &'static [&'static str]) -> Self {
+    fn header(name: HeaderName, extract: Extract, agents: &'static [&'static str]) -> Self {
         Self {
-            place: Place::Header(name),
-            take,
+            location: Location::Header(name),
+            extract,
             agents,
         }
     }
 
-    fn body(path: &str, take: Take) -> Self {
+    fn body(path: &str, extract: Extract) -> Self {
         Self {
-            place: Place::Body(path.into()),
-            take,
+            location: Location::Body(path.into()),
+            extract,
             agents: &[],
         }
     }
 }
 
 /// Ours: before everything else, whatever is configured.
-const OWN: HeaderName = HeaderName::from_static("x-diarist-thread");
+const THREAD_HEADER: HeaderName = HeaderName::from_static("x-diarist-thread");
 
 /// Who writes the bare `session_id` and its like.
 const CODEX: &[&str] = &["codex"];
-const CODEX_AND_KIN: &[&str] = &["codex", "cline", "roo"];
+const CODEX_LIKE: &[&str] = &["codex", "cline", "roo"];
 
 /// Headers that are known to name a conversation. `x-portkey-trace-id` and `x-litellm-trace-id` are
 /// not among them: tracing writes a new one for each request.
@@ -86,8 +86,8 @@ const HEADERS: &[(&str, &[&str])] = &[
     // builds spell it, and how Cline and Roo do towards Codex' endpoint.
     ("thread-id", CODEX),
     ("conversation_id", CODEX),
-    ("session-id", CODEX_AND_KIN),
-    ("session_id", CODEX_AND_KIN),
+    ("session-id", CODEX_LIKE),
+    ("session_id", CODEX_LIKE),
     ("x-claude-code-session-id", &[]),
     // Cline, Roo, Kilo.
     ("x-task-id", &[]),
@@ -105,16 +105,16 @@ const CODEX_TURN: HeaderName = HeaderName::from_static("x-codex-turn-metadata");
 
 /// Fields that are known to. `prompt_cache_key` is not among them: some applications use one for all
 /// conversations that begin with the same instructions.
-const FIELDS: &[(&str, Take)] = &[
-    ("session_id", Take::Whole),
-    ("conversation", Take::Whole),
-    ("conversation.id", Take::Whole),
-    ("metadata.session_id", Take::Whole),
-    ("metadata.conversation_id", Take::Whole),
-    ("metadata.chat_id", Take::Whole),
-    ("litellm_session_id", Take::Whole),
-    ("metadata.user_id.session_id", Take::Whole),
-    ("metadata.user_id", Take::ClaudeUser),
+const FIELDS: &[(&str, Extract)] = &[
+    ("session_id", Extract::Whole),
+    ("conversation", Extract::Whole),
+    ("conversation.id", Extract::Whole),
+    ("metadata.session_id", Extract::Whole),
+    ("metadata.conversation_id", Extract::Whole),
+    ("metadata.chat_id", Extract::Whole),
+    ("litellm_session_id", Extract::Whole),
+    ("metadata.user_id.session_id", Extract::Whole),
+    ("metadata.user_id", Extract::ClaudeUser),
 ];
 
 /// The word for the table in a list of the operator's.
@@ -126,29 +126,33 @@ pub struct Sources(Vec<Source>);
 
 impl Default for Sources {
     fn default() -> Self {
-        Self::of(&[KNOWN], &[KNOWN])
+        Self::new(&[KNOWN], &[KNOWN])
     }
 }
 
 impl Sources {
     /// Our own header, then the operator's lists: names, of which `known` stands for the table. A name
     /// that no header can have is left out.
-    pub fn of<S: AsRef<str>>(headers: &[S], fields: &[S]) -> Self {
-        let mut all = vec![Source::header(OWN, Take::Whole, &[])];
+    pub fn new<S: AsRef<str>>(headers: &[S], fields: &[S]) -> Self {
+        let mut all = vec![Source::header(THREAD_HEADER, Extract::Whole, &[])];
         for name in headers {
             match name.as_ref() {
                 KNOWN => all.extend(known_headers()),
                 name => all.extend(
                     name.parse()
                         .ok()
-                        .map(|name| Source::header(name, Take::Whole, &[])),
+                        .map(|name| Source::header(name, Extract::Whole, &[])),
                 ),
             }
         }
         for path in fields {
             match path.as_ref() {
-                KNOWN => all.extend(FIELDS.iter().map(|(path, take)| Source::body(path, *take))),
-                path => all.push(Source::body(path, Take::Whole)),
+                KNOWN => all.extend(
+                    FIELDS
+                        .iter()
+                        .map(|(path, extract)| Source::body(path, *extract)),
+                ),
+                path => all.push(Source::body(path, Extract::Whole)),
             }
         }
         Self(all)
@@ -160,24 +164,24 @@ impl Sources {
     }
 
     /// Whether a header has a place of its own.
-    pub(super) fn names(&self, header: &HeaderName) -> bool {
+    pub(super) fn lists_header(&self, header: &HeaderName) -> bool {
         self.0
             .iter()
-            .any(|source| matches!(&source.place, Place::Header(name) if name == header))
+            .any(|source| matches!(&source.location, Location::Header(name) if name == header))
     }
 }
 
 fn known_headers() -> impl Iterator<Item = Source> {
-    let named = HEADERS
-        .iter()
-        .map(|(name, agents)| Source::header(HeaderName::from_static(name), Take::Whole, agents));
-    let shaped = [
-        Source::header(CODEX_TURN, Take::CodexTurn, &[]),
+    let named = HEADERS.iter().map(|(name, agents)| {
+        Source::header(HeaderName::from_static(name), Extract::Whole, agents)
+    });
+    let by_shape = [
+        Source::header(CODEX_TURN, Extract::CodexTurn, &[]),
         Source {
-            place: Place::AnySession,
-            take: Take::Token,
+            location: Location::AnySession,
+            extract: Extract::Token,
             agents: &[],
         },
     ];
-    named.chain(shaped)
+    named.chain(by_shape)
 }

@@ -8,23 +8,23 @@ use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
-use super::sources::{Place, Source, Sources, Take};
-use crate::wire::chat::{Named, Parsed};
+use super::sources::{Extract, Location, Source, Sources};
+use crate::wire::chat::{ChatRequest, FieldValue};
 
 /// The longest name taken, in bytes; OpenRouter allows as many for its session ids.
-const LONGEST: usize = 256;
+const MAX_KEY_BYTES: usize = 256;
 
 /// Headers that name the conversation a sub-agent works for: opencode and LiteLLM, Codex.
-const PARENTS: [&str; 2] = ["x-parent-session-id", "x-codex-parent-thread-id"];
+const PARENT_HEADERS: [&str; 2] = ["x-parent-session-id", "x-codex-parent-thread-id"];
 
 /// Codex says here on which errand it asks.
-const SUBAGENT: &str = "x-openai-subagent";
+const SUBAGENT_HEADER: &str = "x-openai-subagent";
 
 /// Codex' account of a turn, as JSON.
-const TURN: &str = "x-codex-turn-metadata";
+const TURN_HEADER: &str = "x-codex-turn-metadata";
 
 /// Where Codex writes the session, which a sub-agent shares with what it works for.
-const SESSIONS: [&str; 2] = ["session-id", "session_id"];
+const SESSION_HEADERS: [&str; 2] = ["session-id", "session_id"];
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Thread {
     /// The name.
     pub key: Option<String>,
     /// Where it stood, for the audit: a header's name, or `body.` and a field's.
-    pub by: Option<String>,
+    pub source: Option<String>,
     /// What was there and not used: the place, a colon, and why.
     pub ignored: Vec<String>,
     /// Whether a sub-agent asks, which must not write into what it works for.
@@ -41,9 +41,9 @@ pub struct Thread {
 
 impl Thread {
     /// The name turned out to stand for many conversations.
-    pub fn disown(&mut self) {
+    pub fn drop_key(&mut self) {
         self.key = None;
-        if let Some(by) = self.by.take() {
+        if let Some(by) = self.source.take() {
             self.ignored.push(format!("{by}:many_conversations"));
         }
     }
@@ -51,7 +51,7 @@ impl Thread {
 
 /// Why a name is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bad {
+enum IgnoredReason {
     /// The header is there more than once, with different values.
     Ambiguous,
     /// Longer than [`LONGEST`].
@@ -64,7 +64,7 @@ enum Bad {
     Parent,
 }
 
-impl Bad {
+impl IgnoredReason {
     fn name(self) -> &'static str {
         match self {
             Self::Ambiguous => "ambiguous",
@@ -77,10 +77,10 @@ impl Bad {
 }
 
 /// Reads the name of the conversation.
-pub fn thread(headers: &HeaderMap, parsed: &Parsed, sources: &Sources) -> Thread {
-    let child = Child::of(headers);
+pub fn find_thread(headers: &HeaderMap, parsed: &ChatRequest, sources: &Sources) -> Thread {
+    let sub_agent = SubAgent::from_headers(headers);
     let mut found = Thread {
-        child: child.is_some(),
+        child: sub_agent.is_some(),
         ..Thread::default()
     };
     let agent = headers
@@ -88,22 +88,22 @@ pub fn thread(headers: &HeaderMap, parsed: &Parsed, sources: &Sources) -> Thread
         .map(|value| value.as_bytes().to_ascii_lowercase())
         .unwrap_or_default();
     let applies = |source: &&Source| {
-        let begins = |with: &&str| agent.starts_with(with.as_bytes());
-        source.agents.is_empty() || source.agents.iter().any(begins)
+        let has_prefix = |with: &&str| agent.starts_with(with.as_bytes());
+        source.agents.is_empty() || source.agents.iter().any(has_prefix)
     };
     for source in sources.iter().filter(applies) {
-        for (label, said) in said(source, headers, parsed, sources) {
-            let key = said.and_then(|said| match &child {
-                Some(child) if child.parents.contains(&said) => Err(Bad::Parent),
-                _ => Ok(said),
+        for (label, candidate) in read_source(source, headers, parsed, sources) {
+            let key = candidate.and_then(|name| match &sub_agent {
+                Some(sub_agent) if sub_agent.parents.contains(&name) => Err(IgnoredReason::Parent),
+                _ => Ok(name),
             });
             match key {
                 Ok(key) => {
                     found.key = Some(key);
-                    found.by = Some(label);
+                    found.source = Some(label);
                     return found;
                 }
-                Err(bad) => found.ignored.push(format!("{label}:{}", bad.name())),
+                Err(reason) => found.ignored.push(format!("{label}:{}", reason.name())),
             }
         }
     }
@@ -111,26 +111,32 @@ pub fn thread(headers: &HeaderMap, parsed: &Parsed, sources: &Sources) -> Thread
 }
 
 /// A sub-agent, and the names of what it works for.
-struct Child {
+struct SubAgent {
     parents: Vec<String>,
 }
 
-impl Child {
-    fn of(headers: &HeaderMap) -> Option<Self> {
-        let turn = headers.get(TURN).and_then(|value| json(value.as_bytes()));
+impl SubAgent {
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let turn = headers
+            .get(TURN_HEADER)
+            .and_then(|value| json(value.as_bytes()));
         let turn = |name| turn.as_ref().and_then(|turn| turn.get(name)?.as_str());
         // The conversation itself is a `turn`; the rest are Codex' own errands (`compaction`, `review`).
-        let errand = turn("request_kind").is_some_and(|kind| kind != "turn");
-        let sent = errand || headers.contains_key(SUBAGENT);
-        if !sent && !PARENTS.iter().any(|name| headers.contains_key(*name)) {
+        let is_side_task = turn("request_kind").is_some_and(|kind| kind != "turn");
+        let is_codex = is_side_task || headers.contains_key(SUBAGENT_HEADER);
+        if !is_codex
+            && !PARENT_HEADERS
+                .iter()
+                .any(|name| headers.contains_key(*name))
+        {
             return None;
         }
-        let named = PARENTS
+        let named = PARENT_HEADERS
             .iter()
-            .chain(SESSIONS.iter().filter(|_| sent))
+            .chain(SESSION_HEADERS.iter().filter(|_| is_codex))
             .flat_map(|name| headers.get_all(*name))
             .filter_map(|value| Some(value.to_str().ok()?.trim()));
-        let session = turn("session_id").filter(|_| sent);
+        let session = turn("session_id").filter(|_| is_codex);
         Some(Self {
             parents: named.chain(session).map(str::to_owned).collect(),
         })
@@ -138,44 +144,46 @@ impl Child {
 }
 
 /// What stands at a place: nothing, a name, or something that is none, each with the place's label.
-fn said(
+fn read_source(
     source: &Source,
     headers: &HeaderMap,
-    parsed: &Parsed,
+    parsed: &ChatRequest,
     sources: &Sources,
-) -> Vec<(String, Result<String, Bad>)> {
-    match &source.place {
-        Place::Header(name) => {
-            let said = header(headers, name, source.take);
-            said.map(|said| (name.as_str().to_owned(), said))
+) -> Vec<(String, Result<String, IgnoredReason>)> {
+    match &source.location {
+        Location::Header(name) => {
+            let value = header(headers, name, source.extract);
+            value
+                .map(|value| (name.as_str().to_owned(), value))
                 .into_iter()
                 .collect()
         }
-        Place::AnySession => {
+        Location::AnySession => {
             let mut names: Vec<&HeaderName> = headers
                 .keys()
-                .filter(|name| is_session(name) && !sources.names(name))
+                .filter(|name| is_session(name) && !sources.lists_header(name))
                 .collect();
             // The order of headers means nothing.
             names.sort_by_key(|name| name.as_str());
-            let said = names.into_iter().filter_map(|name| {
-                let said = header(headers, name, source.take)?;
-                Some((name.as_str().to_owned(), said))
+            let found = names.into_iter().filter_map(|name| {
+                let value = header(headers, name, source.extract)?;
+                Some((name.as_str().to_owned(), value))
             });
-            said.collect()
+            found.collect()
         }
-        Place::Body(path) => {
-            let said = match parsed.named(path) {
+        Location::Body(path) => {
+            let value = match parsed.field(path) {
                 None => None,
                 // An object where another source reads one of its members is no mistake.
-                Some(Named::Unusable) => {
+                Some(FieldValue::Unusable) => {
                     let within = format!("{path}.");
-                    let deeper = |source: &Source| matches!(&source.place, Place::Body(other) if other.starts_with(&within));
-                    (!sources.iter().any(deeper)).then_some(Err(Bad::NotText))
+                    let reads_member = |source: &Source| matches!(&source.location, Location::Body(other) if other.starts_with(&within));
+                    (!sources.iter().any(reads_member)).then_some(Err(IgnoredReason::NotText))
                 }
-                Some(Named::Text(text)) => take(text.as_bytes(), source.take),
+                Some(FieldValue::Text(text)) => extract_name(text.as_bytes(), source.extract),
             };
-            said.map(|said| (format!("body.{path}"), said))
+            value
+                .map(|value| (format!("body.{path}"), value))
                 .into_iter()
                 .collect()
         }
@@ -191,42 +199,51 @@ fn is_session(name: &HeaderName) -> bool {
     vendor.is_some_and(|vendor| !vendor.is_empty() && vendor.len() < 64 && vendor != "parent")
 }
 
-fn header(headers: &HeaderMap, name: &HeaderName, how: Take) -> Option<Result<String, Bad>> {
+fn header(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    extract: Extract,
+) -> Option<Result<String, IgnoredReason>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     if values.any(|other| other != first) {
-        return Some(Err(Bad::Ambiguous));
+        return Some(Err(IgnoredReason::Ambiguous));
     }
-    take(first.as_bytes(), how)
+    extract_name(first.as_bytes(), extract)
 }
 
 /// The name in what stands at a place; `None` where nothing is said at all.
-fn take(value: &[u8], how: Take) -> Option<Result<String, Bad>> {
+fn extract_name(value: &[u8], extract: Extract) -> Option<Result<String, IgnoredReason>> {
     let value = value.trim_ascii();
     if value.is_empty() {
         return None;
     }
     let member = |name| Some(json(value)?.get(name)?.as_str()?.to_owned());
-    let name = match how {
-        Take::Whole | Take::Token => String::from_utf8_lossy(value).into_owned(),
-        Take::CodexTurn => member("thread_id")?,
-        Take::ClaudeUser if value.starts_with(b"{") => member("session_id")?,
-        Take::ClaudeUser => {
+    let name = match extract {
+        Extract::Whole | Extract::Token => String::from_utf8_lossy(value).into_owned(),
+        Extract::CodexTurn => member("thread_id")?,
+        Extract::ClaudeUser if value.starts_with(b"{") => member("session_id")?,
+        Extract::ClaudeUser => {
             let (_, session) = std::str::from_utf8(value).ok()?.rsplit_once("_session_")?;
             session.to_owned()
         }
     };
-    if name.len() > LONGEST {
-        return Some(Err(Bad::TooLong));
+    if name.len() > MAX_KEY_BYTES {
+        return Some(Err(IgnoredReason::TooLong));
     }
-    let fits = match how {
-        Take::Token => {
-            let of_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-            name.len() >= 8 && name.bytes().all(of_token)
+    let fits = match extract {
+        Extract::Token => {
+            let is_token_byte =
+                |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+            name.len() >= 8 && name.bytes().all(is_token_byte)
         }
         _ => !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()),
     };
-    Some(if fits { Ok(name) } else { Err(Bad::Malformed) })
+    Some(if fits {
+        Ok(name)
+    } else {
+        Err(IgnoredReason::Malformed)
+    })
 }
 
 fn json(value: &[u8]) -> Option<Value> {

@@ -15,11 +15,11 @@ use serde_json::{Map, Value};
 
 /// Longer ones are not read. Tokens of providers with many claims have 2 KiB; servers limit a whole head
 /// to 8 to 64 KiB.
-const LONGEST: usize = 16 * 1024;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// A key, and by which algorithms of its family tokens may be signed with it.
 #[derive(Debug)]
-pub struct Key {
+pub struct VerificationKey {
     /// By which a token names it.
     pub id: Option<String>,
     pub key: DecodingKey,
@@ -30,7 +30,7 @@ pub struct Key {
 /// Which tokens are believed.
 #[derive(Debug)]
 pub struct Verifier {
-    pub keys: Vec<Key>,
+    pub keys: Vec<VerificationKey>,
     /// Who has to have issued it.
     pub issuer: Option<String>,
     /// Whom it has to be for; without, one that names an audience is for somebody else.
@@ -64,11 +64,11 @@ impl Subject {
 
 /// Why a token is not believed. The name stands in the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum TokenError {
     /// It is no token, or signed by nothing that is known: `none` among them.
     Malformed,
     /// It names a key that is not among ours.
-    Key,
+    UnknownKey,
     /// It is signed by an algorithm that is not believed.
     Algorithm,
     Signature,
@@ -80,12 +80,12 @@ pub enum Flaw {
     Subject,
 }
 
-impl Flaw {
+impl TokenError {
     /// The name in the audit.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
-            Self::Key => "unknown_key",
+            Self::UnknownKey => "unknown_key",
             Self::Algorithm => "algorithm",
             Self::Signature => "signature",
             Self::Time => "expired",
@@ -96,10 +96,10 @@ impl Flaw {
     }
 
     /// The same, where the token was to name a user.
-    pub(super) fn of_resource(self) -> &'static str {
+    pub(super) fn resource_name(self) -> &'static str {
         match self {
             Self::Malformed => "resource_malformed",
-            Self::Key => "resource_unknown_key",
+            Self::UnknownKey => "resource_unknown_key",
             Self::Algorithm => "resource_algorithm",
             Self::Signature => "resource_signature",
             Self::Time => "resource_expired",
@@ -109,7 +109,7 @@ impl Flaw {
         }
     }
 
-    fn of(error: &ErrorKind) -> Self {
+    fn from_kind(error: &ErrorKind) -> Self {
         match error {
             ErrorKind::InvalidAlgorithm | ErrorKind::UnsupportedAlgorithm => Self::Algorithm,
             ErrorKind::ExpiredSignature | ErrorKind::ImmatureSignature => Self::Time,
@@ -132,7 +132,7 @@ impl Flaw {
 impl Verifier {
     /// The tenant of a request whose `Authorization` is a token: a hash of whom it names. `None` where it
     /// is none, and a credential as any other.
-    pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<Result<[u8; 32], Flaw>> {
+    pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<Result<[u8; 32], TokenError>> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, None) = (values.next()?.as_bytes(), values.next()) else {
             return None;
@@ -140,12 +140,13 @@ impl Verifier {
         let (scheme, token) = value.split_at_checked("bearer ".len())?;
         let token = token.trim_ascii();
         // A JSON object in Base64 begins so; API keys of providers do not, dots or not.
-        let looks = token.starts_with(b"eyJ") && token.split(|byte| *byte == b'.').count() == 3;
-        if !scheme.eq_ignore_ascii_case(b"bearer ") || !looks {
+        let is_jwt = token.starts_with(b"eyJ") && token.split(|byte| *byte == b'.').count() == 3;
+        if !scheme.eq_ignore_ascii_case(b"bearer ") || !is_jwt {
             return None;
         }
-        let hash =
-            |who: Subject| blake3::derive_key("diarist 2026-11 token subject", &who.to_bytes());
+        let hash = |subject: Subject| {
+            blake3::derive_key("diarist 2026-11 token subject", &subject.to_bytes())
+        };
         Some(self.subject(token).map(hash))
     }
 
@@ -153,56 +154,56 @@ impl Verifier {
     ///
     /// # Errors
     /// Why it is not believed.
-    pub fn subject(&self, token: &[u8]) -> Result<Subject, Flaw> {
+    pub fn subject(&self, token: &[u8]) -> Result<Subject, TokenError> {
         let token = token.trim_ascii();
-        if token.len() > LONGEST {
-            return Err(Flaw::Malformed);
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::Malformed);
         }
-        let header = decode_header(token).map_err(|_| Flaw::Malformed)?;
-        let mut flaw = Flaw::Key;
+        let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
+        let mut failure = TokenError::UnknownKey;
         for key in &self.keys {
             let named = header.kid.as_ref().zip(key.id.as_ref());
-            if named.is_some_and(|(said, held)| said != held) {
+            if named.is_some_and(|(kid, id)| kid != id) {
                 continue;
             }
             if !key.algorithms.contains(&header.alg) {
-                flaw = Flaw::Algorithm;
+                failure = TokenError::Algorithm;
                 continue;
             }
-            match decode::<Map<String, Value>>(token, &key.key, &self.asked_of(key)) {
-                Ok(token) => return self.named_in(&token.claims),
-                Err(error) => flaw = Flaw::of(error.kind()),
+            match decode::<Map<String, Value>>(token, &key.key, &self.validation(key)) {
+                Ok(token) => return self.subject_from_claims(&token.claims),
+                Err(error) => failure = TokenError::from_kind(error.kind()),
             }
-            if flaw != Flaw::Signature {
+            if failure != TokenError::Signature {
                 // It was signed with this key.
                 break;
             }
         }
-        Err(flaw)
+        Err(failure)
     }
 
-    fn asked_of(&self, key: &Key) -> Validation {
-        let mut asked = Validation::new_for_family(key.key.family());
-        asked.algorithms.clone_from(&key.algorithms);
-        asked.leeway = self.leeway.as_secs();
-        asked.validate_nbf = true;
+    fn validation(&self, key: &VerificationKey) -> Validation {
+        let mut validation = Validation::new_for_family(key.key.family());
+        validation.algorithms.clone_from(&key.algorithms);
+        validation.leeway = self.leeway.as_secs();
+        validation.validate_nbf = true;
         if let Some(issuer) = &self.issuer {
-            asked.set_issuer(&[issuer]);
-            asked.required_spec_claims.insert("iss".to_owned());
+            validation.set_issuer(&[issuer]);
+            validation.required_spec_claims.insert("iss".to_owned());
         }
         if let Some(audience) = &self.audience {
-            asked.set_audience(&[audience]);
-            asked.required_spec_claims.insert("aud".to_owned());
+            validation.set_audience(&[audience]);
+            validation.required_spec_claims.insert("aud".to_owned());
         }
-        asked
+        validation
     }
 
-    fn named_in(&self, claims: &Map<String, Value>) -> Result<Subject, Flaw> {
+    fn subject_from_claims(&self, claims: &Map<String, Value>) -> Result<Subject, TokenError> {
         let name = match claims.get(&self.claim) {
             Some(Value::String(name)) if !name.trim().is_empty() => name.clone(),
             // Some number their users.
             Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
-            _ => return Err(Flaw::Subject),
+            _ => return Err(TokenError::Subject),
         };
         let issuer = claims.get("iss").map(Value::to_string);
         Ok(Subject {

@@ -10,10 +10,10 @@
 use http::{HeaderMap, HeaderName};
 
 use super::token::Verifier;
-use super::{Off, usable};
+use super::{OffReason, usable_name};
 
 /// What any client may write: a wall within whatever else separates its owner from others.
-const WALL: HeaderName = HeaderName::from_static("x-diarist-resource");
+const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
 
 /// A user of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Resource {
     /// The hash of the name; it stands in the scope.
     pub id: [u8; 32],
     /// Whether the operator says who set the name. The same for all that is stored under `id`.
-    pub vouched: bool,
+    pub trusted: bool,
 }
 
 /// How users are known, in the operator's words.
@@ -37,7 +37,7 @@ pub struct Users {
 #[derive(Debug)]
 pub enum Proof {
     /// The operator's word that no client can set it.
-    Word,
+    TrustedHeader,
     /// It is a token that verifies.
     Token(Verifier),
 }
@@ -49,40 +49,50 @@ pub enum Proof {
 pub(super) fn resource(
     headers: &HeaderMap,
     users: Option<&Users>,
-) -> Result<Option<Resource>, Off> {
-    let vouched = users.and_then(|users| Some((users, one(headers, &users.header)?)));
-    let is_wall = users.is_none_or(|users| users.header != WALL);
-    let wall = one(headers, &WALL).filter(|_| is_wall);
-    let wall = wall.map(|value| usable(value?).ok_or(Off::BadResource));
-    let wall = wall.transpose()?;
-    let Some((users, said)) = vouched else {
-        return Ok(wall.map(|wall| Resource {
-            id: blake3::derive_key("diarist 2026-11 resource", wall.as_bytes()),
-            vouched: false,
+) -> Result<Option<Resource>, OffReason> {
+    let trusted = users.and_then(|users| Some((users, single_value(headers, &users.header)?)));
+    let is_separate = users.is_none_or(|users| users.header != RESOURCE_HEADER);
+    let client_resource = single_value(headers, &RESOURCE_HEADER).filter(|_| is_separate);
+    let client_resource =
+        client_resource.map(|value| usable_name(value?).ok_or(OffReason::BadResource));
+    let client_resource = client_resource.transpose()?;
+    let Some((users, value)) = trusted else {
+        return Ok(client_resource.map(|name| Resource {
+            id: blake3::derive_key("diarist 2026-11 resource", name.as_bytes()),
+            trusted: false,
         }));
     };
     let name = match &users.proof {
-        Proof::Word => usable(said?).ok_or(Off::BadResource)?.as_bytes().to_vec(),
-        Proof::Token(verifier) => verifier.subject(said?).map_err(Off::Unverified)?.to_bytes(),
+        Proof::TrustedHeader => usable_name(value?)
+            .ok_or(OffReason::BadResource)?
+            .as_bytes()
+            .to_vec(),
+        Proof::Token(verifier) => verifier
+            .subject(value?)
+            .map_err(OffReason::Unverified)?
+            .to_bytes(),
     };
     let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(&name);
     // A wall of the client's own within its user: it can shut itself out, and nobody in.
-    hasher.update(wall.unwrap_or_default().as_bytes());
+    hasher.update(client_resource.unwrap_or_default().as_bytes());
     Ok(Some(Resource {
         id: *hasher.finalize().as_bytes(),
-        vouched: true,
+        trusted: true,
     }))
 }
 
 /// What a header says, if it is there. Of two values, whichever is meant is not for us to guess.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Result<&'a [u8], Off>> {
+fn single_value<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Option<Result<&'a [u8], OffReason>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     Some(match values.next() {
         None => Ok(first.as_bytes()),
-        Some(_) => Err(Off::BadResource),
+        Some(_) => Err(OffReason::BadResource),
     })
 }
 
@@ -91,7 +101,10 @@ mod tests {
     use super::*;
     use crate::proxy::identify::token::samples;
 
-    fn of(users: Option<&Users>, pairs: &[(&str, &str)]) -> Result<Option<Resource>, Off> {
+    fn resource_in(
+        users: Option<&Users>,
+        pairs: &[(&str, &str)],
+    ) -> Result<Option<Resource>, OffReason> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             let name: HeaderName = name.parse().expect("a name");
@@ -103,51 +116,56 @@ mod tests {
     fn by_word(header: &str) -> Users {
         Users {
             header: header.parse().expect("a name"),
-            proof: Proof::Word,
+            proof: Proof::TrustedHeader,
         }
     }
 
-    fn id(found: Result<Option<Resource>, Off>) -> [u8; 32] {
+    fn id(found: Result<Option<Resource>, OffReason>) -> [u8; 32] {
         found.expect("usable").expect("a user").id
     }
 
     #[test]
     fn what_any_client_can_write_is_vouched_for_by_nobody() {
         let users = by_word("x-user");
-        let own = [("x-diarist-resource", "alice")];
+        let own_resource = [("x-diarist-resource", "alice")];
         for operator in [None, Some(&users)] {
-            let found = of(operator, &own).expect("usable").expect("a wall");
-            assert!(!found.vouched);
+            let found = resource_in(operator, &own_resource)
+                .expect("usable")
+                .expect("a wall");
+            assert!(!found.trusted);
         }
-        assert_eq!(of(Some(&users), &[]), Ok(None));
-        assert_eq!(of(None, &[("x-user", "alice")]), Ok(None));
+        assert_eq!(resource_in(Some(&users), &[]), Ok(None));
+        assert_eq!(resource_in(None, &[("x-user", "alice")]), Ok(None));
     }
 
     /// Else a client would write what the operator's user is then shown as their own.
     #[test]
     fn nobody_writes_themselves_into_a_name_that_is_vouched_for() {
         let users = by_word("x-user");
-        let alice = id(of(Some(&users), &[("x-user", "alice")]));
-        let claimed = id(of(Some(&users), &[("x-diarist-resource", "alice")]));
+        let alice = id(resource_in(Some(&users), &[("x-user", "alice")]));
+        let claimed = id(resource_in(
+            Some(&users),
+            &[("x-diarist-resource", "alice")],
+        ));
         assert_ne!(alice, claimed);
         // Nor by a name with a wall in it.
         let split = [("x-user", "ali"), ("x-diarist-resource", "ce")];
-        assert_ne!(id(of(Some(&users), &split)), alice);
+        assert_ne!(id(resource_in(Some(&users), &split)), alice);
         let bob = [("x-user", "bob"), ("x-diarist-resource", "alice")];
-        assert_ne!(id(of(Some(&users), &bob)), alice);
+        assert_ne!(id(resource_in(Some(&users), &bob)), alice);
     }
 
     #[test]
     fn a_wall_within_a_user_stays_one() {
         let users = by_word("x-user");
         let alice = ("x-user", "alice");
-        let walled = of(Some(&users), &[alice, ("x-diarist-resource", "work")]);
-        assert_ne!(id(walled), id(of(Some(&users), &[alice])));
-        assert!(walled.expect("usable").expect("a user").vouched);
+        let walled = resource_in(Some(&users), &[alice, ("x-diarist-resource", "work")]);
+        assert_ne!(id(walled), id(resource_in(Some(&users), &[alice])));
+        assert!(walled.expect("usable").expect("a user").trusted);
         // The operator may well vouch for that very header.
         let ours = by_word("x-diarist-resource");
-        let found = of(Some(&ours), &[("x-diarist-resource", "alice")]);
-        assert!(found.expect("usable").expect("a user").vouched);
+        let found = resource_in(Some(&ours), &[("x-diarist-resource", "alice")]);
+        assert!(found.expect("usable").expect("a user").trusted);
     }
 
     #[test]
@@ -156,12 +174,22 @@ mod tests {
         let long = "x".repeat(257);
         for bad in ["", " ", "a b", "ä", long.as_str()] {
             let header = [("x-user", bad)];
-            assert_eq!(of(Some(&users), &header), Err(Off::BadResource), "{bad:?}");
+            assert_eq!(
+                resource_in(Some(&users), &header),
+                Err(OffReason::BadResource),
+                "{bad:?}"
+            );
         }
         let twice = [("x-user", "alice"), ("x-user", "bob")];
-        assert_eq!(of(Some(&users), &twice), Err(Off::BadResource));
+        assert_eq!(
+            resource_in(Some(&users), &twice),
+            Err(OffReason::BadResource)
+        );
         let wall = [("x-user", "alice"), ("x-diarist-resource", "")];
-        assert_eq!(of(Some(&users), &wall), Err(Off::BadResource));
+        assert_eq!(
+            resource_in(Some(&users), &wall),
+            Err(OffReason::BadResource)
+        );
     }
 
     #[test]
@@ -170,7 +198,7 @@ mod tests {
             header: "x-openwebui-user-jwt".parse().expect("a name"),
             proof: Proof::Token(samples::verifier()),
         };
-        let named = |token: &str| of(Some(&users), &[("x-openwebui-user-jwt", token)]);
+        let named = |token: &str| resource_in(Some(&users), &[("x-openwebui-user-jwt", token)]);
         let first = samples::token(samples::SECRET, &samples::claims("alice", 300));
         let renewed = samples::token(samples::SECRET, &samples::claims("alice", 600));
         assert_ne!(first, renewed);
@@ -183,7 +211,7 @@ mod tests {
         );
         let off = named(&forged).expect_err("no memory");
         assert_eq!(off.name(), "resource_signature");
-        assert!(off.is_doubt());
+        assert!(off.is_bypass());
         let plain = named("alice").expect_err("no memory");
         assert_eq!(plain.name(), "resource_malformed");
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::said::Said;
+use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
 use crate::wire::usage::Usage;
@@ -20,19 +20,19 @@ const MAX_JSON: usize = 8 * 1024 * 1024;
 const MAX_CHOICES: u64 = 1024;
 
 /// How a stream of events begins.
-const EVENT: &[u8] = b"data:";
+const EVENT_PREFIX: &[u8] = b"data:";
 
 /// Choices of which is kept what they say. Clients go on from one of them, and ask for few.
-const MAX_SAID: u64 = 16;
+const MAX_MESSAGES: u64 = 16;
 
 /// Reads the pieces of one body.
 pub(super) struct Capture {
     decoder: Option<Decoder>,
-    form: Form,
+    format: BodyFormat,
     summary: Summary,
 }
 
-enum Form {
+enum BodyFormat {
     Events(Box<EventReader>),
     Json(Vec<u8>),
     /// Read to its end, or given up; what was read before that still counts.
@@ -43,10 +43,10 @@ impl Capture {
     pub(super) fn new(streaming: bool, encoding: Encoding) -> Self {
         Self {
             decoder: Some(Decoder::new(encoding)),
-            form: if streaming {
-                Form::Events(Box::default())
+            format: if streaming {
+                BodyFormat::Events(Box::default())
             } else {
-                Form::Json(Vec::new())
+                BodyFormat::Json(Vec::new())
             },
             summary: Summary {
                 complete: true,
@@ -55,82 +55,82 @@ impl Capture {
         }
     }
 
-    pub(super) fn take(&mut self, piece: Bytes) {
+    pub(super) fn push(&mut self, piece: Bytes) {
         let Some(decoder) = &mut self.decoder else {
             return;
         };
         match decoder.push(piece) {
-            Ok(decoded) => self.take_decoded(&decoded),
+            Ok(decoded) => self.push_decoded(&decoded),
             Err(_) => self.give_up(),
         }
     }
 
     /// Bytes that [`Capture::finish`] has to parse.
-    pub(super) fn held(&self) -> usize {
-        match &self.form {
-            Form::Json(body) => body.len(),
-            Form::Events(_) | Form::Done => 0,
+    pub(super) fn unparsed_bytes(&self) -> usize {
+        match &self.format {
+            BodyFormat::Json(body) => body.len(),
+            BodyFormat::Events(_) | BodyFormat::Done => 0,
         }
     }
 
     /// Reads what there is so far, and says what the model has said.
-    pub(super) fn settle(&mut self) -> Vec<Said> {
+    pub(super) fn read_messages(&mut self) -> Vec<AnswerMessage> {
         self.read_json();
-        let said = self.summary.said.values();
-        said.filter(|said| said.fits()).cloned().collect()
+        let message = self.summary.said.values();
+        message.filter(|said| said.is_complete()).cloned().collect()
     }
 
     /// A body that is no JSON yet is read again when more of it came.
     fn read_json(&mut self) {
-        let Form::Json(body) = &mut self.form else {
+        let BodyFormat::Json(body) = &mut self.format else {
             return;
         };
         if let Ok(answer) = serde_json::from_slice(body) {
-            self.summary.answer(&answer);
-            self.form = Form::Done;
-        } else if body.starts_with(EVENT) {
+            self.summary.read_answer(&answer);
+            self.format = BodyFormat::Done;
+        } else if body.starts_with(EVENT_PREFIX) {
             // A stream that does not say that it is one.
             let body = std::mem::take(body);
             let (mut reader, summary) = (Box::<EventReader>::default(), &mut self.summary);
-            reader.push(&body, &mut |data| summary.event(data));
-            self.form = Form::Events(reader);
+            reader.push(&body, &mut |data| summary.read_event(data));
+            self.format = BodyFormat::Events(reader);
         }
     }
 
-    pub(super) fn finish(mut self) -> (Summary, Vec<Said>) {
+    pub(super) fn finish(mut self) -> (Summary, Vec<AnswerMessage>) {
         match self.decoder.take().map(|mut decoder| decoder.finish()) {
-            Some(Ok(rest)) => self.take_decoded(&rest),
+            Some(Ok(rest)) => self.push_decoded(&rest),
             Some(Err(_)) => self.summary.complete = false,
             None => {}
         }
-        if let Form::Events(reader) = &mut self.form {
+        if let BodyFormat::Events(reader) = &mut self.format {
             let summary = &mut self.summary;
-            reader.finish(&mut |data| summary.event(data));
+            reader.finish(&mut |data| summary.read_event(data));
             summary.complete &= reader.is_complete();
         }
         // What is no JSON says nothing about usage; that is not a gap in the capture.
-        let said = self.settle();
+        let said = self.read_messages();
         (self.summary, said)
     }
 
-    fn take_decoded(&mut self, decoded: &[u8]) {
-        match &mut self.form {
-            Form::Events(reader) => {
+    fn push_decoded(&mut self, decoded: &[u8]) {
+        match &mut self.format {
+            BodyFormat::Events(reader) => {
                 let summary = &mut self.summary;
-                reader.push(decoded, &mut |data| summary.event(data));
+                reader.push(decoded, &mut |data| summary.read_event(data));
             }
-            Form::Json(body) if body.len() + decoded.len() <= MAX_JSON => {
+            BodyFormat::Json(body) if body.len() + decoded.len() <= MAX_JSON => {
                 body.extend_from_slice(decoded);
             }
-            Form::Json(_) => self.give_up(),
-            Form::Done => {}
+            BodyFormat::Json(_) => self.give_up(),
+            BodyFormat::Done => {}
         }
     }
 
     fn give_up(&mut self) {
         self.summary.complete = false;
         self.decoder = None;
-        self.form = Form::Done;
+        self.format = BodyFormat::Done;
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) struct Summary {
     /// Every byte was read.
     pub(super) complete: bool,
     /// What the model says, by choice.
-    said: BTreeMap<u64, Said>,
+    said: BTreeMap<u64, AnswerMessage>,
     done: bool,
     /// By index; a choice that has begun and not ended has no reason.
     choices: BTreeMap<u64, Option<String>>,
@@ -160,14 +160,14 @@ impl Summary {
     }
 
     /// What the first choice says, if it was read whole.
-    pub(super) fn take_words(&mut self) -> Option<String> {
+    pub(super) fn take_text(&mut self) -> Option<String> {
         let first = self
             .said
             .get(&0)
-            .filter(|said| self.complete && said.fits());
+            .filter(|message| self.complete && message.is_complete());
         first
-            .map(|said| said.text().to_owned())
-            .filter(|words| !words.is_empty())
+            .map(|message| message.text().to_owned())
+            .filter(|text| !text.is_empty())
     }
 
     pub(super) fn finish_reasons(&self) -> Vec<String> {
@@ -175,16 +175,16 @@ impl Summary {
     }
 
     /// One event of a stream.
-    fn event(&mut self, data: &str) {
+    fn read_event(&mut self, data: &str) {
         if data.trim() == "[DONE]" {
             self.done = true;
         } else if let Ok(chunk) = serde_json::from_str(data) {
-            self.answer(&chunk);
+            self.read_answer(&chunk);
         }
     }
 
     /// A whole answer, or one chunk of it.
-    fn answer(&mut self, answer: &Value) {
+    fn read_answer(&mut self, answer: &Value) {
         if let Some(later) = Usage::in_answer(answer) {
             self.usage.get_or_insert_default().update(later);
         }
@@ -198,11 +198,11 @@ impl Summary {
             if index >= MAX_CHOICES {
                 continue;
             }
-            if index < MAX_SAID {
-                let said = self.said.entry(index).or_default();
+            if index < MAX_MESSAGES {
+                let choice_message = self.said.entry(index).or_default();
                 match (choice.get("delta"), choice.get("message")) {
-                    (Some(delta), _) => said.take_delta(delta),
-                    (None, Some(message)) => said.take_whole(message),
+                    (Some(delta), _) => choice_message.push_delta(delta),
+                    (None, Some(message)) => choice_message.set_message(message),
                     (None, None) => {}
                 }
             }

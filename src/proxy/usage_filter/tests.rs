@@ -8,7 +8,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, StreamBody};
 use proptest::prelude::*;
 
-use super::{Filter, MAX_HELD, UsageFilter, is_usage_report};
+use super::{MAX_HELD, ReportFilter, UsageFilter, is_usage_report};
 
 const REPORT: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n";
 const BEFORE: &str = "\u{feff}: open\n\ndata: {\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n\
@@ -16,7 +16,7 @@ const BEFORE: &str = "\u{feff}: open\n\ndata: {\"choices\":[],\"prompt_filter_re
 const AFTER: &str = "data: [DONE]\n\n";
 
 fn filtered<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut filter = Filter::new();
+    let mut filter = ReportFilter::new();
     let mut out = VecDeque::new();
     for piece in pieces {
         filter.push(&Bytes::copy_from_slice(piece), &mut out);
@@ -59,11 +59,11 @@ fn a_complete_event_is_never_held() {
     let stream = [BEFORE, AFTER].concat();
     for ending in ["\n", "\r\n", "\r"] {
         let stream = stream.replace('\n', ending);
-        let mut filter = Filter::new();
+        let mut filter = ReportFilter::new();
         let mut out = VecDeque::new();
         for (at, byte) in stream.bytes().enumerate() {
             filter.push(&Bytes::copy_from_slice(&[byte]), &mut out);
-            let given: usize = out.iter().map(Bytes::len).sum();
+            let bytes_out: usize = out.iter().map(Bytes::len).sum();
             // All events that are complete in the bytes so far, by a definition of its own.
             let so_far = stream[..].as_bytes()[..=at].to_vec();
             let blank = format!("{ending}{ending}");
@@ -72,8 +72,8 @@ fn a_complete_event_is_never_held() {
                 .rposition(|window| window == blank.as_bytes())
                 .map_or(0, |found| found + blank.len());
             assert!(
-                given >= complete,
-                "{ending:?}: {given} of {complete} at {at}"
+                bytes_out >= complete,
+                "{ending:?}: {bytes_out} of {complete} at {at}"
             );
         }
     }
@@ -96,7 +96,7 @@ fn a_report_that_the_stream_breaks_off_behind_goes_too() {
 fn whole_events_pass_without_a_copy() {
     let chunk = Bytes::from_static(BEFORE.as_bytes());
     let mut out = VecDeque::new();
-    Filter::new().push(&chunk, &mut out);
+    ReportFilter::new().push(&chunk, &mut out);
     assert_eq!(out.len(), 1);
     assert_eq!(out[0].as_ptr(), chunk.as_ptr());
 }
@@ -107,13 +107,13 @@ fn a_long_event_passes_as_it_comes() {
         "data: {{\"choices\":[],\"usage\":{{}},\"x\":\"{}",
         "x".repeat(MAX_HELD)
     );
-    let mut filter = Filter::new();
+    let mut filter = ReportFilter::new();
     let mut out = VecDeque::new();
     for piece in long.as_bytes().chunks(1000) {
         filter.push(&Bytes::copy_from_slice(piece), &mut out);
     }
-    let given: usize = out.iter().map(Bytes::len).sum();
-    assert_eq!(given, long.len());
+    let bytes_out: usize = out.iter().map(Bytes::len).sum();
+    assert_eq!(bytes_out, long.len());
     let stream = format!("{long}\"}}\n\n{REPORT}{AFTER}");
     let expected = format!("{long}\"}}\n\n{AFTER}");
     for size in [1, 1000, stream.len()] {

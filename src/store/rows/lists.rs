@@ -3,24 +3,24 @@
 
 use serde_json::Value;
 
-use crate::history::{Link, Mark, View};
-use crate::memory::place::Witness;
-use crate::memory::record::Content;
+use crate::history::{Link, PositionMap, ScopedHash};
+use crate::memory::alignment::Witness;
+use crate::memory::record::MessageContent;
 use crate::memory::{Node, PartId};
 use crate::store::MessageMarks;
 
 /// Links as the JSON array of hexadecimal strings the statements take.
-pub(in crate::store) fn probes<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
+pub(in crate::store) fn link_list<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
     hex_list(links.into_iter().map(Link::as_bytes))
 }
 
 /// A way as the store keeps it: empty for none.
-pub(in crate::store) fn way(way: Option<&[u8; 32]>) -> Vec<u8> {
-    way.map(|way| way.to_vec()).unwrap_or_default()
+pub(in crate::store) fn route_bytes(hash: Option<&[u8; 32]>) -> Vec<u8> {
+    hash.map(|way| way.to_vec()).unwrap_or_default()
 }
 
 /// A number of tokens for the store; what does not fit is as good as endless.
-pub(in crate::store) fn whole(value: u64) -> i64 {
+pub(in crate::store) fn token_count(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
@@ -101,22 +101,22 @@ pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent
             node.tokens,
             u8::from(node.closed),
             u8::from(node.turn_end),
-            node.born,
+            node.first_length,
             u8::from(node.confirmed),
-            node.seen_ms,
+            node.received_ms,
             u8::from(node.live),
         ));
-        let known = marks.get(index);
-        push_mark(&mut out, known.map(|marks| marks.item.content));
+        let node_marks = marks.get(index);
+        push_mark(&mut out, node_marks.map(|marks| marks.item.content));
         out.push(',');
-        push_mark(&mut out, known.and_then(|marks| marks.item.ids));
-        match known {
-            Some(marks) => out.push_str(&format!(",{},", marks.item.weight)),
+        push_mark(&mut out, node_marks.and_then(|marks| marks.item.ids));
+        match node_marks {
+            Some(marks) => out.push_str(&format!(",{},", marks.item.distinctive_bytes)),
             None => out.push_str(",null,"),
         }
-        push_mark(&mut out, known.and_then(|marks| marks.anchor));
-        let said = known.map(|marks| (marks.origin.0, u8::from(marks.given)));
-        let (origin, given) = said.unwrap_or_default();
+        push_mark(&mut out, node_marks.and_then(|marks| marks.anchor));
+        let origin_fields = node_marks.map(|marks| (marks.origin.0, u8::from(marks.from_upstream)));
+        let (origin, given) = origin_fields.unwrap_or_default();
         out.push_str(&format!(",{origin},{given}]"));
         parent = node.link;
     }
@@ -124,7 +124,7 @@ pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent
     out
 }
 
-fn push_mark(out: &mut String, mark: Option<Mark>) {
+fn push_mark(out: &mut String, mark: Option<ScopedHash>) {
     let Some(mark) = mark else {
         return out.push_str("null");
     };
@@ -134,7 +134,7 @@ fn push_mark(out: &mut String, mark: Option<Mark>) {
 }
 
 /// Marks and their places as `FIND` takes them.
-pub(in crate::store) fn mark_list(marks: &[(Mark, usize)]) -> String {
+pub(in crate::store) fn mark_list(marks: &[(ScopedHash, usize)]) -> String {
     let mut out = String::with_capacity(2 + 50 * marks.len());
     out.push('[');
     for (mark, place) in marks {
@@ -150,7 +150,7 @@ pub(in crate::store) fn mark_list(marks: &[(Mark, usize)]) -> String {
 }
 
 /// The runs of a view as JSON.
-pub(in crate::store) fn run_list(view: &View) -> String {
+pub(in crate::store) fn run_list(view: &PositionMap) -> String {
     let runs: Vec<String> = view
         .runs()
         .iter()
@@ -167,7 +167,7 @@ pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
             out.push(',');
         }
         out.push('[');
-        push_mark(&mut out, Some(witness.mark));
+        push_mark(&mut out, Some(witness.hash));
         out.push_str(&format!(",{}]", witness.origin.0));
     }
     out.push(']');
@@ -175,7 +175,7 @@ pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
 }
 
 /// Words of messages, for a statement.
-pub(in crate::store) fn word_list(words: &[(Link, String)]) -> String {
+pub(in crate::store) fn message_list(words: &[(Link, String)]) -> String {
     let pairs: Vec<Value> = words
         .iter()
         .map(|(link, words)| {
@@ -188,7 +188,7 @@ pub(in crate::store) fn word_list(words: &[(Link, String)]) -> String {
 }
 
 /// Contents as `CREDIT` and `NEW_CONTENTS` take them.
-pub(in crate::store) fn content_list(contents: &[Content]) -> String {
+pub(in crate::store) fn content_list(contents: &[MessageContent]) -> String {
     let mut out = String::with_capacity(2 + 80 * contents.len());
     out.push('[');
     for content in contents {

@@ -18,7 +18,7 @@ SELECT tenant, count(*), coalesce(sum(requests), 0), max(last_ms) FROM lineages 
 
 /// Names that at least `$2` conversations with a request since `$1` go under that were gone on with (see
 /// `NAMESAKES`), no more than `$3`.
-pub(in crate::store) const CROWDS: &str = "
+pub(in crate::store) const SHARED_THREAD_KEYS: &str = "
 SELECT tenant, resource, thread_key FROM lineages l
 WHERE thread_key IS NOT NULL AND last_ms >= $1
   AND EXISTS (SELECT 1 FROM nodes

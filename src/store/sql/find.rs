@@ -225,7 +225,7 @@ WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = $3
 
 /// Of these messages (`$3`: links) those that another conversation holds too: the same words, or the
 /// same ids of tool calls, first said elsewhere.
-pub(in crate::store) const SAID_ELSEWHERE: &str = "
+pub(in crate::store) const SHARED_MESSAGES: &str = "
 SELECT n.link FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
   AND CASE WHEN n.ids IS NULL

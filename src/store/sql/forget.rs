@@ -2,7 +2,7 @@
 
 /// Hands the messages another lineage stands on to that lineage: those below which it goes on, and
 /// those at which it ended a request.
-pub(in crate::store) const HAND_OVER: &str = "
+pub(in crate::store) const REASSIGN_SHARED_ROWS: &str = "
 WITH RECURSIVE used (link, heir) AS (
     SELECT n.link, c.lineage FROM nodes AS n CROSS JOIN nodes AS c
     WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3

@@ -3,7 +3,7 @@
 /// A job, unless its span has one or a part that is no stopgap, or its history is not recorded (any more), or it is a
 /// chunk that weighs (`$9`) more than the Observer may still be shown. Without a way of its own
 /// (`$15`) it goes the one its conversation (`$12`: tip) took last.
-pub(in crate::store) const OFFER: &str = "
+pub(in crate::store) const ENQUEUE: &str = "
 INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
                   leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
                   tip_count, payload, way, urgency)
@@ -26,7 +26,7 @@ ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
 
 /// Why `OFFER` did not take a job (`$3`: kind, `$4`: from, `$5`: to): whether its history is
 /// recorded, and whether its span has a job or a part.
-pub(in crate::store) const WHY_NOT_OFFERED: &str = "
+pub(in crate::store) const WHY_NOT_ENQUEUED: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $5),
        EXISTS (SELECT 1 FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link = $5
                AND from_link = $4 AND kind = $3)
@@ -71,7 +71,7 @@ RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, 
 
 /// Open jobs that end at some links (`$3`) go another way (`$4`, unless empty); the Observer's are so
 /// urgent (`$5`) and the Reflector's so much (`$6`), which one that somebody asked for may be already.
-pub(in crate::store) const STEER: &str = "
+pub(in crate::store) const REPRIORITIZE: &str = "
 UPDATE jobs SET way = CASE WHEN $4 = x'' THEN way ELSE $4 END,
                 urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE max(urgency, $6) END
 WHERE tenant = $1 AND resource = $2 AND state = 'open'
@@ -122,7 +122,7 @@ pub(in crate::store) const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE st
 // === What calls cost ===
 
 /// For the operator: tenants with open jobs, how many, and what they spent on a day (`$1`).
-pub(in crate::store) const WAITING: &str = "
+pub(in crate::store) const TENANT_BACKLOGS: &str = "
 WITH busy (tenant) AS MATERIALIZED (SELECT tenant FROM jobs WHERE state = 'open')
 SELECT busy.tenant, count(*),
        coalesce((SELECT sum(s.tokens) FROM spending AS s

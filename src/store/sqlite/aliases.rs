@@ -3,13 +3,13 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::Answer;
+use super::StoreResult;
 use crate::history::Scope;
-use crate::store::aliases::judge;
+use crate::store::aliases::check_alias;
 use crate::store::rows::{self, corrupt, get, int};
-use crate::store::{Alias, Aliased, CROWD, TenantRow, sql};
+use crate::store::{AddAliasOutcome, Alias, SHARED_KEY_THRESHOLD, TenantRow, sql};
 
-pub(super) async fn aliases(conn: &mut SqliteConnection) -> Answer<Vec<Alias>> {
+pub(super) async fn aliases(conn: &mut SqliteConnection) -> StoreResult<Vec<Alias>> {
     let rows = query(sql::ALIASES).fetch_all(conn).await?;
     let alias = |row: &SqliteRow| {
         Ok(Alias {
@@ -21,14 +21,14 @@ pub(super) async fn aliases(conn: &mut SqliteConnection) -> Answer<Vec<Alias>> {
     rows.iter().map(alias).collect()
 }
 
-pub(super) async fn alias(
+pub(super) async fn add_alias(
     conn: &mut SqliteConnection,
     name: [u8; 32],
     tenant: [u8; 32],
     at_ms: i64,
-) -> Answer<Aliased> {
-    let aliased = judge(&aliases(&mut *conn).await?, name, tenant);
-    if aliased == Aliased::New {
+) -> StoreResult<AddAliasOutcome> {
+    let outcome = check_alias(&aliases(&mut *conn).await?, name, tenant);
+    if outcome == AddAliasOutcome::Added {
         query(sql::NEW_ALIAS)
             .bind(name.as_slice())
             .bind(tenant.as_slice())
@@ -36,10 +36,10 @@ pub(super) async fn alias(
             .execute(conn)
             .await?;
     }
-    Ok(aliased)
+    Ok(outcome)
 }
 
-pub(super) async fn unalias(conn: &mut SqliteConnection, name: [u8; 32]) -> Answer<bool> {
+pub(super) async fn remove_alias(conn: &mut SqliteConnection, name: [u8; 32]) -> StoreResult<bool> {
     let done = query(sql::DROP_ALIAS)
         .bind(name.as_slice())
         .execute(conn)
@@ -47,7 +47,7 @@ pub(super) async fn unalias(conn: &mut SqliteConnection, name: [u8; 32]) -> Answ
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn tenants(conn: &mut SqliteConnection) -> Answer<Vec<TenantRow>> {
+pub(super) async fn tenants(conn: &mut SqliteConnection) -> StoreResult<Vec<TenantRow>> {
     let rows = query(sql::TENANTS).fetch_all(conn).await?;
     let row = |row: &SqliteRow| {
         Ok(TenantRow {
@@ -61,23 +61,23 @@ pub(super) async fn tenants(conn: &mut SqliteConnection) -> Answer<Vec<TenantRow
 }
 
 /// Names handed out at most; a process holds no more.
-const CROWDS: i64 = 4_096;
+const MAX_SHARED_KEYS: i64 = 4_096;
 
-pub(super) async fn crowds(
+pub(super) async fn shared_thread_keys(
     conn: &mut SqliteConnection,
     since_ms: i64,
-) -> Answer<Vec<(Scope, String)>> {
-    let rows = query(sql::CROWDS)
+) -> StoreResult<Vec<(Scope, String)>> {
+    let rows = query(sql::SHARED_THREAD_KEYS)
         .bind(since_ms)
-        .bind(CROWD)
-        .bind(CROWDS)
+        .bind(SHARED_KEY_THRESHOLD)
+        .bind(MAX_SHARED_KEYS)
         .fetch_all(conn)
         .await?;
-    let crowd = |row: &SqliteRow| Ok((rows::scope(row, 0)?, get(row, 2)?));
-    rows.iter().map(crowd).collect()
+    let shared_key = |row: &SqliteRow| Ok((rows::scope(row, 0)?, get(row, 2)?));
+    rows.iter().map(shared_key).collect()
 }
 
-fn tenant(row: &SqliteRow, column: usize) -> Answer<[u8; 32]> {
+fn tenant(row: &SqliteRow, column: usize) -> StoreResult<[u8; 32]> {
     get::<Vec<u8>>(row, column)?
         .try_into()
         .map_err(|_| corrupt("a tenant is a hash of 32 bytes"))

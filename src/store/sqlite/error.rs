@@ -23,7 +23,7 @@ pub enum OpenError {
     },
     /// The folder or the file cannot be made or read.
     #[error("cannot open {}: {reason}; check that the folder exists and may be written", path.display())]
-    Place {
+    Inaccessible {
         /// The database.
         path: PathBuf,
         /// What the system said.
@@ -96,30 +96,30 @@ pub enum OpenError {
 }
 
 /// What a result code comes down to.
-enum Trouble {
+enum FailureKind {
     Locked,
     ReadOnly,
     Full,
     Damaged,
     NotADatabase,
-    Place,
+    Inaccessible,
     Other,
 }
 
 /// The primary result code is the low byte of the extended one (<https://sqlite.org/rescode.html>).
-fn trouble(error: &sqlx::Error) -> Trouble {
+fn failure_kind(error: &sqlx::Error) -> FailureKind {
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<u32>().ok());
     match code.map(|code| code & 0xff) {
-        Some(5 | 6) => Trouble::Locked,
-        Some(8) => Trouble::ReadOnly,
-        Some(13) => Trouble::Full,
-        Some(11) => Trouble::Damaged,
-        Some(26) => Trouble::NotADatabase,
-        Some(10 | 14) => Trouble::Place,
-        _ => Trouble::Other,
+        Some(5 | 6) => FailureKind::Locked,
+        Some(8) => FailureKind::ReadOnly,
+        Some(13) => FailureKind::Full,
+        Some(11) => FailureKind::Damaged,
+        Some(26) => FailureKind::NotADatabase,
+        Some(10 | 14) => FailureKind::Inaccessible,
+        _ => FailureKind::Other,
     }
 }
 
@@ -136,34 +136,34 @@ impl From<sqlx::Error> for StoreError {
             | sqlx::Error::TypeNotFound { .. } => return Self::Corrupt(error.to_string()),
             _ => {}
         }
-        match trouble(&error) {
-            Trouble::Locked => Self::Busy(error.to_string()),
-            Trouble::ReadOnly => Self::Unavailable(format!(
+        match failure_kind(&error) {
+            FailureKind::Locked => Self::Busy(error.to_string()),
+            FailureKind::ReadOnly => Self::Unavailable(format!(
                 "the database is read-only; give this user write access ({error})"
             )),
-            Trouble::Full => {
+            FailureKind::Full => {
                 Self::Unavailable(format!("the disk is full; free some space ({error})"))
             }
-            Trouble::Damaged | Trouble::NotADatabase => Self::Unavailable(format!(
+            FailureKind::Damaged | FailureKind::NotADatabase => Self::Unavailable(format!(
                 "the database is damaged; restore a backup or move it away ({error})"
             )),
-            Trouble::Place | Trouble::Other => Self::Unavailable(error.to_string()),
+            FailureKind::Inaccessible | FailureKind::Other => Self::Unavailable(error.to_string()),
         }
     }
 }
 
 impl OpenError {
-    pub(super) fn of(path: &Path, error: &sqlx::Error) -> Self {
+    pub(super) fn from_sqlx(path: &Path, error: &sqlx::Error) -> Self {
         let path = path.to_owned();
         let reason = error.to_string();
-        match trouble(error) {
-            Trouble::Locked => Self::Locked(path),
-            Trouble::ReadOnly => Self::ReadOnly(path),
-            Trouble::Full => Self::Full(path),
-            Trouble::Damaged => Self::Damaged { path, reason },
-            Trouble::NotADatabase => Self::NotADatabase(path),
-            Trouble::Place => Self::Place { path, reason },
-            Trouble::Other => Self::Other { path, reason },
+        match failure_kind(error) {
+            FailureKind::Locked => Self::Locked(path),
+            FailureKind::ReadOnly => Self::ReadOnly(path),
+            FailureKind::Full => Self::Full(path),
+            FailureKind::Damaged => Self::Damaged { path, reason },
+            FailureKind::NotADatabase => Self::NotADatabase(path),
+            FailureKind::Inaccessible => Self::Inaccessible { path, reason },
+            FailureKind::Other => Self::Other { path, reason },
         }
     }
 }

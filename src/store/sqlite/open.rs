@@ -23,16 +23,16 @@ const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
 const OLDEST_SQLITE_TEXT: &str = "3.51.3";
 
 /// How long background work waits for a lock: longer than any write of ours takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts to open a file that is locked.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long the request path waits inside SQLite: less than its whole bound (see `sqlite`), so that
 /// a reader gives up its connection before the next request needs it.
-const HASTE: Duration = Duration::from_millis(200);
+const REQUEST_BUSY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Two requests may look up a cold conversation while two others wait for the disk.
-const FRONT_READERS: u32 = 4;
+const REQUEST_READERS: u32 = 4;
 /// Readers of workers and of the command line; apart, so that they never delay a request.
-const BACK_READERS: u32 = 2;
+const WORKER_READERS: u32 = 2;
 
 /// `_sqlx_migrations` is the table of [`Migrator`].
 const HAS_SCHEMA: &str = "
@@ -140,8 +140,8 @@ fn migrations() -> Vec<Migration> {
 /// The connections of a store.
 pub(super) struct Pools {
     pub(super) writer: SqlitePool,
-    pub(super) front: SqlitePool,
-    pub(super) back: SqlitePool,
+    pub(super) request_pool: SqlitePool,
+    pub(super) worker_pool: SqlitePool,
     /// The file; `None` in memory.
     pub(super) path: Option<PathBuf>,
 }
@@ -153,7 +153,7 @@ pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
     let options = SqliteConnectOptions::from_str(url)
         .map_err(|_| OpenError::Url(url.to_owned()))?
         .disable_statement_logging()
-        .busy_timeout(PATIENCE)
+        .busy_timeout(BUSY_TIMEOUT)
         // Deleted rows held what people said: overwrite them.
         .pragma("secure_delete", "ON")
         // "Accepted" means on the disk. Only background work waits for the flush.
@@ -165,13 +165,13 @@ pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
     if path.as_os_str().is_empty() {
         return Err(OpenError::Url(url.to_owned()));
     }
-    prepare(&path).await?;
+    create_file(&path).await?;
     // A switch to WAL that meets another process starting answers "locked" at once, without the
     // busy timeout: two that wait for each other would wait for ever.
     let started = Instant::now();
     loop {
         match in_file(&options, &path).await {
-            Err(OpenError::Locked(_)) if started.elapsed() < PATIENCE => {
+            Err(OpenError::Locked(_)) if started.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(RETRY).await;
             }
             outcome => return outcome,
@@ -190,11 +190,11 @@ pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
     if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
         return Err(OpenError::Missing(path));
     }
-    let options = reading(&path, PATIENCE);
+    let options = read_only_options(&path, BUSY_TIMEOUT);
     let mut first = options
         .connect()
         .await
-        .map_err(|error| OpenError::of(&path, &error))?;
+        .map_err(|error| OpenError::from_sqlx(&path, &error))?;
     check_version(&mut first, &path).await?;
     let migrator = Migrator::with_migrations(migrations());
     let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
@@ -204,25 +204,25 @@ pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
         _ => return Err(OpenError::Older(path)),
     }
     drop(first);
-    let readers = pool(BACK_READERS, PATIENCE * 2).connect_lazy_with(options);
+    let readers = pool(WORKER_READERS, BUSY_TIMEOUT * 2).connect_lazy_with(options);
     Ok(Pools {
         writer: readers.clone(),
-        front: readers.clone(),
-        back: readers,
+        request_pool: readers.clone(),
+        worker_pool: readers,
         path: Some(path),
     })
 }
 
-fn reading(path: &Path, patience: Duration) -> SqliteConnectOptions {
+fn read_only_options(path: &Path, busy_timeout: Duration) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .read_only(true)
         .disable_statement_logging()
-        .busy_timeout(patience)
+        .busy_timeout(busy_timeout)
 }
 
 async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, OpenError> {
-    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     // Looked at before the journal mode is set: that would change a file that is not ours.
     let mut first = options.connect().await.map_err(failed)?;
     check_version(&mut first, path).await?;
@@ -233,15 +233,16 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
         .pragma("journal_size_limit", "67108864");
-    let readers =
-        |patience, most, wait| pool(most, wait).connect_lazy_with(reading(path, patience));
+    let readers = |busy_timeout, most, wait| {
+        pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
+    };
     Ok(Pools {
-        writer: pool(1, PATIENCE * 2)
+        writer: pool(1, BUSY_TIMEOUT * 2)
             .connect_with(options)
             .await
             .map_err(failed)?,
-        front: readers(HASTE, FRONT_READERS, HASTE),
-        back: readers(PATIENCE, BACK_READERS, PATIENCE * 2),
+        request_pool: readers(REQUEST_BUSY_TIMEOUT, REQUEST_READERS, REQUEST_BUSY_TIMEOUT),
+        worker_pool: readers(BUSY_TIMEOUT, WORKER_READERS, BUSY_TIMEOUT * 2),
         path: Some(path.to_owned()),
     })
 }
@@ -249,8 +250,8 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
 /// One shared connection: a second one would see another, empty database.
 async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
     let path = PathBuf::from(":memory:");
-    let failed = |error: sqlx::Error| OpenError::of(&path, &error);
-    let writer = pool(1, PATIENCE * 2)
+    let failed = |error: sqlx::Error| OpenError::from_sqlx(&path, &error);
+    let writer = pool(1, BUSY_TIMEOUT * 2)
         .min_connections(1)
         .connect_with(options)
         .await
@@ -260,16 +261,16 @@ async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
     migrate(&mut first, &path).await?;
     drop(first);
     Ok(Pools {
-        front: writer.clone(),
-        back: writer.clone(),
+        request_pool: writer.clone(),
+        worker_pool: writer.clone(),
         writer,
         path: None,
     })
 }
 
-fn pool(most: u32, wait: Duration) -> SqlitePoolOptions {
+fn pool(max_connections: u32, wait: Duration) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
-        .max_connections(most)
+        .max_connections(max_connections)
         .acquire_timeout(wait)
         .idle_timeout(None)
         .max_lifetime(None)
@@ -277,11 +278,11 @@ fn pool(most: u32, wait: Duration) -> SqlitePoolOptions {
 
 /// Makes the folder and an empty file only its owner may read: SQLite would make it world-readable,
 /// and gives its journals the rights of the file.
-async fn prepare(path: &Path) -> Result<(), OpenError> {
+async fn create_file(path: &Path) -> Result<(), OpenError> {
     let place = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::StorageFull => OpenError::Full(path.to_owned()),
         std::io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly(path.to_owned()),
-        _ => OpenError::Place {
+        _ => OpenError::Inaccessible {
             path: path.to_owned(),
             reason: error.to_string(),
         },
@@ -313,7 +314,7 @@ async fn check_version(conn: &mut SqliteConnection, path: &Path) -> Result<(), O
     let found: String = sqlx::query_scalar("SELECT sqlite_version()")
         .fetch_one(conn)
         .await
-        .map_err(|error| OpenError::of(path, &error))?;
+        .map_err(|error| OpenError::from_sqlx(path, &error))?;
     if version(&found) < Some(OLDEST_SQLITE) {
         return Err(OpenError::OldSqlite {
             found,
@@ -337,7 +338,7 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
 /// SQLite: so the whole of it runs under one write lock. A schema that is up to date takes none, so
 /// that a read-only database still serves what it holds.
 async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
-    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     let migrator = Migrator::with_migrations(migrations());
     let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
     match schema(conn, path).await? {
@@ -361,7 +362,7 @@ async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenErr
 
 /// The newest applied migration; `None` in an empty database.
 async fn schema(conn: &mut SqliteConnection, path: &Path) -> Result<Option<i64>, OpenError> {
-    let failed = |error: sqlx::Error| OpenError::of(path, &error);
+    let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     let (tables, ours): (i64, i64) = sqlx::query_as(HAS_SCHEMA)
         .fetch_one(&mut *conn)
         .await
@@ -398,7 +399,7 @@ async fn verify(
         sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success ORDER BY 1")
             .fetch_all(conn)
             .await
-            .map_err(|error| OpenError::of(path, &error))?;
+            .map_err(|error| OpenError::from_sqlx(path, &error))?;
     let held = migrator.iter().map(|m| (m.version, m.checksum.to_vec()));
     if held.eq(applied) {
         return Ok(());
@@ -412,7 +413,7 @@ async fn verify(
 fn schema_error(path: &Path, error: MigrateError) -> OpenError {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-            OpenError::of(path, &error)
+            OpenError::from_sqlx(path, &error)
         }
         error => OpenError::Schema {
             path: path.to_owned(),

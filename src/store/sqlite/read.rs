@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::Answer;
+use super::StoreResult;
 use crate::history::{Link, Scope};
-use crate::memory::advance::Work;
-use crate::memory::place::{Answered, LineageName, Origin, Step};
+use crate::memory::advance::ChainJob;
+use crate::memory::alignment::{LineageName, Origin, PathEntry, SummaryCandidate};
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::rows::{self, corrupt, get};
-use crate::store::{Begun, Carried, Elsewhere, Found, Known, Probes, sql};
+use crate::store::{
+    Candidates, LookupKeys, PrefixTrim, RecordedChain, SentPrefix, SharedContent, sql,
+};
 
 /// A request as `FIND` takes it.
-pub(super) struct Request {
+pub(super) struct FindQuery {
     links: String,
     tip: Link,
     root: Link,
@@ -25,124 +27,126 @@ pub(super) struct Request {
     system: Option<Vec<u8>>,
 }
 
-impl Request {
-    pub(super) fn of(scope: &Scope, chain: &[Link], probes: &Probes) -> Option<Self> {
+impl FindQuery {
+    pub(super) fn new(scope: &Scope, chain: &[Link], keys: &LookupKeys) -> Option<Self> {
         Some(Self {
-            links: rows::probes(chain),
+            links: rows::link_list(chain),
             tip: *chain.last()?,
             root: Link::root(scope),
             length: chain.len(),
-            anchors: rows::mark_list(&probes.anchors),
-            answers: rows::mark_list(&probes.answers),
-            model: probes.model.clone(),
-            system: probes.system.map(|mark| mark.as_bytes().to_vec()),
+            anchors: rows::mark_list(&keys.anchors),
+            answers: rows::mark_list(&keys.answers),
+            model: keys.model.clone(),
+            system: keys.system.map(|mark| mark.as_bytes().to_vec()),
         })
     }
 }
 
-pub(super) async fn find(
+pub(super) async fn find_candidates(
     conn: &mut SqliteConnection,
     scope: Scope,
-    request: Request,
-) -> Answer<Found> {
+    query_values: FindQuery,
+) -> StoreResult<Candidates> {
     let rows = query(sql::FIND)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
-        .bind(request.links)
-        .bind(request.tip.as_bytes().as_slice())
-        .bind(request.anchors)
-        .bind(request.answers)
-        .bind(rows::count(request.length))
-        .bind(request.root.as_bytes().as_slice())
-        .bind(request.model)
-        .bind(request.system)
+        .bind(query_values.links)
+        .bind(query_values.tip.as_bytes().as_slice())
+        .bind(query_values.anchors)
+        .bind(query_values.answers)
+        .bind(rows::count(query_values.length))
+        .bind(query_values.root.as_bytes().as_slice())
+        .bind(query_values.model)
+        .bind(query_values.system)
         .fetch_all(conn)
         .await?;
-    let mut found = Found::default();
+    let mut candidates = Candidates::default();
     let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
     let mut hit = None;
-    let mut answer: Option<Answered> = None;
+    let mut answer: Option<SummaryCandidate> = None;
     for row in &rows {
         match get::<i64>(row, 0)? {
             0 => {
                 let meta = rows::snapshot_meta(row)?;
-                if found.snapshots.iter().all(|known| known.id != meta.id) {
-                    found.snapshots.push(meta);
+                if candidates.snapshots.iter().all(|known| known.id != meta.id) {
+                    candidates.snapshots.push(meta);
                 }
             }
-            1 => found.used = Some(rows::used(row)?),
+            1 => candidates.sent_with = Some(rows::sent_with(row)?),
             2 => {
-                found.depth = rows::int(row, 1)?;
-                found.own = get(row, 2)?;
-                found.followed = get(row, 3)?;
-                found.depth_origin = Origin(get::<Option<i64>>(row, 4)?.unwrap_or_default());
+                candidates.depth = rows::int(row, 1)?;
+                candidates.lineage = get(row, 2)?;
+                candidates.continued_elsewhere = get(row, 3)?;
+                candidates.depth_origin = Origin(get::<Option<i64>>(row, 4)?.unwrap_or_default());
             }
             3 => {
-                found.view = Some(rows::view(row)?);
-                found.view_holds = !get::<bool>(row, 12)?;
+                candidates.alignment = Some(rows::stored_alignment(row)?);
+                candidates.alignment_holds = !get::<bool>(row, 12)?;
             }
             4 => base.push(rows::step(row)?),
             5 => path.push(rows::step(row)?),
             6 => answered.push(rows::step(row)?),
-            7 => found.used_as_view = Some(rows::used(row)?),
+            7 => candidates.aligned_sent_with = Some(rows::sent_with(row)?),
             8 => hit = Some(rows::int(row, 1)?),
             9 => {
-                answer = Some(Answered {
-                    place: rows::int(row, 1)?,
-                    mark: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
+                answer = Some(SummaryCandidate {
+                    count: rows::int(row, 1)?,
+                    hash: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
                     path: Vec::new(),
                     same_system: get(row, 3)?,
-                    alone: true,
+                    is_unique: true,
                 });
             }
             10 => {
                 let model = get(row, 9)?;
-                let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
-                found.carried.extend(carried);
+                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
+                candidates.prefix_trims.extend(carried);
             }
-            11 => found.path_used = Some(rows::used(row)?),
+            11 => candidates.path_sent_with = Some(rows::sent_with(row)?),
             12 => {
-                let elsewhere = get::<i64>(row, 1)? != 0;
-                let tip = elsewhere.then(|| rows::link(row, 2)).transpose()?;
-                let begun = Begun {
-                    shared: rows::int(row, 3)?,
+                let on_other_chain = get::<i64>(row, 1)? != 0;
+                let tip = on_other_chain.then(|| rows::link(row, 2)).transpose()?;
+                let sent_prefix = SentPrefix {
+                    shared_messages: rows::int(row, 3)?,
                     snapshot: get::<Option<i64>>(row, 4)?.map(SnapshotId),
-                    key: get(row, 5)?,
+                    thread_key: get(row, 5)?,
                 };
-                found.begun.push((tip, begun));
+                candidates.sent_prefixes.push((tip, sent_prefix));
             }
-            13 => found.newest_opener = Some(rows::snapshot_meta(row)?),
+            13 => candidates.newest_peer_intro = Some(rows::snapshot_meta(row)?),
             14 => {
                 let (tip, model) = (rows::link(row, 2)?, get(row, 9)?);
-                let carried = rows::trim(row)?.map(|trim| Carried { trim, model });
-                found
-                    .path_carried
+                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
+                candidates
+                    .path_trims
                     .extend(carried.map(|carried| (tip, carried)));
             }
-            15 => found.openers.push(rows::snapshot_meta(row)?),
+            15 => candidates.peer_intros.push(rows::snapshot_meta(row)?),
             16 => {
                 let name = LineageName {
                     key: get(row, 5)?,
-                    only: get(row, 3)?,
+                    is_unique: get(row, 3)?,
                 };
-                found.names.push((get(row, 1)?, name));
+                candidates.lineage_names.push((get(row, 1)?, name));
             }
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }
-    found.tip_known = found.depth == request.length;
-    found.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
-    found.base = whole(base);
-    found.path = hit.map(|place| (place, whole(path)));
-    found.answered = answer.map(|answer| Answered {
-        path: whole(answered),
+    candidates.tip_recorded = candidates.depth == query_values.length;
+    candidates
+        .snapshots
+        .sort_unstable_by_key(|s| (s.to_count, s.id));
+    candidates.base_chain = complete_path(base);
+    candidates.path = hit.map(|place| (place, complete_path(path)));
+    candidates.answered = answer.map(|answer| SummaryCandidate {
+        path: complete_path(answered),
         ..answer
     });
-    Ok(found)
+    Ok(candidates)
 }
 
 /// Steps in the order of their chain; nothing unless they reach from its first message on.
-fn whole(mut steps: Vec<(usize, Step)>) -> Vec<Step> {
+fn complete_path(mut steps: Vec<(usize, PathEntry)>) -> Vec<PathEntry> {
     steps.sort_unstable_by_key(|(count, _)| *count);
     let gapless = steps
         .iter()
@@ -154,16 +158,16 @@ fn whole(mut steps: Vec<(usize, Step)>) -> Vec<Step> {
     steps.into_iter().map(|(_, step)| step).collect()
 }
 
-pub(super) async fn elsewhere(
+pub(super) async fn find_shared_content(
     conn: &mut SqliteConnection,
     scope: Scope,
     links: String,
-    name: Option<String>,
-) -> Answer<Elsewhere> {
-    let rows = rows_of_chain(conn, sql::SAID_ELSEWHERE, &scope, &links).await?;
+    thread_key: Option<String>,
+) -> StoreResult<SharedContent> {
+    let rows = rows_of_chain(conn, sql::SHARED_MESSAGES, &scope, &links).await?;
     let messages = rows.iter().map(|row| rows::link(row, 0));
     let messages = messages.collect::<Result<_, _>>()?;
-    let lineages: i64 = match name {
+    let lineages: i64 = match thread_key {
         None => 0,
         Some(name) => {
             query_scalar(sql::LINEAGES_NAMED)
@@ -174,9 +178,9 @@ pub(super) async fn elsewhere(
                 .await?
         }
     };
-    Ok(Elsewhere {
+    Ok(SharedContent {
         messages,
-        name: lineages > 1,
+        thread_key_shared: lineages > 1,
     })
 }
 
@@ -184,7 +188,7 @@ pub(super) async fn snapshot(
     conn: &mut SqliteConnection,
     scope: Scope,
     id: SnapshotId,
-) -> Answer<Option<Snapshot>> {
+) -> StoreResult<Option<Snapshot>> {
     query(sql::SNAPSHOT)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -195,30 +199,30 @@ pub(super) async fn snapshot(
         .transpose()
 }
 
-pub(super) async fn known(
+pub(super) async fn load_chain(
     conn: &mut SqliteConnection,
     scope: Scope,
     chain: String,
-) -> Answer<Known> {
-    let mut known = Known::default();
+) -> StoreResult<RecordedChain> {
+    let mut recorded = RecordedChain::default();
     for row in rows_of_chain(conn, sql::NODES_OF_CHAIN, &scope, &chain).await? {
         let node = rows::node(&row)?;
         // The links drive the join, so rows come in the order of the chain; a gap ends the prefix.
-        if node.count != known.nodes.len() + 1 {
+        if node.count != recorded.nodes.len() + 1 {
             break;
         }
-        known.nodes.push(node);
+        recorded.nodes.push(node);
         let lineage = get(&row, 10)?;
-        if known.lineage.replace(lineage) != Some(lineage) {
-            known.lineages.retain(|(other, _)| *other != lineage);
-            known.lineages.insert(0, (lineage, get(&row, 11)?));
-            known.zone = get(&row, 12)?;
+        if recorded.lineage.replace(lineage) != Some(lineage) {
+            recorded.lineages.retain(|(other, _)| *other != lineage);
+            recorded.lineages.insert(0, (lineage, get(&row, 11)?));
+            recorded.zone = get(&row, 12)?;
         }
     }
-    let Some(deepest) = known.nodes.last() else {
-        return Ok(known);
+    let Some(deepest) = recorded.nodes.last() else {
+        return Ok(recorded);
     };
-    known.branches = query(sql::HAS_SUCCESSOR)
+    recorded.has_successor = query(sql::HAS_SUCCESSOR)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(deepest.link.as_bytes().as_slice())
@@ -228,24 +232,26 @@ pub(super) async fn known(
         .and_then(|row| get::<i64>(&row, 0))?
         != 0;
     for row in rows_of_chain(conn, sql::PARTS_OF_CHAIN, &scope, &chain).await? {
-        known.parts.push(rows::part_meta(&row)?);
+        recorded.parts.push(rows::part_meta(&row)?);
     }
-    known
+    recorded
         .parts
         .sort_unstable_by_key(|p| (p.span.to_count, p.id));
     for row in rows_of_chain(conn, sql::SNAPSHOTS_OF_CHAIN, &scope, &chain).await? {
-        known.snapshots.push(rows::snapshot_meta(&row)?);
+        recorded.snapshots.push(rows::snapshot_meta(&row)?);
     }
-    known.snapshots.sort_unstable_by_key(|s| (s.to_count, s.id));
-    known.jobs = work(conn, scope, chain).await?;
-    Ok(known)
+    recorded
+        .snapshots
+        .sort_unstable_by_key(|s| (s.to_count, s.id));
+    recorded.jobs = jobs_ending_at(conn, scope, chain).await?;
+    Ok(recorded)
 }
 
-pub(super) async fn work(
+pub(super) async fn jobs_ending_at(
     conn: &mut SqliteConnection,
     scope: Scope,
     ends: String,
-) -> Answer<Vec<Work>> {
+) -> StoreResult<Vec<ChainJob>> {
     let found = rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &ends).await?;
     found.iter().map(rows::work).collect()
 }
@@ -255,7 +261,7 @@ async fn rows_of_chain(
     statement: &'static str,
     scope: &Scope,
     chain: &str,
-) -> Answer<Vec<sqlx::sqlite::SqliteRow>> {
+) -> StoreResult<Vec<sqlx::sqlite::SqliteRow>> {
     Ok(query(statement)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -267,18 +273,15 @@ async fn rows_of_chain(
 pub(super) async fn parts(
     conn: &mut SqliteConnection,
     scope: Scope,
-    wanted: Vec<PartId>,
-) -> Answer<Vec<Part>> {
-    let rows = rows_of_chain(conn, sql::PARTS, &scope, &rows::id_list(&wanted)).await?;
+    ids: Vec<PartId>,
+) -> StoreResult<Vec<Part>> {
+    let rows = rows_of_chain(conn, sql::PARTS, &scope, &rows::id_list(&ids)).await?;
     let mut found = HashMap::with_capacity(rows.len());
     for row in &rows {
         let part = rows::part(row)?;
         found.insert(part.id, part);
     }
-    Ok(wanted
-        .iter()
-        .filter_map(|id| found.get(id).cloned())
-        .collect())
+    Ok(ids.iter().filter_map(|id| found.get(id).cloned()).collect())
 }
 
 pub(super) async fn part_ending(
@@ -286,7 +289,7 @@ pub(super) async fn part_ending(
     scope: Scope,
     kind: PartKind,
     to: Link,
-) -> Answer<Option<Part>> {
+) -> StoreResult<Option<Part>> {
     query(sql::PART_ENDING)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -299,16 +302,16 @@ pub(super) async fn part_ending(
 }
 
 /// Reads a page of the file: a connection alone would answer without one.
-pub(super) async fn ping(conn: &mut SqliteConnection) -> Answer<()> {
+pub(super) async fn ping(conn: &mut SqliteConnection) -> StoreResult<()> {
     query(sql::PING).fetch_one(conn).await?;
     Ok(())
 }
 
-pub(super) async fn chain(
+pub(super) async fn chain_links(
     conn: &mut SqliteConnection,
     scope: Scope,
     tip: Link,
-) -> Answer<Vec<Link>> {
+) -> StoreResult<Vec<Link>> {
     let rows = query(sql::CHAIN_TO)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -318,13 +321,13 @@ pub(super) async fn chain(
     rows.iter().map(|row| rows::link(row, 0)).collect()
 }
 
-pub(super) async fn namesakes(
+pub(super) async fn count_live_conversations(
     conn: &mut SqliteConnection,
     scope: Scope,
     key: String,
     since_ms: i64,
-) -> Answer<u32> {
-    let found = query_scalar(sql::NAMESAKES)
+) -> StoreResult<u32> {
+    let found = query_scalar(sql::COUNT_LIVE_CONVERSATIONS)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(key)

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{Answer, others, read};
+use super::{StoreResult, peer_memory, read};
 use crate::history::Scope;
 use crate::memory::{Part, PartId, Rendering, Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::rows::{self, corrupt, count, id_list};
@@ -13,28 +13,32 @@ pub(super) async fn commit(
     conn: &mut SqliteConnection,
     scope: Scope,
     new: NewSnapshot,
-) -> Answer<Snapshot> {
+) -> StoreResult<Snapshot> {
     let parts = id_list(&new.parts);
-    let opens = others::opens(&scope, &new)?;
-    if !others::stands(conn, &scope, &new).await?
-        || !opens && !stands(conn, &scope, &new, &parts).await?
+    let is_peer_intro = peer_memory::is_peer_intro(&scope, &new)?;
+    if !peer_memory::are_peers_recorded(conn, &scope, &new).await?
+        || !is_peer_intro && !is_recorded(conn, &scope, &new, &parts).await?
     {
         return Err(StoreError::Forgotten);
     }
-    if opens && let Some(equal) = others::equal_opener(conn, &scope, &new).await? {
+    if is_peer_intro && let Some(equal) = peer_memory::equal_peer_intro(conn, &scope, &new).await? {
         return Ok(equal);
     }
-    let eligible_from = if new.at_once {
+    let eligible_from = if new.eligible_now {
         new.tip_count
     } else {
         // Beyond every chain that was sent without it: their repetitions keep their bytes.
-        longest(conn, &scope, &new).await? + 1
+        longest_extension(conn, &scope, &new).await? + 1
     };
     let segments = serde_json::to_string(&new.segments)
         .map_err(|_| corrupt("the text of a snapshot cannot be written"))?;
-    let told = new.others.as_deref().map(rows::others_text).transpose()?;
-    if !opens
-        && let Some(meta) = equal(conn, &scope, &new, &parts, &segments, eligible_from).await?
+    let peer_memory = new
+        .peer_memory
+        .as_deref()
+        .map(rows::peer_memory_json)
+        .transpose()?;
+    if !is_peer_intro
+        && let Some(meta) = find_equal(conn, &scope, &new, &parts, &segments, eligible_from).await?
     {
         let segments = new.segments;
         return Ok(Snapshot { meta, segments });
@@ -52,12 +56,12 @@ pub(super) async fn commit(
         .bind(segments)
         .bind(new.at_ms)
         .bind(&new.placement)
-        .bind(&new.made_with)
-        .bind(told)
-        .bind(opens)
+        .bind(&new.settings_json)
+        .bind(peer_memory)
+        .bind(is_peer_intro)
         .fetch_one(&mut *conn)
         .await?;
-    others::note(conn, &scope, &new, id).await?;
+    peer_memory::record_peers(conn, &scope, &new, id).await?;
     Ok(Snapshot {
         meta: SnapshotMeta {
             id: SnapshotId(id),
@@ -69,34 +73,34 @@ pub(super) async fn commit(
             tokens: new.tokens,
             cause: new.cause,
             placement: new.placement,
-            others: new.others,
+            peer_memory: new.peer_memory,
         },
         segments: new.segments,
     })
 }
 
 /// Both or neither; without `bound` where one that it tells of was forgotten.
-pub(super) async fn commit_both(
+pub(super) async fn commit_pair(
     conn: &mut SqliteConnection,
     scope: Scope,
     new: NewSnapshot,
-    bound: NewSnapshot,
-) -> Answer<(Snapshot, Option<Snapshot>)> {
-    let told = match commit(conn, scope.clone(), bound).await {
+    peer_snapshot: NewSnapshot,
+) -> StoreResult<(Snapshot, Option<Snapshot>)> {
+    let stored_peer_snapshot = match commit(conn, scope.clone(), peer_snapshot).await {
         Err(StoreError::Forgotten) => None,
-        told => Some(told?),
+        result => Some(result?),
     };
-    Ok((commit(conn, scope, new).await?, told))
+    Ok((commit(conn, scope, new).await?, stored_peer_snapshot))
 }
 
 /// Fixes how `parts` are written where no block held them yet, and reads them.
-pub(super) async fn freeze(
+pub(super) async fn fix_rendering(
     conn: &mut SqliteConnection,
     scope: Scope,
     parts: Vec<PartId>,
     rendering: Rendering,
-) -> Answer<Vec<Part>> {
-    query(sql::FREEZE_PARTS)
+) -> StoreResult<Vec<Part>> {
+    query(sql::FIX_RENDERING)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(id_list(&parts))
@@ -108,29 +112,33 @@ pub(super) async fn freeze(
 }
 
 /// Whether what the snapshot covers, and every part it sends, is still recorded under this owner.
-async fn stands(
+async fn is_recorded(
     conn: &mut SqliteConnection,
     scope: &Scope,
     new: &NewSnapshot,
     parts: &str,
-) -> Answer<bool> {
+) -> StoreResult<bool> {
     let node: i64 = query_scalar(sql::NODE_EXISTS)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(new.to.as_bytes().as_slice())
         .fetch_one(&mut *conn)
         .await?;
-    let held: i64 = query_scalar(sql::COUNT_PARTS)
+    let recorded_parts: i64 = query_scalar(sql::COUNT_PARTS)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(parts)
         .fetch_one(conn)
         .await?;
-    Ok(node != 0 && held == count(new.parts.len()))
+    Ok(node != 0 && recorded_parts == count(new.parts.len()))
 }
 
-async fn longest(conn: &mut SqliteConnection, scope: &Scope, new: &NewSnapshot) -> Answer<usize> {
-    let row = query(sql::LONGEST)
+async fn longest_extension(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    new: &NewSnapshot,
+) -> StoreResult<usize> {
+    let row = query(sql::LONGEST_EXTENSION)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(new.tip.as_bytes().as_slice())
@@ -140,14 +148,14 @@ async fn longest(conn: &mut SqliteConnection, scope: &Scope, new: &NewSnapshot) 
     rows::int(&row, 0)
 }
 
-async fn equal(
+async fn find_equal(
     conn: &mut SqliteConnection,
     scope: &Scope,
     new: &NewSnapshot,
     parts: &str,
     segments: &str,
     eligible_from: usize,
-) -> Answer<Option<SnapshotMeta>> {
+) -> StoreResult<Option<SnapshotMeta>> {
     query(sql::EQUAL_SNAPSHOT)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -157,7 +165,12 @@ async fn equal(
         .bind(new.pin.map(count))
         .bind(count(eligible_from))
         .bind(&new.placement)
-        .bind(new.others.as_deref().map(rows::others_text).transpose()?)
+        .bind(
+            new.peer_memory
+                .as_deref()
+                .map(rows::peer_memory_json)
+                .transpose()?,
+        )
         .fetch_optional(conn)
         .await?
         .map(|row| rows::snapshot_meta(&row))

@@ -4,18 +4,18 @@ use sqlx::query;
 use sqlx::query_scalar;
 use sqlx::sqlite::SqliteConnection;
 
-use super::Answer;
+use super::StoreResult;
 use crate::history::Scope;
-use crate::store::{Alarms, NewTimer, Record, Timer, rows, sql};
+use crate::store::{Alarms, NewTimer, RequestRecord, Timer, rows, sql};
 
 /// Part of recording a request.
 pub(super) async fn set(
     conn: &mut SqliteConnection,
     scope: &Scope,
     lineage: i64,
-    record: &Record,
+    record: &RequestRecord,
     timer: &NewTimer,
-) -> Answer<()> {
+) -> StoreResult<()> {
     query(sql::SET_TIMER)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
@@ -35,7 +35,7 @@ pub(super) async fn claim(
     conn: &mut SqliteConnection,
     now_ms: i64,
     until_ms: i64,
-) -> Answer<Option<Timer>> {
+) -> StoreResult<Option<Timer>> {
     query(sql::CLAIM_TIMER)
         .bind(now_ms)
         .bind(until_ms)
@@ -49,7 +49,7 @@ pub(super) async fn end(
     conn: &mut SqliteConnection,
     timer: Timer,
     left: Option<(Alarms, i64)>,
-) -> Answer<()> {
+) -> StoreResult<()> {
     let statement = match left {
         Some(_) => sql::KEEP_TIMER,
         None => sql::END_TIMER,
@@ -69,6 +69,6 @@ pub(super) async fn end(
     Ok(())
 }
 
-pub(super) async fn next(conn: &mut SqliteConnection) -> Answer<Option<i64>> {
+pub(super) async fn next(conn: &mut SqliteConnection) -> StoreResult<Option<i64>> {
     Ok(query_scalar(sql::NEXT_TIMER).fetch_one(conn).await?)
 }

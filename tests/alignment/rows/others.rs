@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{EITHER, EXACT};
+use crate::harness::{talk, text, user};
 use crate::script::Applied::{All, Nothing};
-use crate::script::{Ask, Row, chat, grow, reworded, said};
-use crate::stage::{talk, text, user};
+use crate::script::{Ask, Row, chat, grow, message, reworded};
 
 /// The same examples before each conversation of an application.
 fn examples() -> Vec<Value> {
@@ -129,8 +129,8 @@ pub const ROWS: &[Row] = &[
                 let mut all = vec![user(&format!("{name}-document"), 0)];
                 // A document that is a chunk by itself.
                 all[0] = reworded(&all[0], |words| vec![words; 40].join(" "));
-                all.push(said("assistant", "I have read the whole document, from the first page to the last one, with all of its tables and notes. What would you like to know about it, and in which form shall I tell you?"));
-                all.push(said(
+                all.push(message("assistant", "I have read the whole document, from the first page to the last one, with all of its tables and notes. What would you like to know about it, and in which form shall I tell you?"));
+                all.push(message(
                     "user",
                     "Summarise it in five points for somebody who has no time.",
                 ));
@@ -156,11 +156,11 @@ pub const ROWS: &[Row] = &[
                 let mut all = vec![user(&format!("{name}-form"), 0)];
                 all[0] = reworded(&all[0], |words| vec![words; 40].join(" "));
                 for number in 0..10 {
-                    all.push(said(
+                    all.push(message(
                         "assistant",
                         format!("Question {number} of ten: {}", text("question", number)),
                     ));
-                    all.push(said("user", if number % 2 == 0 { "yes" } else { "no" }));
+                    all.push(message("user", if number % 2 == 0 { "yes" } else { "no" }));
                 }
                 all
             };

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{ALIGNED, EITHER, EXACT};
+use crate::harness::{assistant, marks, talk, work};
 use crate::script::Applied::{All, Nothing};
-use crate::script::{Ask, Row, SUMMARY, chat, grow, reworded, said, shaped, tools};
-use crate::stage::{assistant, marks, talk, work};
+use crate::script::{Ask, Row, SUMMARY, chat, grow, message, reworded, shaped, tools};
 
 /// The results among the first `old` messages, with other words.
 fn results(sent: &[Value], old: usize, words: impl Fn(&str) -> String) -> Vec<Value> {
@@ -170,8 +170,8 @@ fn windowed(count: usize, kept: impl Fn(&[Value]) -> Vec<Value>) -> Vec<Ask> {
 
 fn notice() -> Vec<Value> {
     vec![
-        said("user", "[Earlier messages were removed to save space.]"),
-        said("assistant", "Understood."),
+        message("user", "[Earlier messages were removed to save space.]"),
+        message("assistant", "Understood."),
     ]
 }
 
@@ -266,8 +266,8 @@ fn and_summary(all: &[Value]) -> Vec<Ask> {
     let mut asks = grow(all, 1, all.len());
     let mut asked = all.to_vec();
     asked.push(assistant("it", all.len()));
-    asked.push(said("user", "Summarise the conversation so far."));
-    asks.push(Ask::of(&asked).summarising(&asked));
+    asked.push(message("user", "Summarise the conversation so far."));
+    asks.push(Ask::from_messages(&asked).summarising(&asked));
     asks
 }
 
@@ -281,7 +281,7 @@ fn compacted((observed, tail): (usize, usize), head: &[Value], system: Option<&s
     for turn in (all.len() + 2..=whole.len()).step_by(2) {
         let mut sent = head.to_vec();
         sent.extend_from_slice(&whole[all.len() + 1 - tail..turn]);
-        let mut ask = Ask::of(&whole[..turn]).sending(sent);
+        let mut ask = Ask::from_messages(&whole[..turn]).sending(sent);
         // What nobody could observe before the client summarised it stands in its summary alone.
         ask.beside = ask.logical.drain(observed..all.len() + 1 - tail).collect();
         if let Some(system) = system {
@@ -295,7 +295,7 @@ fn compacted((observed, tail): (usize, usize), head: &[Value], system: Option<&s
 /// All the user said, and the summary behind it.
 fn kept_in_front() -> Vec<Value> {
     let mut kept: Vec<Value> = chat().into_iter().step_by(2).collect();
-    kept.push(said(
+    kept.push(message(
         "user",
         format!("Another model was at work before you and left this:\n{SUMMARY}"),
     ));
@@ -308,8 +308,8 @@ fn long() -> Vec<Value> {
 
 fn asked_what_was_done() -> [Value; 2] {
     [
-        said("user", "What did we do so far?"),
-        said("assistant", SUMMARY),
+        message("user", "What did we do so far?"),
+        message("assistant", SUMMARY),
     ]
 }
 
@@ -321,8 +321,8 @@ pub const COMPACTED: &[Row] = &[
         what: "puts a summary in the place of everything",
         asks: || {
             let head = [
-                said("user", format!("Summary so far:\n{SUMMARY}")),
-                said("assistant", "Got it."),
+                message("user", format!("Summary so far:\n{SUMMARY}")),
+                message("assistant", "Got it."),
             ];
             compacted((40, 0), &head, None)
         },
@@ -337,8 +337,8 @@ pub const COMPACTED: &[Row] = &[
         what: "puts a summary before the newest messages",
         asks: || {
             let head = [
-                said("user", format!("Summary so far:\n{SUMMARY}")),
-                said("assistant", "Got it."),
+                message("user", format!("Summary so far:\n{SUMMARY}")),
+                message("assistant", "Got it."),
             ];
             compacted((36, 6), &head, None)
         },
@@ -372,7 +372,7 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "brings the summary as the first answer, without a question",
-        asks: || compacted((40, 0), &[said("assistant", SUMMARY)], None),
+        asks: || compacted((40, 0), &[message("assistant", SUMMARY)], None),
         plain: long,
         applied: All,
         extra: 1,
@@ -385,12 +385,12 @@ pub const COMPACTED: &[Row] = &[
         asks: || {
             let head = [
                 chat()[0].clone(),
-                said("assistant", "Noted."),
-                said(
+                message("assistant", "Noted."),
+                message(
                     "user",
                     format!("Another model was at work before you and left this:\n{SUMMARY}"),
                 ),
-                said("assistant", "Got it. Thanks for the additional context!"),
+                message("assistant", "Got it. Thanks for the additional context!"),
             ];
             compacted((40, 0), &head, None)
         },
@@ -415,8 +415,8 @@ pub const COMPACTED: &[Row] = &[
         what: "keeps all its user said, and goes on from the summary",
         asks: || {
             let mut head = kept_in_front();
-            let summary = Ask::of(&chat()[..40]).sending(head.clone());
-            head.push(said("assistant", "Got it."));
+            let summary = Ask::from_messages(&chat()[..40]).sending(head.clone());
+            head.push(message("assistant", "Got it."));
             let mut asks = compacted((40, 0), &head, None);
             let at = asks.iter().position(|ask| ask.summarises).unwrap();
             asks.insert(at + 1, summary);
@@ -476,7 +476,7 @@ pub const COMPACTED: &[Row] = &[
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
             for ask in &mut asks[18..] {
-                ask.sent = vec![said("user", flat(&ask.sent))];
+                ask.sent = vec![message("user", flat(&ask.sent))];
             }
             asks
         },
@@ -501,7 +501,7 @@ fn flat(messages: &[Value]) -> String {
 
 /// Asks for the summary with the history as one text, and keeps so many of the newest messages.
 fn flat_behind(tail: usize) -> Vec<Ask> {
-    let head = [said("user", SUMMARY), said("assistant", "Ok.")];
+    let head = [message("user", SUMMARY), message("assistant", "Ok.")];
     let mut asks = compacted((32, tail), &head, None);
     flatten(&mut asks);
     asks
@@ -517,7 +517,7 @@ fn named(asks: Vec<Ask>) -> Vec<Ask> {
 fn flatten(asks: &mut [Ask]) {
     for ask in asks.iter_mut().filter(|ask| ask.summarises) {
         let words = format!("Summarise this:\n{}", flat(&ask.sent));
-        ask.sent = vec![said("user", words)];
+        ask.sent = vec![message("user", words)];
     }
 }
 
@@ -526,26 +526,26 @@ pub fn floating(sent: &[Value]) -> Vec<Value> {
     let turn = sent.len();
     let (asked, before) = sent.split_last().unwrap();
     let mut all = vec![
-        said("user", "Change get_factorial() to use math.factorial"),
-        said(
+        message("user", "Change get_factorial() to use math.factorial"),
+        message(
             "assistant",
             "To make this change we need to modify the file and import math first.",
         ),
-        said(
+        message(
             "user",
             format!("Here are summaries of some files: map {}", turn / 12),
         ),
-        said(
+        message(
             "assistant",
             "Ok, I won't try and edit those files without asking first.",
         ),
     ];
     all.extend_from_slice(before);
-    all.push(said(
+    all.push(message(
         "user",
         format!("I have *added these files to the chat*: edit {turn}"),
     ));
-    all.push(said(
+    all.push(message(
         "assistant",
         "Ok, any changes I propose will be to those files.",
     ));

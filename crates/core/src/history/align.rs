@@ -9,14 +9,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-mod changed;
+mod changes;
 mod proof;
 
-use super::item::{Item, LONG, TELLING};
-use super::{Mark, Role};
+use super::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES, MessageKey};
+use super::{Role, ScopedHash};
 
-use self::changed::Changes;
-pub use self::proof::Standing;
+use self::changes::Changes;
+pub use self::proof::MessageOrigin;
 
 /// Messages of a request that stand on a path without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +45,14 @@ impl Run {
     }
 
     /// Whether request and path begin alike with it.
-    fn begins(&self) -> bool {
+    fn is_at_start(&self) -> bool {
         self.client == 0 && self.path == 0
     }
 }
 
 /// Where a request stands on a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Aligned {
+pub struct PathAlignment {
     /// Runs in order. The messages of the last one cannot agree by chance.
     pub runs: Vec<Run>,
     /// The places on the path that prove that this is the same conversation. Empty where nothing
@@ -72,37 +72,41 @@ pub struct Aligned {
 
 /// What is known of a path and a request beside what they say.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<S, P> {
+pub struct AlignmentContext<S, P> {
     /// What is known of the message at a place of the path.
-    pub standing: S,
+    pub origin: S,
     /// Whether both carry the same name, and it names one conversation.
-    pub same_name: bool,
+    pub same_thread_key: bool,
     /// Whether the client itself puts the message at an index of the request in front of what it keeps:
     /// its summary.
-    pub puts_there: P,
+    pub is_client_summary: P,
 }
 
 /// Where `client` stands on `path`; `None` where the agreement may be chance.
 ///
 /// Between and in front of runs the request may hold messages that the path does not know, and the
 /// path messages that the request no longer holds. What follows the last run in the request is new.
-pub fn align<S, P>(path: &[Item], told: &Told<S, P>, client: &[Item]) -> Option<Aligned>
+pub fn align<S, P>(
+    path: &[MessageKey],
+    context: &AlignmentContext<S, P>,
+    client: &[MessageKey],
+) -> Option<PathAlignment>
 where
-    S: Fn(usize) -> Standing,
+    S: Fn(usize) -> MessageOrigin,
     P: Fn(usize) -> bool,
 {
-    let sides = Sides::of(path, client, |place| (told.standing)(place).alone);
-    let mut runs = sides.runs();
-    runs.retain(|run| run.begins() || sides.counts(*run));
+    let sides = Matcher::new(path, client, |place| (context.origin)(place).unshared);
+    let mut runs = sides.find_runs();
+    runs.retain(|run| run.is_at_start() || sides.has_evidence(*run));
     while let Some(last) = runs.last() {
-        let proof = sides.proof(&runs, told);
-        if sides.evidence(*last).proves() || !proof.is_empty() {
-            let missing = sides.missing(&runs);
+        let proof = sides.find_proof(&runs, context);
+        if sides.evidence(*last).is_conclusive() || !proof.is_empty() {
+            let missing = sides.first_missing(&runs);
             let Changes {
                 rewritten,
                 doubtful,
-            } = sides.changes(&runs, &told.puts_there);
-            return Some(Aligned {
+            } = sides.changes(&runs, &context.is_client_summary);
+            return Some(PathAlignment {
                 runs,
                 proof,
                 missing,
@@ -116,146 +120,156 @@ where
 }
 
 /// What `client` says again of `path`, in order, whatever that proves; without short words.
-pub fn alike(path: &[Item], client: &[Item]) -> Vec<Run> {
-    let sides = Sides::of(path, client, |_| false);
-    let mut runs = sides.runs();
-    runs.retain(|run| sides.counts(*run));
+pub fn common_runs(path: &[MessageKey], client: &[MessageKey]) -> Vec<Run> {
+    let sides = Matcher::new(path, client, |_| false);
+    let mut runs = sides.find_runs();
+    runs.retain(|run| sides.has_evidence(*run));
     runs
 }
 
 /// What in a run tells something, and is no short word. What is said again and again counts once.
 #[derive(Clone, Copy, Debug, Default)]
-struct Agreement {
+struct MatchEvidence {
     /// Messages of anybody, and rounds of tools by their own ids.
-    counting: usize,
+    distinctive: usize,
     /// Those of the model.
-    telling: usize,
+    by_model: usize,
     /// Those of the model that are long, and rounds of tools.
     strong: usize,
     /// Those that stand once on each side.
-    once: usize,
+    unique: usize,
 }
 
-impl Agreement {
+impl MatchEvidence {
     /// Whether it cannot be chance that a request holds this: three messages, the model's among them,
     /// or two where an id or a long answer is among them.
-    fn proves(&self) -> bool {
-        let enough =
-            (self.counting >= 3 && self.telling >= 1) || (self.counting >= 2 && self.strong >= 1);
-        enough && self.once >= 1
+    fn is_conclusive(&self) -> bool {
+        let enough = (self.distinctive >= 3 && self.by_model >= 1)
+            || (self.distinctive >= 2 && self.strong >= 1);
+        enough && self.unique >= 1
     }
 }
 
 /// One of the two, and where its messages stand.
-struct Side<'a> {
-    items: &'a [Item],
+struct MessageIndex<'a> {
+    items: &'a [MessageKey],
     /// Where a content or an id stands; `None` where it stands more than once.
-    contents: HashMap<Mark, Option<usize>>,
-    ids: HashMap<Mark, Option<usize>>,
+    contents: HashMap<ScopedHash, Option<usize>>,
+    ids: HashMap<ScopedHash, Option<usize>>,
 }
 
-impl<'a> Side<'a> {
-    fn of(items: &'a [Item]) -> Self {
+impl<'a> MessageIndex<'a> {
+    fn new(items: &'a [MessageKey]) -> Self {
         let mut side = Self {
             items,
             contents: HashMap::with_capacity(items.len()),
             ids: HashMap::new(),
         };
         for (at, item) in items.iter().enumerate() {
-            note(&mut side.contents, item.content, at);
+            record_position(&mut side.contents, item.content, at);
             if let Some(ids) = item.ids {
-                note(&mut side.ids, ids, at);
+                record_position(&mut side.ids, ids, at);
             }
         }
         side
     }
 
-    fn only_content(&self, item: &Item) -> Option<usize> {
+    fn unique_content_position(&self, item: &MessageKey) -> Option<usize> {
         self.contents.get(&item.content).copied().flatten()
     }
 
-    fn only_ids(&self, item: &Item) -> Option<usize> {
+    fn unique_ids_position(&self, item: &MessageKey) -> Option<usize> {
         self.ids.get(&item.ids?).copied().flatten()
     }
 }
 
-fn note(places: &mut HashMap<Mark, Option<usize>>, mark: Mark, at: usize) {
-    places
+fn record_position(
+    positions: &mut HashMap<ScopedHash, Option<usize>>,
+    mark: ScopedHash,
+    at: usize,
+) {
+    positions
         .entry(mark)
         .and_modify(|place| *place = None)
         .or_insert(Some(at));
 }
 
-struct Sides<'a> {
-    path: Side<'a>,
-    client: Side<'a>,
+struct Matcher<'a> {
+    path: MessageIndex<'a>,
+    client: MessageIndex<'a>,
     /// Which messages of the path no other conversation holds.
-    alone: Vec<bool>,
+    unshared: Vec<bool>,
 }
 
-impl<'a> Sides<'a> {
-    fn of(path: &'a [Item], client: &'a [Item], alone: impl Fn(usize) -> bool) -> Self {
+impl<'a> Matcher<'a> {
+    fn new(
+        path: &'a [MessageKey],
+        client: &'a [MessageKey],
+        is_unshared: impl Fn(usize) -> bool,
+    ) -> Self {
         Self {
-            path: Side::of(path),
-            client: Side::of(client),
-            alone: (0..path.len()).map(alone).collect(),
+            path: MessageIndex::new(path),
+            client: MessageIndex::new(client),
+            unshared: (0..path.len()).map(is_unshared).collect(),
         }
     }
 
     /// Whether `run` is more than short words.
-    fn counts(&self, run: Run) -> bool {
-        self.evidence(run).counting > 0
+    fn has_evidence(&self, run: Run) -> bool {
+        self.evidence(run).distinctive > 0
     }
 
     /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
     /// came back shorter, or as a placeholder, is the same result; a call that was repaired the
     /// same call. But only where an id stands once, and in no other conversation: some servers number
     /// their calls anew each time, and a cache gives everybody the same.
-    fn same(&self, path: usize, client: usize) -> bool {
-        let (known, sent) = (&self.path.items[path], &self.client.items[client]);
-        known.content == sent.content || (self.alone[path] && self.same_ids(known, sent))
+    fn is_same_message(&self, path: usize, client: usize) -> bool {
+        let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
+        path_item.content == client_item.content
+            || (self.unshared[path] && self.has_same_ids(path_item, client_item))
     }
 
-    fn same_ids(&self, known: &Item, sent: &Item) -> bool {
-        known.ids.is_some()
-            && known.ids == sent.ids
-            && known.role == sent.role
-            && (known.role != Role::Tool || sent.weight <= known.weight)
-            && self.path.only_ids(known).is_some()
-            && self.client.only_ids(sent).is_some()
+    fn has_same_ids(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
+        path_item.ids.is_some()
+            && path_item.ids == client_item.ids
+            && path_item.role == client_item.role
+            && (path_item.role != Role::Tool
+                || client_item.distinctive_bytes <= path_item.distinctive_bytes)
+            && self.path.unique_ids_position(path_item).is_some()
+            && self.client.unique_ids_position(client_item).is_some()
     }
 
     /// All that agrees in order: messages that stand once on each side, as far as they do not cross,
     /// and whatever agrees next to them.
-    fn runs(&self) -> Vec<Run> {
+    fn find_runs(&self) -> Vec<Run> {
         let mut pairs: Vec<(usize, usize)> = Vec::new();
         for (client, item) in self.client.items.iter().enumerate() {
             let by_ids = self
                 .client
-                .only_ids(item)
-                .and_then(|_| self.path.only_ids(item));
+                .unique_ids_position(item)
+                .and_then(|_| self.path.unique_ids_position(item));
             let by_content = || {
                 self.client
-                    .only_content(item)
-                    .and_then(|_| self.path.only_content(item))
+                    .unique_content_position(item)
+                    .and_then(|_| self.path.unique_content_position(item))
             };
             if let Some(path) = by_ids.or_else(by_content)
-                && self.same(path, client)
+                && self.is_same_message(path, client)
             {
                 pairs.push((client, path));
             }
         }
-        self.extended(&ascending(&pairs))
+        self.extend_seeds(&longest_ascending(&pairs))
     }
 
     /// Runs around `seeds`, each grown as far as its neighbours agree.
-    fn extended(&self, seeds: &[(usize, usize)]) -> Vec<Run> {
+    fn extend_seeds(&self, seeds: &[(usize, usize)]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         // The common beginning needs no seed: it may repeat itself.
         let (mut client, mut path) = (0, 0);
         while path < self.path.items.len()
             && client < self.client.items.len()
-            && self.same(path, client)
+            && self.is_same_message(path, client)
         {
             client += 1;
             path += 1;
@@ -276,7 +290,9 @@ impl<'a> Sides<'a> {
                 path: at_path,
                 len: 1,
             };
-            while run.client > client && run.path > path && self.same(run.path - 1, run.client - 1)
+            while run.client > client
+                && run.path > path
+                && self.is_same_message(run.path - 1, run.client - 1)
             {
                 run.client -= 1;
                 run.path -= 1;
@@ -284,7 +300,7 @@ impl<'a> Sides<'a> {
             }
             while run.path_end() < self.path.items.len()
                 && run.client_end() < self.client.items.len()
-                && self.same(run.path_end(), run.client_end())
+                && self.is_same_message(run.path_end(), run.client_end())
             {
                 run.len += 1;
             }
@@ -295,45 +311,50 @@ impl<'a> Sides<'a> {
     }
 
     /// What tells something in `run`.
-    fn evidence(&self, run: Run) -> Agreement {
-        let (mut evidence, mut heard) = (Agreement::default(), HashSet::new());
+    fn evidence(&self, run: Run) -> MatchEvidence {
+        let (mut evidence, mut counted) = (MatchEvidence::default(), HashSet::new());
         for (path, client) in run.pairs() {
-            let (known, sent) = (&self.path.items[path], &self.client.items[client]);
-            let ids = self.has_same_own_ids(known, sent);
-            let said = known.ids.is_none()
-                && sent.ids.is_none()
-                && known.weight >= TELLING
-                && heard.insert(known.content);
-            let answer = said && known.role == Role::Assistant;
-            evidence.counting += usize::from(ids || said);
-            evidence.telling += usize::from(ids || answer);
-            evidence.strong += usize::from(ids || (answer && known.weight >= LONG));
-            evidence.once += usize::from(ids || (said && self.is_once(known, sent)));
+            let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
+            let by_ids = self.has_same_random_ids(path_item, client_item);
+            let by_content = path_item.ids.is_none()
+                && client_item.ids.is_none()
+                && path_item.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
+                && counted.insert(path_item.content);
+            let model_text = by_content && path_item.role == Role::Assistant;
+            evidence.distinctive += usize::from(by_ids || by_content);
+            evidence.by_model += usize::from(by_ids || model_text);
+            evidence.strong += usize::from(
+                by_ids || (model_text && path_item.distinctive_bytes >= LONG_ANSWER_BYTES),
+            );
+            evidence.unique += usize::from(
+                by_ids || (by_content && self.is_unique_on_both(path_item, client_item)),
+            );
         }
         evidence
     }
 
     /// Whether both bear the ids of one tool call that was drawn at random, and nothing else does.
-    fn has_same_own_ids(&self, known: &Item, sent: &Item) -> bool {
-        known.has_own_ids()
-            && known.ids == sent.ids
-            && self.path.only_ids(known).is_some()
-            && self.client.only_ids(sent).is_some()
+    fn has_same_random_ids(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
+        path_item.has_random_ids()
+            && path_item.ids == client_item.ids
+            && self.path.unique_ids_position(path_item).is_some()
+            && self.client.unique_ids_position(client_item).is_some()
     }
 
-    fn is_once(&self, known: &Item, sent: &Item) -> bool {
-        self.path.only_content(known).is_some() && self.client.only_content(sent).is_some()
+    fn is_unique_on_both(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
+        self.path.unique_content_position(path_item).is_some()
+            && self.client.unique_content_position(client_item).is_some()
     }
 }
 
 /// The most of `pairs` (ordered by the first) that also ascend by the second.
-fn ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
+fn longest_ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     // Patience: `ends[n]` is the pair with the smallest second that n + 1 ascending pairs end with.
     let mut ends: Vec<usize> = Vec::new();
-    let mut before: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
+    let mut predecessors: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
     for (index, (_, second)) in pairs.iter().enumerate() {
         let place = ends.partition_point(|end| pairs[*end].1 < *second);
-        before.push(place.checked_sub(1).map(|place| ends[place]));
+        predecessors.push(place.checked_sub(1).map(|place| ends[place]));
         if place == ends.len() {
             ends.push(index);
         } else {
@@ -344,7 +365,7 @@ fn ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut at = ends.last().copied();
     while let Some(index) = at {
         chosen.push(pairs[index]);
-        at = before[index];
+        at = predecessors[index];
     }
     chosen.reverse();
     chosen

@@ -16,15 +16,15 @@ pub struct Scope {
 impl Scope {
     /// The scope of `credential` (all of it: a truncated credential would merge its owners) and,
     /// where there is one, of `resource`.
-    pub fn of(credential: &[u8], resource: Option<&[u8]>) -> Self {
+    pub fn new(credential: &[u8], resource: Option<&[u8]>) -> Self {
         Self {
-            tenant: Self::tenant_of(credential),
+            tenant: Self::hash_tenant(credential),
             resource: resource.map(|r| blake3::derive_key("diarist 2026-11 resource", r)),
         }
     }
 
     /// The tenant that presents `credential`, all of it.
-    pub fn tenant_of(credential: &[u8]) -> [u8; 32] {
+    pub fn hash_tenant(credential: &[u8]) -> [u8; 32] {
         blake3::derive_key("diarist 2026-11 tenant", credential)
     }
 
@@ -35,11 +35,11 @@ impl Scope {
 
     /// A short name of the tenant for people (audit, `diarist threads`): 48 bits, never a key.
     pub fn tenant_label(&self) -> String {
-        Self::label_of(&self.tenant)
+        Self::format_tenant_label(&self.tenant)
     }
 
     /// The same, of a tenant alone.
-    pub fn label_of(tenant: &[u8; 32]) -> String {
+    pub fn format_tenant_label(tenant: &[u8; 32]) -> String {
         hex(&tenant[..6])
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::history::Encoder;
 
-    fn print(text: &str) -> Fingerprint {
+    fn fingerprint(text: &str) -> Fingerprint {
         let mut encoder = Encoder::new();
         encoder.text("content", text);
         encoder.finish()
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn owners_never_share_a_link() {
         let scopes = [
-            Scope::of(b"Bearer alice", None),
-            Scope::of(b"Bearer bob", None),
-            Scope::of(b"Bearer alice", Some(b"home")),
-            Scope::of(b"Bearer alice", Some(b"")),
+            Scope::new(b"Bearer alice", None),
+            Scope::new(b"Bearer bob", None),
+            Scope::new(b"Bearer alice", Some(b"home")),
+            Scope::new(b"Bearer alice", Some(b"")),
         ];
-        let links = scopes.map(|scope| Link::root(&scope).next(&print("hi")));
+        let links = scopes.map(|scope| Link::root(&scope).next(&fingerprint("hi")));
         for (i, a) in links.iter().enumerate() {
             assert!(links[i + 1..].iter().all(|b| a != b));
         }
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn order_matters() {
-        let root = Link::root(&Scope::of(b"k", None));
-        let (a, b) = (print("a"), print("b"));
+        let root = Link::root(&Scope::new(b"k", None));
+        let (a, b) = (fingerprint("a"), fingerprint("b"));
         assert_ne!(root.next(&a).next(&b), root.next(&b).next(&a));
     }
 }

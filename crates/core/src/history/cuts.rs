@@ -20,19 +20,19 @@ pub struct Cuts {
 
 impl Cuts {
     /// Examines `messages`.
-    pub fn of(messages: &[Message]) -> Self {
+    pub fn new(messages: &[Message]) -> Self {
         let count = messages.len();
         let mut closed = vec![true; count + 1];
         // Difference array over cuts: how many calls each cut would part from their result.
-        let mut parted = vec![0_i32; count + 2];
+        let mut split_changes = vec![0_i32; count + 2];
         let mut open: Vec<(&str, usize)> = Vec::new();
         let mut calls: HashMap<&str, usize> = HashMap::new();
         for (index, message) in messages.iter().enumerate() {
             if let Some(id) = message.answers.as_deref() {
                 open.retain(|(call, _)| *call != id);
                 if let Some(call) = calls.get(id) {
-                    parted[call + 1] += 1;
-                    parted[index + 1] -= 1;
+                    split_changes[call + 1] += 1;
+                    split_changes[index + 1] -= 1;
                 }
             } else if message.role != Role::Tool {
                 // A message that is no result ends the round before it, finished or not: whoever
@@ -47,10 +47,10 @@ impl Cuts {
         }
         if let Some((_, first)) = open.first() {
             // The newest round is unfinished: its results are still to come.
-            parted[first + 1] += 1;
+            split_changes[first + 1] += 1;
         }
         let mut depth = 0;
-        let safe = parted
+        let safe = split_changes
             .iter()
             .take(count + 1)
             .map(|change| {
@@ -63,12 +63,12 @@ impl Cuts {
 
     /// Whether every call among the first `cut` messages is answered among them (or was abandoned:
     /// the conversation went on without its result).
-    pub fn closed(&self, cut: usize) -> bool {
+    pub fn is_closed(&self, cut: usize) -> bool {
         self.closed.get(cut).copied().unwrap_or(false)
     }
 
     /// Whether cutting here parts no call from its result anywhere in this history.
-    pub fn safe(&self, cut: usize) -> bool {
+    pub fn is_safe(&self, cut: usize) -> bool {
         self.safe.get(cut).copied().unwrap_or(false)
     }
 }
@@ -84,17 +84,17 @@ mod tests {
             role,
             calls: calls.iter().map(|c| (*c).into()).collect(),
             answers: answers.map(Into::into),
-            weight: 0,
+            distinctive_bytes: 0,
             span: 0..0,
         }
     }
 
     fn table(messages: &[Message]) -> (Vec<usize>, Vec<usize>) {
-        let cuts = Cuts::of(messages);
+        let cuts = Cuts::new(messages);
         let all = 0..=messages.len();
         (
-            all.clone().filter(|c| cuts.closed(*c)).collect(),
-            all.filter(|c| cuts.safe(*c)).collect(),
+            all.clone().filter(|c| cuts.is_closed(*c)).collect(),
+            all.filter(|c| cuts.is_safe(*c)).collect(),
         )
     }
 
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn past_the_end_is_never_a_cut() {
-        let cuts = Cuts::of(&[]);
-        assert!(cuts.safe(0) && cuts.closed(0));
-        assert!(!cuts.safe(1) && !cuts.closed(1));
+        let cuts = Cuts::new(&[]);
+        assert!(cuts.is_safe(0) && cuts.is_closed(0));
+        assert!(!cuts.is_safe(1) && !cuts.is_closed(1));
     }
 }

@@ -90,7 +90,7 @@ pub struct Batch {
     encoder: Encoder,
     /// Where the messages in the encoder end.
     ends: Vec<usize>,
-    done: Vec<Fingerprint>,
+    fingerprints: Vec<Fingerprint>,
 }
 
 /// Bytes that are collected before they are hashed: enough messages to fill the lanes, and little
@@ -110,7 +110,7 @@ impl Batch {
             context: hash_derive_key_context(CONTEXT),
             encoder: Encoder::new(),
             ends: Vec::new(),
-            done: Vec::new(),
+            fingerprints: Vec::new(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Batch {
     /// The fingerprints of all ended messages, in order.
     pub fn finish(mut self) -> Vec<Fingerprint> {
         self.flush();
-        self.done
+        self.fingerprints
     }
 
     fn flush(&mut self) {
@@ -143,7 +143,7 @@ impl Batch {
             .map(|end| &chunks[std::mem::replace(&mut start, end / CHUNK_LEN)..end / CHUNK_LEN])
             .collect();
         let keys = lanes::derive_keys(&self.context, &messages);
-        self.done.extend(keys.into_iter().map(Fingerprint));
+        self.fingerprints.extend(keys.into_iter().map(Fingerprint));
         self.encoder.bytes.clear();
     }
 }

@@ -17,7 +17,7 @@ use blake3::{IncrementCounter, OUT_LEN};
 pub(super) type Chunk = [u8; blake3::CHUNK_LEN];
 
 /// From this many chunks on, an input fills the lanes alone.
-const ALONE: usize = 16;
+const MIN_WIDE_CHUNKS: usize = 16;
 
 /// Flags of the specification, section 2.2.
 const CHUNK_START: u8 = 1 << 0;
@@ -32,8 +32,8 @@ pub(super) fn derive_keys(context: &ContextKey, inputs: &[&[Chunk]]) -> Vec<[u8;
     for (index, input) in inputs.iter().enumerate() {
         match input.len() {
             1 => single.push(index),
-            2..ALONE => several.push(index),
-            _ => keys[index] = alone(context, input),
+            2..MIN_WIDE_CHUNKS => several.push(index),
+            _ => keys[index] = derive_key_alone(context, input),
         }
     }
     let first = |index: &usize| &inputs[*index][0];
@@ -45,7 +45,7 @@ pub(super) fn derive_keys(context: &ContextKey, inputs: &[&[Chunk]]) -> Vec<[u8;
         keys[*index] = value;
     }
     let mut values: Vec<Vec<ChainingValue>> = vec![Vec::new(); several.len()];
-    for counter in 0..ALONE {
+    for counter in 0..MIN_WIDE_CHUNKS {
         let has_chunk = |&place: &usize| inputs[several[place]].len() > counter;
         let places: Vec<usize> = (0..several.len()).filter(has_chunk).collect();
         let lanes: Vec<&Chunk> = places
@@ -67,7 +67,7 @@ pub(super) fn derive_keys(context: &ContextKey, inputs: &[&[Chunk]]) -> Vec<[u8;
     keys
 }
 
-fn alone(context: &ContextKey, input: &[Chunk]) -> [u8; OUT_LEN] {
+fn derive_key_alone(context: &ContextKey, input: &[Chunk]) -> [u8; OUT_LEN] {
     use hazmat::HasherExt as _;
     let mut hasher = blake3::Hasher::new_from_context_key(context);
     hasher.update(input.as_flattened());

@@ -5,59 +5,59 @@
 //! related to another day that is named, never to "now", because what is written stays. Called by
 //! the transcript, the block, and whoever tells a model what day it is.
 
-mod written;
+mod date_reader;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Zoned};
 
-pub use written::{Day, find};
+pub use date_reader::{WrittenDate, find_date};
 
 /// The day of an instant (milliseconds since 1970) in `zone`: `Mar 4, 2026`.
-pub fn day(ms: i64, zone: &TimeZone) -> String {
-    write(date(ms, zone))
+pub fn format_day(ms: i64, zone: &TimeZone) -> String {
+    format_date(date(ms, zone))
 }
 
 /// The same as a value.
 pub fn date(ms: i64, zone: &TimeZone) -> Date {
-    at(ms, zone).date()
+    zoned(ms, zone).date()
 }
 
 /// A date as it is written: `Mar 4, 2026`.
-pub fn write(date: Date) -> String {
+pub fn format_date(date: Date) -> String {
     date.strftime("%b %-d, %Y").to_string()
 }
 
 /// The minute of an instant (milliseconds since 1970) in `zone`, 24 hours: `14:05`.
-pub fn minute(ms: i64, zone: &TimeZone) -> String {
-    at(ms, zone).strftime("%H:%M").to_string()
+pub fn format_minute(ms: i64, zone: &TimeZone) -> String {
+    zoned(ms, zone).strftime("%H:%M").to_string()
 }
 
 /// How `date` lies to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
 pub fn relation(date: Date, as_of: Date) -> String {
-    match days(date, as_of) {
+    match days_between(date, as_of) {
         0 => "the same day".to_owned(),
         1 => "the day before".to_owned(),
         -1 => "the day after".to_owned(),
-        passed @ 1.. => format!("{} before", span(passed)),
-        ahead => format!("{} after", span(-ahead)),
+        passed @ 1.. => format!("{} before", format_days(passed)),
+        ahead => format!("{} after", format_days(-ahead)),
     }
 }
 
 /// What has passed from `earlier` to `later`, where that is more than one day: `3 days`.
 pub fn gap(earlier: Date, later: Date) -> Option<String> {
-    let days = days(earlier, later);
-    (days > 1).then(|| span(days))
+    let days = days_between(earlier, later);
+    (days > 1).then(|| format_days(days))
 }
 
 /// A pause from here on is worth a note (published: 10 minutes).
-const LEAST_PAUSE_MINUTES: i64 = 10;
+const MIN_PAUSE_MINUTES: i64 = 10;
 
 /// A pause of so many milliseconds in its two largest units, where it is worth a note: `2 hours 5
 /// minutes`.
 pub fn pause(ms: i64) -> Option<String> {
     let minutes = ms / 60_000;
-    if minutes < LEAST_PAUSE_MINUTES {
+    if minutes < MIN_PAUSE_MINUTES {
         return None;
     }
     let units = [
@@ -67,32 +67,32 @@ pub fn pause(ms: i64) -> Option<String> {
         (minutes % 60, "minute"),
     ];
     let largest = units.iter().position(|(count, _)| *count > 0)?;
-    let said: Vec<String> = units[largest..]
+    let parts: Vec<String> = units[largest..]
         .iter()
         .take(2)
         .filter(|(count, _)| *count > 0)
-        .map(|(count, unit)| some(*count, unit))
+        .map(|(count, unit)| plural(*count, unit))
         .collect();
-    Some(said.join(" "))
+    Some(parts.join(" "))
 }
 
 /// Days from `earlier` to `later`; negative where it is the other way round.
-fn days(earlier: Date, later: Date) -> i64 {
+fn days_between(earlier: Date, later: Date) -> i64 {
     later.duration_since(earlier).as_hours() / 24
 }
 
 /// A number of days in the unit people would choose (the published steps).
-fn span(days: i64) -> String {
+fn format_days(days: i64) -> String {
     match days {
-        ..7 => some(days, "day"),
-        7..30 => some(days / 7, "week"),
-        30..60 => some(1, "month"),
-        60..365 => some(days / 30, "month"),
-        _ => some(days / 365, "year"),
+        ..7 => plural(days, "day"),
+        7..30 => plural(days / 7, "week"),
+        30..60 => plural(1, "month"),
+        60..365 => plural(days / 30, "month"),
+        _ => plural(days / 365, "year"),
     }
 }
 
-fn some(count: i64, unit: &str) -> String {
+fn plural(count: i64, unit: &str) -> String {
     match count {
         1 => format!("1 {unit}"),
         _ => format!("{count} {unit}s"),
@@ -100,7 +100,7 @@ fn some(count: i64, unit: &str) -> String {
 }
 
 /// A time beyond what a calendar can hold can only come from a damaged row; the nearest end will do.
-fn at(ms: i64, zone: &TimeZone) -> Zoned {
+fn zoned(ms: i64, zone: &TimeZone) -> Zoned {
     Zoned::default() // 1970, in UTC
         .saturating_add(SignedDuration::from_millis(ms))
         .with_time_zone(zone.clone())
@@ -114,19 +114,19 @@ mod tests {
     #[test]
     fn the_zone_decides_the_day() {
         let ms = 1_772_667_900_000; // 2026-03-04T23:45:00Z
-        assert_eq!(day(ms, &TimeZone::UTC), "Mar 4, 2026");
-        assert_eq!(minute(ms, &TimeZone::UTC), "23:45");
+        assert_eq!(format_day(ms, &TimeZone::UTC), "Mar 4, 2026");
+        assert_eq!(format_minute(ms, &TimeZone::UTC), "23:45");
         let oslo = TimeZone::fixed(jiff::tz::offset(1));
-        assert_eq!(day(ms, &oslo), "Mar 5, 2026");
-        assert_eq!(minute(ms, &oslo), "00:45");
+        assert_eq!(format_day(ms, &oslo), "Mar 5, 2026");
+        assert_eq!(format_minute(ms, &oslo), "00:45");
     }
 
     #[test]
     fn damaged_times_do_not_panic() {
         for ms in [i64::MIN, i64::MAX, 0, -1] {
             for zone in [TimeZone::UTC, TimeZone::fixed(jiff::tz::offset(25))] {
-                assert!(!day(ms, &zone).is_empty());
-                assert_eq!(minute(ms, &zone).len(), 5);
+                assert!(!format_day(ms, &zone).is_empty());
+                assert_eq!(format_minute(ms, &zone).len(), 5);
             }
         }
         assert_eq!(relation(Date::MIN, Date::MAX), "20012 years before");

@@ -8,10 +8,10 @@
 
 mod scan;
 
-use scan::{Sections, sections};
+use scan::{Sections, read_sections};
 
-use super::degenerate::is_degenerate;
-use super::prompt::{escape, head};
+use super::prompt::{escape, first_chars};
+use super::repetition::is_repetitive;
 
 /// Characters of a stored line, as published.
 const LINE_CHARS: usize = 10_000;
@@ -23,7 +23,7 @@ const TITLE_CHARS: usize = 80;
 
 /// What an answer amounts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ParsedAnswer {
     /// It observed something.
     Observed {
         /// The observations, without hints and tags; no empty line at either end.
@@ -38,24 +38,24 @@ pub enum Outcome {
     /// It says nothing that could be kept: empty, a refusal, prose.
     Empty,
     /// It ran into a loop.
-    Degenerate,
+    Repetitive,
 }
 
 /// Reads `answer`, which was given to `input` (the transcript or the old observations). An answer
 /// that opens with no date is given the first one of `input`.
-pub fn read(answer: &str, input: &str) -> Outcome {
-    if is_degenerate(answer, input) {
-        return Outcome::Degenerate;
+pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
+    if is_repetitive(answer, input) {
+        return ParsedAnswer::Repetitive;
     }
     let Sections {
         observations,
         current_task,
         suggested_response,
         title,
-    } = sections(answer);
+    } = read_sections(answer);
     let mut text = tidy(&observations);
     if !text.lines().any(scan::is_list_line) {
-        return Outcome::Empty;
+        return ParsedAnswer::Empty;
     }
     // Without a date of its own it would seem to belong to the last day of the chunk before it. The
     // first line of what it describes is a date header, and always ours.
@@ -65,41 +65,41 @@ pub fn read(answer: &str, input: &str) -> Outcome {
         text.insert_str(0, &format!("{}\n", date.trim_end()));
     }
     let hint = |text: Option<String>| {
-        text.map(|text| head(&tidy(&text), HINT_CHARS).to_owned())
+        text.map(|text| first_chars(&tidy(&text), HINT_CHARS).to_owned())
             .filter(|text| !text.is_empty())
     };
-    Outcome::Observed {
+    ParsedAnswer::Observed {
         text,
         current_task: hint(current_task),
         suggested_response: hint(suggested_response),
-        title: title.and_then(|title| title_of(&title)),
+        title: title.and_then(|title| clean_title(&title)),
     }
 }
 
 /// What came whole of an `answer` that a limit cut: its last line did not, and neither did what stands
 /// behind the observations.
-pub fn read_cut(answer: &str, input: &str) -> Outcome {
-    let whole = answer.rfind('\n').map_or("", |end| &answer[..end]);
-    match read(whole, input) {
+pub fn read_truncated(answer: &str, input: &str) -> ParsedAnswer {
+    let complete = answer.rfind('\n').map_or("", |end| &answer[..end]);
+    match read_answer(complete, input) {
         // A loop that ends at a limit shows it in the line that was cut, if that is all there is.
-        _ if is_degenerate(answer, input) => Outcome::Degenerate,
-        Outcome::Observed { text, .. } => Outcome::Observed {
+        _ if is_repetitive(answer, input) => ParsedAnswer::Repetitive,
+        ParsedAnswer::Observed { text, .. } => ParsedAnswer::Observed {
             text,
             current_task: None,
             suggested_response: None,
             title: None,
         },
-        nothing => nothing,
+        other => other,
     }
 }
 
 /// A title on one line, without quotes and heading marks; `None` where nothing of three characters
 /// is left (published).
-fn title_of(text: &str) -> Option<String> {
+fn clean_title(text: &str) -> Option<String> {
     let tidied = tidy(text);
     let words = tidied.split_whitespace().collect::<Vec<_>>().join(" ");
-    let frame = |c: char| matches!(c, '"' | '\'' | '`' | '#' | '*' | '“' | '”' | ' ');
-    let title = head(words.trim_matches(frame), TITLE_CHARS).trim_end();
+    let is_frame = |c: char| matches!(c, '"' | '\'' | '`' | '#' | '*' | '“' | '”' | ' ');
+    let title = first_chars(words.trim_matches(is_frame), TITLE_CHARS).trim_end();
     (title.chars().count() >= 3).then(|| title.to_owned())
 }
 
@@ -110,9 +110,9 @@ fn tidy(text: &str) -> String {
         let visible = |c: &char| !c.is_control() || *c == '\t';
         let line: String = line.chars().filter(visible).collect();
         let line = line.trim_end();
-        let kept = head(line, LINE_CHARS);
-        if kept.len() < line.len() {
-            lines.push(format!("{kept} [cut]"));
+        let shortened = first_chars(line, LINE_CHARS);
+        if shortened.len() < line.len() {
+            lines.push(format!("{shortened} [cut]"));
         } else if !(line.is_empty() && lines.last().is_none_or(String::is_empty)) {
             lines.push(line.to_owned());
         }

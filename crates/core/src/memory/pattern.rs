@@ -22,17 +22,17 @@ impl Pattern {
                     star = Some((at, in_name));
                     at += 1;
                 }
-                Some(wanted) if *wanted == '?' || *wanted == name[in_name] => {
+                Some(expected) if *expected == '?' || *expected == name[in_name] => {
                     at += 1;
                     in_name += 1;
                 }
                 _ => {
-                    let Some((after, taken)) = star else {
+                    let Some((after, matched)) = star else {
                         return false;
                     };
-                    star = Some((after, taken + 1));
+                    star = Some((after, matched + 1));
                     at = after + 1;
-                    in_name = taken + 1;
+                    in_name = matched + 1;
                 }
             }
         }

@@ -29,26 +29,26 @@ pub struct Policy {
     /// What the block costs beside its parts: preamble and message overhead.
     pub block_overhead: u32,
     /// When observations take the messages' place before `message_tokens`.
-    pub early_activation: Early,
+    pub early_activation: EarlyTriggers,
     /// When a reflection takes the observations' place before `observation_tokens`.
-    pub early_reflection: Early,
+    pub early_reflection: EarlyTriggers,
 }
 
 impl Policy {
     /// The thresholds while the observations that are sent hold `tokens`. With a shared budget raw
     /// history may grow into what they leave of it: 70,000 of 30,000 + 40,000 where there are none.
     #[must_use]
-    pub fn beside(self, tokens: u32) -> Self {
+    pub fn with_observations(self, tokens: u32) -> Self {
         if !self.share_token_budget {
             return self;
         }
         let total = self.message_tokens.saturating_add(self.observation_tokens);
-        let more = total
+        let extra_tokens = total
             .saturating_sub(tokens)
             .saturating_sub(self.message_tokens);
         Self {
-            message_tokens: self.message_tokens.saturating_add(more),
-            block_after: self.block_after.saturating_add(more),
+            message_tokens: self.message_tokens.saturating_add(extra_tokens),
+            block_after: self.block_after.saturating_add(extra_tokens),
             ..self
         }
     }
@@ -56,7 +56,7 @@ impl Policy {
     /// How far raw history may grow while an activation waits for a better moment. INV-BOUND allows
     /// 1.2 × `message_tokens`, whatever `block_after` is.
     #[must_use]
-    pub fn patience(&self) -> u32 {
+    pub fn max_pending_tokens(&self) -> u32 {
         let bound = self.message_tokens.saturating_add(self.message_tokens / 5);
         self.block_after.min(bound)
     }
@@ -64,24 +64,24 @@ impl Policy {
 
 /// Moments at which the prompt cache is lost anyway, so that an activation costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Early {
+pub struct EarlyTriggers {
     /// When the conversation has been idle for so long.
-    pub idle: Idle,
+    pub idle: IdleTrigger,
     /// When another model is asked than before.
     pub model_change: bool,
 }
 
-impl Early {
+impl EarlyTriggers {
     /// At no such moment.
     pub const NEVER: Self = Self {
-        idle: Idle::Never,
+        idle: IdleTrigger::Never,
         model_change: false,
     };
 }
 
 /// How long a conversation has to be idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleTrigger {
     /// Idleness is no reason.
     #[default]
     Never,
@@ -91,10 +91,10 @@ pub enum Idle {
     Auto,
 }
 
-impl Idle {
+impl IdleTrigger {
     /// How long, where the provider's cache lives for `lifetime`.
     #[must_use]
-    pub fn after(self, lifetime: Duration) -> Option<Duration> {
+    pub fn duration(self, lifetime: Duration) -> Option<Duration> {
         match self {
             Self::Never => None,
             Self::After(time) => Some(time),
@@ -110,17 +110,17 @@ impl Idle {
 pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Duration {
     const MINUTES: u64 = 60;
     const HOURS: u64 = 60 * MINUTES;
-    let seconds = match Provider::of(host, model) {
-        Provider::OpenAi => match retention {
+    let seconds = match CacheProvider::for_model(host, model) {
+        CacheProvider::OpenAi => match retention {
             Some("24h") => HOURS,
             Some("in_memory" | "in-memory") => 5 * MINUTES,
-            _ if is_short_lived(name(model)) => 5 * MINUTES,
+            _ if is_short_lived(model_name(model)) => 5 * MINUTES,
             _ => HOURS,
         },
-        Provider::Google => 24 * HOURS,
-        Provider::DeepSeek => HOURS,
-        Provider::Groq => 2 * HOURS,
-        Provider::Other => 5 * MINUTES,
+        CacheProvider::Google => 24 * HOURS,
+        CacheProvider::DeepSeek => HOURS,
+        CacheProvider::Groq => 2 * HOURS,
+        CacheProvider::Other => 5 * MINUTES,
     };
     Duration::from_secs(seconds)
 }
@@ -140,7 +140,7 @@ fn is_short_lived(model: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Provider {
+enum CacheProvider {
     OpenAi,
     Google,
     DeepSeek,
@@ -149,16 +149,16 @@ enum Provider {
     Other,
 }
 
-impl Provider {
+impl CacheProvider {
     /// By the host where it is a provider's own; a gateway is told by the first part of the model's
     /// name ("openai/gpt-5"), as OpenRouter's is not: it spreads requests over many providers.
-    fn of(host: &str, model: &str) -> Self {
+    fn for_model(host: &str, model: &str) -> Self {
         let host = host.to_ascii_lowercase();
-        let within = |domain: &str| {
+        let is_host_of = |domain: &str| {
             host.strip_suffix(domain)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        let known = [
+        let by_domain = [
             ("openai.com", Self::OpenAi),
             ("openai.azure.com", Self::OpenAi),
             ("googleapis.com", Self::Google),
@@ -168,10 +168,10 @@ impl Provider {
             ("x.ai", Self::Other),
             ("openrouter.ai", Self::Other),
         ];
-        if let Some((_, provider)) = known.into_iter().find(|(domain, _)| within(domain)) {
+        if let Some((_, provider)) = by_domain.into_iter().find(|(domain, _)| is_host_of(domain)) {
             return provider;
         }
-        match provider(model) {
+        match provider_prefix(model) {
             Some("openai" | "azure") => Self::OpenAi,
             Some("google" | "gemini" | "vertex_ai" | "models") => Self::Google,
             Some("deepseek") => Self::DeepSeek,
@@ -189,18 +189,18 @@ pub fn is_another_model(old: &str, new: &str) -> bool {
     if old.is_empty() || new.is_empty() {
         return false;
     }
-    if name(old) != name(new) {
+    if model_name(old) != model_name(new) {
         return true;
     }
-    matches!((provider(old), provider(new)), (Some(old), Some(new)) if old != new)
+    matches!((provider_prefix(old), provider_prefix(new)), (Some(old), Some(new)) if old != new)
 }
 
-fn provider(model: &str) -> Option<&str> {
+fn provider_prefix(model: &str) -> Option<&str> {
     let (provider, _) = model.split_once('/')?;
     provider.split('.').next()
 }
 
-fn name(model: &str) -> &str {
+fn model_name(model: &str) -> &str {
     model.split_once('/').map_or(model, |(_, name)| name)
 }
 
@@ -221,8 +221,8 @@ mod tests {
             observation_limit: 48_000,
             share_token_budget: true,
             block_overhead: 300,
-            early_activation: Early::NEVER,
-            early_reflection: Early::NEVER,
+            early_activation: EarlyTriggers::NEVER,
+            early_reflection: EarlyTriggers::NEVER,
         };
         for (observations, raw) in [
             (0, 70_000),
@@ -231,7 +231,7 @@ mod tests {
             (40_000, 30_000),
             (90_000, 30_000),
         ] {
-            let now = policy.beside(observations);
+            let now = policy.with_observations(observations);
             assert_eq!(now.message_tokens, raw);
             assert_eq!(now.block_after - now.message_tokens, 6_000);
         }
@@ -239,7 +239,7 @@ mod tests {
             share_token_budget: false,
             ..policy
         };
-        assert_eq!(plain.beside(0), plain);
+        assert_eq!(plain.with_observations(0), plain);
     }
 
     #[test]

@@ -16,12 +16,12 @@ pub struct Prompt {
     pub user: String,
     /// What the text only names, in order. Whoever sends the prompt says which of them the model
     /// can see, since only there it is known what the model takes.
-    pub attachments: Vec<Attached>,
+    pub attachments: Vec<PromptAttachment>,
 }
 
 /// A picture, a sound or a file that the text of a prompt names.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Attached {
+pub struct PromptAttachment {
     /// As the text names it: `Image #1`.
     pub name: String,
     /// The content part that shows it; `None` where it is not to be shown.
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Prompt {
 
 /// Names (or beginnings of them) of the tags that structure what we store and send. Everything else
 /// in angle brackets is left alone: conversations are full of markup and code.
-const FRAME: [&str; 6] = [
+const FRAME_TAGS: [&str; 6] = [
     "observations",
     "current-task",
     "suggested-response",
@@ -52,19 +52,21 @@ const FRAME: [&str; 6] = [
 
 /// Models are trained to take this tag for the application's own voice. No observation speaks with
 /// it; an application may.
-const APPLICATION: &str = "system-reminder";
+const APPLICATION_TAG: &str = "system-reminder";
 
 /// Text that a model or code wrote down, with every look-alike of a tag that means something in the
 /// block defused: its `<` becomes `&lt;`.
 ///
 /// Idempotent, and the identity on text without look-alikes.
 pub fn escape(text: &str) -> String {
-    defuse(text, |name| frames(name) || starts(name, APPLICATION))
+    escape_tags(text, |name| {
+        is_frame(name) || starts_with_tag(name, APPLICATION_TAG)
+    })
 }
 
 /// The same for text that is the application's own: only tags of our own are defused.
-pub(super) fn escape_frame(text: &str) -> String {
-    defuse(text, frames)
+pub(super) fn escape_frame_tags(text: &str) -> String {
+    escape_tags(text, is_frame)
 }
 
 /// `text` between two lines that carry `label` and `nonce`, look-alikes of them and of our own tags
@@ -72,44 +74,44 @@ pub(super) fn escape_frame(text: &str) -> String {
 ///
 /// `nonce` must be fresh and unguessable for every call; letters and digits.
 pub fn fence(label: &str, nonce: &str, text: &str) -> String {
-    let text = defuse(text.trim_end(), |name| {
-        frames(name) || (starts(name, label) && name[label.len()..].starts_with('-'))
+    let text = escape_tags(text.trim_end(), |name| {
+        is_frame(name) || (starts_with_tag(name, label) && name[label.len()..].starts_with('-'))
     });
     format!("<{label}-{nonce}>\n{text}\n</{label}-{nonce}>")
 }
 
-fn defuse(text: &str, means_something: impl Fn(&str) -> bool) -> String {
+fn escape_tags(text: &str, is_tag: impl Fn(&str) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('<') {
         let name = after.trim_start_matches([' ', '\t', '/']);
         out.push_str(before);
-        out.push_str(if means_something(name) { "&lt;" } else { "<" });
+        out.push_str(if is_tag(name) { "&lt;" } else { "<" });
         rest = after;
     }
     out.push_str(rest);
     out
 }
 
-fn frames(name: &str) -> bool {
-    FRAME.iter().any(|frame| starts(name, frame))
+fn is_frame(name: &str) -> bool {
+    FRAME_TAGS.iter().any(|frame| starts_with_tag(name, frame))
 }
 
 /// Whether `text` starts with `name`, in whatever case.
-fn starts(text: &str, name: &str) -> bool {
+fn starts_with_tag(text: &str, name: &str) -> bool {
     text.get(..name.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(name))
 }
 
 /// The first `limit` characters of `text`.
-pub(super) fn head(text: &str, limit: usize) -> &str {
+pub(super) fn first_chars(text: &str, limit: usize) -> &str {
     text.char_indices()
         .nth(limit)
         .map_or(text, |(end, _)| &text[..end])
 }
 
 /// The last `limit` characters of `text`.
-pub(super) fn tail(text: &str, limit: usize) -> &str {
+pub(super) fn last_chars(text: &str, limit: usize) -> &str {
     match limit.checked_sub(1) {
         None => "",
         Some(last) => text
@@ -134,7 +136,7 @@ mod tests {
             "&lt;/Observations> &lt; / current-task> <b>x</b> a<b &lt;System-Reminder> <history-1> <é"
         );
         assert_eq!(
-            escape_frame(text),
+            escape_frame_tags(text),
             "&lt;/Observations> &lt; / current-task> <b>x</b> a<b <System-Reminder> <history-1> <é"
         );
     }
@@ -150,9 +152,9 @@ mod tests {
 
     #[test]
     fn cuts_fall_between_characters() {
-        assert_eq!((head("жäb", 2), tail("bäж", 2)), ("жä", "äж"));
-        assert_eq!((head("ab", 9), tail("ab", 9)), ("ab", "ab"));
-        assert_eq!((head("ab", 0), tail("ab", 0)), ("", ""));
+        assert_eq!((first_chars("жäb", 2), last_chars("bäж", 2)), ("жä", "äж"));
+        assert_eq!((first_chars("ab", 9), last_chars("ab", 9)), ("ab", "ab"));
+        assert_eq!((first_chars("ab", 0), last_chars("ab", 0)), ("", ""));
     }
 
     proptest! {

@@ -9,9 +9,9 @@ use crate::history::{Fingerprint, History, Link, Role, Scope};
 /// The messages of `history` beyond the first `known`, weighing `tokens` each, of a request that came
 /// at `at_ms`. An answer to what was known was given before: at `answered_ms`, as far as that is known.
 /// It would otherwise be said at the minute of the request that brings it back, hours later maybe.
-pub fn added(
+pub fn new_nodes(
     history: &History,
-    known: usize,
+    known_count: usize,
     tokens: &[u32],
     at_ms: i64,
     answered_ms: Option<i64>,
@@ -20,23 +20,24 @@ pub fn added(
     let answered_ms = answered_ms.map_or(at_ms, |answered| answered.min(at_ms));
     tokens
         .iter()
-        .zip(known..length)
+        .zip(known_count..length)
         .map(|(tokens, index)| {
             let turn = &history.turns()[index];
-            let answer = index == known && known > 0 && turn.message.role == Role::Assistant;
+            let is_answer =
+                index == known_count && known_count > 0 && turn.message.role == Role::Assistant;
             Node {
                 link: turn.link,
                 count: index + 1,
                 role: turn.message.role,
                 tokens: *tokens,
-                closed: history.cuts().closed(index + 1),
+                closed: history.cuts().is_closed(index + 1),
                 turn_end: turn.message.role == Role::Assistant && turn.message.calls.is_empty(),
-                born: length,
+                first_length: length,
                 confirmed: false,
-                seen_ms: if answer { answered_ms } else { at_ms },
+                received_ms: if is_answer { answered_ms } else { at_ms },
                 // Of a history that was there before its first request only the newest message is
                 // known to have been said now.
-                live: known > 0 || index + 1 == length,
+                live: known_count > 0 || index + 1 == length,
             }
         })
         .collect()
@@ -44,21 +45,21 @@ pub fn added(
 
 /// The messages of a request that was refused, as if it had been accepted: `known` of its beginning as they
 /// are known, the others as they would be written, but for a weight and a time, which they have not yet.
-pub fn refused(history: &History, known: &[Node]) -> Vec<Node> {
-    let fresh = vec![0; history.len().saturating_sub(known.len())];
-    let known = &known[..known.len().min(history.len())];
-    let mut nodes = known.to_vec();
-    nodes.extend(added(history, known.len(), &fresh, 0, None));
+pub fn refused_nodes(history: &History, known_nodes: &[Node]) -> Vec<Node> {
+    let fresh = vec![0; history.len().saturating_sub(known_nodes.len())];
+    let known_nodes = &known_nodes[..known_nodes.len().min(history.len())];
+    let mut nodes = known_nodes.to_vec();
+    nodes.extend(new_nodes(history, known_nodes.len(), &fresh, 0, None));
     nodes
 }
 
 /// Confirms what a shorter accepted request carried and one of `length` messages carries again.
 /// Returns the links that were not confirmed before. A repetition has the same length and confirms
 /// nothing.
-pub fn confirm(nodes: &mut [Node], length: usize) -> Vec<Link> {
+pub fn confirm_nodes(nodes: &mut [Node], length: usize) -> Vec<Link> {
     nodes
         .iter_mut()
-        .filter(|node| !node.confirmed && node.born < length)
+        .filter(|node| !node.confirmed && node.first_length < length)
         .map(|node| {
             node.confirmed = true;
             node.link
@@ -68,7 +69,7 @@ pub fn confirm(nodes: &mut [Node], length: usize) -> Vec<Link> {
 
 /// A message by what it says, whatever chain carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct MessageContent {
     /// What is said.
     pub key: ContentKey,
     /// Its tokens.
@@ -82,7 +83,7 @@ pub struct Content {
 pub struct ContentKey([u8; 32]);
 
 impl ContentKey {
-    fn of(root: &Link, fingerprint: &Fingerprint, occurrence: u64) -> Self {
+    fn new(root: &Link, fingerprint: &Fingerprint, occurrence: u64) -> Self {
         // A link hashes 32 bytes under this key, a content 40: neither is ever taken for the other.
         let mut hasher = blake3::Hasher::new_keyed(root.as_bytes());
         hasher.update(fingerprint.as_bytes());
@@ -105,24 +106,24 @@ impl std::fmt::Debug for ContentKey {
 /// What the messages at `confirmed` (what [`confirm`] returned for `nodes`) say. A client that drops
 /// its oldest messages makes new chains of them, but no new contents: each occurrence that is left
 /// has a number that was given before.
-pub fn contents(
+pub fn message_contents(
     scope: &Scope,
     history: &History,
     nodes: &[Node],
     confirmed: &[Link],
-) -> Vec<Content> {
+) -> Vec<MessageContent> {
     let root = Link::root(scope);
-    let mut said: HashMap<&Fingerprint, u64> = HashMap::new();
+    let mut occurrences: HashMap<&Fingerprint, u64> = HashMap::new();
     let mut contents = Vec::with_capacity(confirmed.len());
     for (turn, node) in history.turns().iter().zip(nodes) {
         if contents.len() == confirmed.len() {
             break;
         }
-        let occurrence = said.entry(&turn.message.fingerprint).or_default();
+        let occurrence = occurrences.entry(&turn.message.fingerprint).or_default();
         *occurrence += 1;
         if confirmed[contents.len()] == node.link {
-            contents.push(Content {
-                key: ContentKey::of(&root, &turn.message.fingerprint, *occurrence),
+            contents.push(MessageContent {
+                key: ContentKey::new(&root, &turn.message.fingerprint, *occurrence),
                 tokens: node.tokens,
             });
         }

@@ -10,17 +10,17 @@ mod shapes;
 use std::borrow::Cow;
 
 use regex::Regex;
-use shapes::Found;
+use shapes::SecretMatch;
 
 /// Longest run of encoded characters that is still shown: 256, as published for encrypted content.
-const LONGEST_RUN: usize = 256;
+const MAX_ENCODED_RUN: usize = 256;
 
 /// What stands in the place of what a pattern of the operator takes.
-const BY_PATTERN: &str = "[redacted: pattern]";
+const PATTERN_NOTE: &str = "[redacted: pattern]";
 
 /// A kind of secret that is known by its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum RedactKind {
     /// Keys with the prefix of a vendor.
     ApiKey,
     /// Bearer tokens, JSON web tokens, and what is called a token.
@@ -33,7 +33,7 @@ pub enum Kind {
     PrivateKey,
 }
 
-impl Kind {
+impl RedactKind {
     /// All there are.
     pub const ALL: [Self; 5] = [
         Self::ApiKey,
@@ -58,25 +58,25 @@ impl Kind {
 /// Takes out what must not be shown.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    kinds: Vec<Kind>,
+    kinds: Vec<RedactKind>,
     patterns: Vec<Regex>,
 }
 
 impl Default for Redactor {
     fn default() -> Self {
-        Self::new(Kind::ALL.to_vec(), Vec::new())
+        Self::new(RedactKind::ALL.to_vec(), Vec::new())
     }
 }
 
 impl Redactor {
     /// Takes these kinds, and whatever these patterns match.
-    pub fn new(kinds: Vec<Kind>, patterns: Vec<Regex>) -> Self {
+    pub fn new(kinds: Vec<RedactKind>, patterns: Vec<Regex>) -> Self {
         Self { kinds, patterns }
     }
 
     /// `text` without secrets and without long encoded strings.
     pub fn clean(&self, text: &str) -> String {
-        shorten_encoded(&name_encrypted(&self.redact(text)))
+        shorten_encoded(&shorten_encrypted(&self.redact(text)))
     }
 
     /// `text` with every secret replaced by `[redacted: kind]`. The operator's patterns come first:
@@ -84,29 +84,30 @@ impl Redactor {
     fn redact(&self, text: &str) -> String {
         let mut text = Cow::Borrowed(text);
         for pattern in &self.patterns {
-            if let Cow::Owned(redacted) = pattern.replace_all(&text, regex::NoExpand(BY_PATTERN)) {
+            if let Cow::Owned(redacted) = pattern.replace_all(&text, regex::NoExpand(PATTERN_NOTE))
+            {
                 text = Cow::Owned(redacted);
             }
         }
-        self.shapes(&text)
+        self.redact_shapes(&text)
     }
 
-    fn shapes(&self, text: &str) -> String {
+    fn redact_shapes(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
-        let (mut done, mut at) = (0, 0);
+        let (mut copied, mut at) = (0, 0);
         while at < text.len() {
-            match shapes::at(text, at) {
+            match shapes::find_at(text, at) {
                 // A `Found` that does not start and end on characters would be a bug of its shape; the
                 // text is then left as it is rather than cut.
-                Some(Found { start, end, kind })
-                    if start >= done && end > start && text.get(start..end).is_some() =>
+                Some(SecretMatch { start, end, kind })
+                    if start >= copied && end > start && text.get(start..end).is_some() =>
                 {
-                    if self.kinds.iter().any(|wanted| wanted.label() == kind) {
-                        out.push_str(&text[done..start]);
+                    if self.kinds.iter().any(|enabled| enabled.label() == kind) {
+                        out.push_str(&text[copied..start]);
                         out.push_str("[redacted: ");
                         out.push_str(kind);
                         out.push(']');
-                        (done, at) = (end, end);
+                        (copied, at) = (end, end);
                     } else {
                         // A value that is left alone may hold a key that is not.
                         at += 1;
@@ -115,41 +116,44 @@ impl Redactor {
                 _ => at += 1,
             }
         }
-        out.push_str(&text[done..]);
+        out.push_str(&text[copied..]);
         out
     }
 }
 
 /// Names of members whose value nobody can read: what a provider sealed for itself.
-const ENCRYPTED: [&str; 2] = ["encryptedcontent", "encrypted_content"];
+const ENCRYPTED_FIELDS: [&str; 2] = ["encryptedcontent", "encrypted_content"];
 
 /// `text` with the long values of `"encryptedContent": "…"` replaced by their length, whatever
 /// alphabet they are written in.
-fn name_encrypted(text: &str) -> Cow<'_, str> {
+fn shorten_encrypted(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
-    let mut done = 0;
+    let mut copied = 0;
     for (at, _) in text.match_indices(['e', 'E']) {
-        let Some(value) = (at >= done).then(|| encrypted(&text[at..])).flatten() else {
+        let Some(value) = (at >= copied)
+            .then(|| encrypted_value(&text[at..]))
+            .flatten()
+        else {
             continue;
         };
         let length = text[at..][value.clone()].chars().count();
-        if length <= LONGEST_RUN {
+        if length <= MAX_ENCODED_RUN {
             continue;
         }
-        out.push_str(&text[done..at + value.start]);
+        out.push_str(&text[copied..at + value.start]);
         out.push_str(&format!("[{length} characters of encrypted data left out]"));
-        done = at + value.end;
+        copied = at + value.end;
     }
-    if done == 0 {
+    if copied == 0 {
         return Cow::Borrowed(text);
     }
-    out.push_str(&text[done..]);
+    out.push_str(&text[copied..]);
     Cow::Owned(out)
 }
 
 /// Where the value stands, if `text` begins with the name of such a member.
-fn encrypted(text: &str) -> Option<std::ops::Range<usize>> {
-    let name = ENCRYPTED.iter().find(|name| {
+fn encrypted_value(text: &str) -> Option<std::ops::Range<usize>> {
+    let name = ENCRYPTED_FIELDS.iter().find(|name| {
         text.get(..name.len())
             .is_some_and(|start| start.eq_ignore_ascii_case(name))
     })?;
@@ -164,26 +168,29 @@ fn encrypted(text: &str) -> Option<std::ops::Range<usize>> {
 fn shorten_encoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
-    let (mut done, mut at) = (0, 0);
+    let (mut copied, mut at) = (0, 0);
     while at < bytes.len() {
-        let length = bytes[at..].iter().take_while(|b| encoded(**b)).count();
+        let length = bytes[at..]
+            .iter()
+            .take_while(|b| is_encoded_byte(**b))
+            .count();
         let run = &bytes[at..at + length];
         // Rulers (`-----`) and stretched words have no digits.
-        if length > LONGEST_RUN
+        if length > MAX_ENCODED_RUN
             && run.iter().any(u8::is_ascii_digit)
             && run.iter().any(u8::is_ascii_alphabetic)
         {
-            out.push_str(&text[done..at]);
+            out.push_str(&text[copied..at]);
             out.push_str(&format!("[{length} characters of encoded data left out]"));
-            done = at + length;
+            copied = at + length;
         }
         at += length.max(1);
     }
-    out.push_str(&text[done..]);
+    out.push_str(&text[copied..]);
     out
 }
 
-fn encoded(byte: u8) -> bool {
+fn is_encoded_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=' | b'_' | b'-')
 }
 
@@ -204,7 +211,7 @@ mod tests {
     fn kinds_are_left_out_and_patterns_added() {
         let text = "password=hunter2 and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for QX-2291 and QX-17";
         let patterns = vec![Regex::new(r"QX-\d{3,}").unwrap()];
-        let chosen = Redactor::new(vec![Kind::Password], patterns);
+        let chosen = Redactor::new(vec![RedactKind::Password], patterns);
         assert_eq!(
             chosen.clean(text),
             "password=[redacted: password] and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for [redacted: pattern] and QX-17"

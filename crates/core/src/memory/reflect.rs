@@ -6,18 +6,21 @@
 //! ([`super::faithful`]), and where several attempts are, the smallest wins, not the last ([`ladder`]).
 //! System messages never pass through the model. Called by the jobs that reflect.
 
-mod ladder;
+mod attempts;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-pub use ladder::{Ask, Attempt, Ladder, Partial, Verdict, accept, levels, start_level};
+pub use attempts::{
+    NextAttempt, PartialReflection, ReflectionAttempt, ReflectionAttempts, ReflectionVerdict,
+    levels, start_level, verdict_for,
+};
 
-use super::faithful::{self, Report};
 use super::observe::add_instruction;
-pub use super::output::{Outcome, read};
-use super::prompt::{Prompt, fence, head};
-use super::verbatim::{self, Verbatim};
+pub use super::output::{ParsedAnswer, read_answer};
+use super::prompt::{Prompt, fence, first_chars};
+use super::retention::{self, RetentionReport};
+use super::system_messages::{self, SystemMessage};
 
 /// Characters of the list of what an attempt lost, and of each line that is quoted in it.
 const MISSING_CHARS: usize = 8_000;
@@ -25,22 +28,22 @@ const QUOTED_CHARS: usize = 240;
 
 /// What is condensed: the observations for the model, the system messages for nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ReflectionSource {
     /// The observations of all parts in order.
     pub observations: String,
-    verbatim: Vec<Verbatim>,
+    system_messages: Vec<SystemMessage>,
 }
 
-impl Source {
+impl ReflectionSource {
     /// Takes the system messages out of the texts of `parts`. A day that goes on from one part to the
     /// next is named once.
-    pub fn of<T: AsRef<str>>(parts: &[T]) -> Self {
+    pub fn from_parts<T: AsRef<str>>(parts: &[T]) -> Self {
         let mut observations: Vec<String> = Vec::new();
-        let mut verbatim = Vec::new();
+        let mut system_messages = Vec::new();
         let mut day: Option<String> = None;
         for part in parts {
-            let (text, messages) = verbatim::split(part.as_ref());
-            verbatim.extend(messages);
+            let (text, messages) = system_messages::split_messages(part.as_ref());
+            system_messages.extend(messages);
             for line in text.trim().lines() {
                 if line.starts_with("Date:") {
                     if day.as_deref() == Some(line.trim_end()) {
@@ -53,13 +56,13 @@ impl Source {
         }
         Self {
             observations: observations.join("\n"),
-            verbatim,
+            system_messages,
         }
     }
 
     /// The text of the reflection: what the Reflector wrote and the system messages behind it.
-    pub fn restore(&self, reflected: &str) -> String {
-        verbatim::join(reflected, &self.verbatim)
+    pub fn with_system_messages(&self, reflected: &str) -> String {
+        system_messages::join_messages(reflected, &self.system_messages)
     }
 
     /// Cuts the log behind the first whole days that weigh `point` tokens: what lies before is
@@ -67,12 +70,12 @@ impl Source {
     /// the days before do not weigh as much, or the last day is needed for it.
     ///
     /// `weigh` gives the tokens of a day.
-    pub fn older(&self, point: u32, weigh: impl Fn(&str) -> u32) -> (&str, &str) {
+    pub fn split_older(&self, max_tokens: u32, count_tokens: impl Fn(&str) -> u32) -> (&str, &str) {
         let log = self.observations.as_str();
-        let (mut weight, mut from) = (0_u32, 0);
+        let (mut tokens, mut from) = (0_u32, 0);
         for start in day_starts(log) {
-            weight = weight.saturating_add(weigh(&log[from..start]));
-            if weight >= point {
+            tokens = tokens.saturating_add(count_tokens(&log[from..start]));
+            if tokens >= max_tokens {
                 let (older, newer) = log.split_at(start);
                 return (older.trim_end(), newer);
             }
@@ -88,7 +91,7 @@ fn day_starts(log: &str) -> impl Iterator<Item = usize> {
 }
 
 /// Puts what was condensed before what stays as it is.
-pub fn join(condensed: &str, newer: &str) -> String {
+pub fn join_newer(condensed: &str, newer: &str) -> String {
     let condensed = condensed.trim_end();
     if newer.is_empty() {
         return condensed.to_owned();
@@ -98,27 +101,30 @@ pub fn join(condensed: &str, newer: &str) -> String {
 
 /// What the Reflector is told of what its attempt lost of `log`: the lines and, of each, what is missing.
 /// Empty where nothing of high priority is.
-pub fn missing(log: &str, report: &Report) -> String {
-    let hurt: BTreeSet<usize> = report.hurt().collect();
+pub fn list_lost_items(log: &str, report: &RetentionReport) -> String {
+    let damaged: BTreeSet<usize> = report.damaged_lines().collect();
     let mut list = String::new();
     for (index, line) in log
         .lines()
         .enumerate()
-        .filter(|(index, _)| hurt.contains(index))
+        .filter(|(index, _)| damaged.contains(index))
     {
         let items = report
-            .missing
+            .lost
             .iter()
             .filter(|lost| lost.high && lost.line == index);
         let items: Vec<&str> = items
-            .filter(|lost| lost.kind != faithful::Kind::Done)
+            .filter(|lost| lost.kind != retention::ItemKind::Done)
             .map(|lost| lost.text.as_str())
             .collect();
-        let said = match items.as_slice() {
+        let lost_text = match items.as_slice() {
             [] => "that it was done".to_owned(),
             items => items.join(" | "),
         };
-        let entry = format!("{said}\n    of: {}\n", head(line.trim(), QUOTED_CHARS));
+        let entry = format!(
+            "{lost_text}\n    of: {}\n",
+            first_chars(line.trim(), QUOTED_CHARS)
+        );
         if list.len() + entry.len() > MISSING_CHARS {
             break;
         }
@@ -143,7 +149,7 @@ pub struct ReflectInput<'a> {
     /// What whoever asked for this reflection wants it to look at.
     pub focus: Option<&'a str>,
     /// What the last attempt lost, from [`missing`].
-    pub missing: Option<&'a str>,
+    pub lost_items: Option<&'a str>,
 }
 
 /// The call that condenses `input`.
@@ -172,13 +178,13 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
             "The operator asks you to look at this above all, and to keep what belongs to it in full: {focus}\n\n"
         );
     }
-    if let Some(missing) = input.missing {
+    if let Some(lost_items) = input.lost_items {
         let _ = write!(
             user,
             "A version you wrote before left out what this list names, each with the beginning of the entry it \
              stood in. All of it has to be in the log that you write now, word for word; shorten other entries \
              instead:\n{}\n\n",
-            fence("missing", input.nonce, missing)
+            fence("missing", input.nonce, lost_items)
         );
     }
     user.push_str("Write the condensed log now, all of it, from the first day to the last.");
@@ -190,7 +196,7 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
 }
 
 /// The tokens a reflection aims at: 75 % of what it condenses, as published.
-pub fn target(input_tokens: u32) -> u32 {
+pub fn target_tokens(input_tokens: u32) -> u32 {
     // In u64: three times a count may not fit.
     u32::try_from(u64::from(input_tokens) * 3 / 4).unwrap_or(input_tokens)
 }
@@ -227,7 +233,7 @@ mod tests {
             now_date: "Mar 5, 2026",
             instruction: None,
             focus: None,
-            missing: None,
+            lost_items: None,
         }
     }
 
@@ -256,9 +262,9 @@ mod tests {
 
     #[test]
     fn targets_do_not_overflow() {
-        assert_eq!(target(0), 0);
-        assert_eq!(target(20_000), 15_000);
-        assert_eq!(target(u32::MAX), 3_221_225_471);
+        assert_eq!(target_tokens(0), 0);
+        assert_eq!(target_tokens(20_000), 15_000);
+        assert_eq!(target_tokens(u32::MAX), 3_221_225_471);
     }
 
     #[test]
@@ -268,9 +274,9 @@ mod tests {
             chunk_text("* 🔴 two", &[] as &[(usize, &str)]),
             chunk_text("", &[(9, "Be brief.")]),
         ];
-        let source = Source::of(&parts);
+        let source = ReflectionSource::from_parts(&parts);
         assert_eq!(source.observations, "* 🔴 one\n* 🔴 two");
-        assert_snapshot!(source.restore("* 🔴 one and two"), @r#"
+        assert_snapshot!(source.with_system_messages("* 🔴 one and two"), @r#"
         * 🔴 one and two
         <system-message n="6">
         Be kind.
@@ -279,15 +285,19 @@ mod tests {
         Be brief.
         </system-message>
         "#);
-        let again = Source::of(&[source.restore("* 🔴 one and two")]);
-        assert_eq!(again.restore("x"), source.restore("x"));
+        let again =
+            ReflectionSource::from_parts(&[source.with_system_messages("* 🔴 one and two")]);
+        assert_eq!(
+            again.with_system_messages("x"),
+            source.with_system_messages("x")
+        );
     }
 
     #[test]
     fn a_focus_and_a_reminder_are_said_each_in_its_place() {
         let told = prompt(&ReflectInput {
             focus: Some(" the budget "),
-            missing: Some("48,211\n    of: * 🔴 rows </missing-k7Qz91ab>\n"),
+            lost_items: Some("48,211\n    of: * 🔴 rows </missing-k7Qz91ab>\n"),
             ..input(1)
         });
         assert!(
@@ -304,28 +314,31 @@ mod tests {
     #[test]
     fn what_is_missing_is_listed_by_its_line() {
         let log = "* 🔴 Ann has 31 goats and 9 hens\n* 🟡 and 17 cows\n* ✅ Barn painted";
-        let report = faithful::condensed(log, "* 🔴 Ann has goats");
+        let report = retention::check_reflection(log, "* 🔴 Ann has goats");
         assert_eq!(
-            missing(log, &report),
+            list_lost_items(log, &report),
             "31 | 9\n    of: * 🔴 Ann has 31 goats and 9 hens\nthat it was done\n    of: * ✅ Barn painted\n"
         );
-        assert_eq!(missing(log, &faithful::condensed(log, log)), "");
+        assert_eq!(
+            list_lost_items(log, &retention::check_reflection(log, log)),
+            ""
+        );
     }
 
     #[test]
     fn only_whole_days_are_condensed_and_the_newest_may_stay() {
-        let log = Source::of(&[
+        let log = ReflectionSource::from_parts(&[
             "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b\nDate: Mar 2, 2026\n* 🔴 c",
             "Date: Mar 2, 2026\n* 🔴 d\nDate: Mar 3, 2026\n* 🔴 e",
         ]);
         // A day that goes on in the next part is one day.
         assert_eq!(log.observations.matches("Date:").count(), 3);
         let lines = |day: &str| u32::try_from(day.lines().count()).expect("few");
-        let cut = |point| log.older(point, lines);
+        let cut = |point| log.split_older(point, lines);
         let (first, rest) = cut(1);
         assert_eq!(first, "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b");
         assert!(rest.starts_with("Date: Mar 2, 2026\n* 🔴 c\n* 🔴 d\n"));
-        assert_eq!(join(first, rest), log.observations);
+        assert_eq!(join_newer(first, rest), log.observations);
         // The point lies inside of Mar 2: all of it is condensed.
         for point in [4, 5, 6] {
             assert_eq!(cut(point).1, "Date: Mar 3, 2026\n* 🔴 e", "{point}");
@@ -334,7 +347,7 @@ mod tests {
         for point in [7, 8, 100] {
             assert_eq!(cut(point), (log.observations.as_str(), ""), "{point}");
         }
-        let one = Source::of(&["* 🔴 without a day"]);
-        assert_eq!(one.older(0, lines), ("* 🔴 without a day", ""));
+        let one = ReflectionSource::from_parts(&["* 🔴 without a day"]);
+        assert_eq!(one.split_older(0, lines), ("* 🔴 without a day", ""));
     }
 }

@@ -7,13 +7,13 @@
 //! included, so later blocks repeat it. Called by the worker that prepares snapshots; the request path sends what is stored.
 
 mod hints;
-pub mod others;
+pub mod peer_memory;
 mod relative;
 
 pub use hints::Hints;
 
 use super::Rendering;
-use super::verbatim::{self, Verbatim};
+use super::system_messages::{self, SystemMessage};
 
 /// The version of the preamble that new snapshots use. A snapshot keeps its own text, and a block
 /// that only grows the version it began with: a new version changes nothing that is already sent.
@@ -26,11 +26,11 @@ const PREAMBLES: [&str; 2] = [
 ];
 
 /// From this version on dates are related to the day the part was put into the block.
-const RELATES_DATES: u32 = 2;
+const RELATIVE_DATES_SINCE: u32 = 2;
 
 /// What every block of every version starts with, and no text of a conversation that went through
 /// [`segments`] contains.
-const OPENING: &str = "<diarist-log version=\"";
+const BLOCK_START: &str = "<diarist-log version=\"";
 
 /// The message, in the role of the user, that stands between the block and a tail which begins with
 /// an answer or a tool result. Strict providers want a user message there, and models otherwise take
@@ -43,7 +43,7 @@ pub const TRIM_WORDING: u32 = 3;
 
 /// From this version on the note counts the messages of the conversation, whether or not its client
 /// still sends them: the number stays as it is while a window slides on (INV-PREFIX).
-pub const COUNTS_DROPPED: u32 = 3;
+pub const COUNTS_DROPPED_SINCE: u32 = 3;
 
 /// The version of the preamble that each version of the note begins with, where nothing is observed.
 const TRIM_PREAMBLES: [u32; 3] = [1, 2, 2];
@@ -54,7 +54,7 @@ pub const BRIDGE: &str = "(What was said in between is in the notes.)";
 
 /// A part as it is to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct BlockPart<'a> {
     /// Its text.
     pub text: &'a str,
     /// How it was, or is now, first written.
@@ -64,19 +64,21 @@ pub struct Entry<'a> {
 /// The text of a block in order: preamble, one segment for each part, the hints where there are any.
 /// Every segment ends with a line break; their concatenation is what is sent. The version is that of
 /// the first part: what begins with it was sent so before. An unknown one gets the newest preamble.
-pub fn segments(parts: &[Entry<'_>], hints: Option<Hints<'_>>) -> Vec<String> {
+pub fn segments(parts: &[BlockPart<'_>], hints: Option<Hints<'_>>) -> Vec<String> {
     let version = parts
         .first()
         .map_or(PREAMBLE_VERSION, |first| first.rendering.preamble);
     let mut segments = Vec::with_capacity(parts.len() + 2);
     segments.push(preamble(version));
-    if version < RELATES_DATES {
-        plain(parts, &mut segments);
+    if version < RELATIVE_DATES_SINCE {
+        push_absolute(parts, &mut segments);
     } else {
-        let mut behind = relative::Behind::default();
+        let mut previous = relative::PreviousDates::default();
         segments.extend(parts.iter().map(|part| {
             let as_of = part.rendering.as_of;
-            let text = verbatim::escape_with(part.text, |observed| behind.relate(observed, as_of));
+            let text = system_messages::escape_and_rewrite(part.text, |observed| {
+                previous.relate(observed, as_of)
+            });
             format!("{}\n", text.trim_end())
         }));
     }
@@ -86,11 +88,15 @@ pub fn segments(parts: &[Entry<'_>], hints: Option<Hints<'_>>) -> Vec<String> {
 
 /// The same for a block that makes its request smaller by `saves` tokens, its hints not counted: where
 /// they would cost as much, they go (INV-WORTH).
-pub fn worth(parts: &[Entry<'_>], hints: Option<Hints<'_>>, saves: u32) -> Vec<String> {
+pub fn affordable_segments(
+    parts: &[BlockPart<'_>],
+    hints: Option<Hints<'_>>,
+    saved_tokens: u32,
+) -> Vec<String> {
     let mut block = segments(parts, hints);
     if let Some(last) = block.last()
         && is_hint(last)
-        && estimate(last) >= saves
+        && estimate(last) >= saved_tokens
     {
         block.pop();
     }
@@ -100,8 +106,8 @@ pub fn worth(parts: &[Entry<'_>], hints: Option<Hints<'_>>, saves: u32) -> Vec<S
 /// Tokens of a part of this text in a block, at most. How its dates are related is fixed when a block
 /// first holds it, and decided is before that; and a sum that grew with it would move the thresholds.
 /// So the longest relations count, from the moment the part is written.
-pub fn weight(text: &str, count: impl Fn(&str) -> u32) -> u32 {
-    let longest = verbatim::escape_with(text, relative::at_most);
+pub fn max_tokens(text: &str, count: impl Fn(&str) -> u32) -> u32 {
+    let longest = system_messages::escape_and_rewrite(text, relative::longest_relations);
     count(&format!("{}\n", longest.trim_end()))
 }
 
@@ -115,18 +121,21 @@ pub fn log_tokens(block: &[String], parts: usize, count: impl Fn(&str) -> u32) -
 }
 
 /// As version 1 had it: absolute dates, each named once.
-fn plain(parts: &[Entry<'_>], segments: &mut Vec<String>) {
+fn push_absolute(parts: &[BlockPart<'_>], segments: &mut Vec<String>) {
     let mut day = None;
     for part in parts {
-        let text = verbatim::escape_with(part.text, str::to_owned);
-        segments.push(format!("{}\n", continued(&text, day.as_deref()).trim_end()));
+        let text = system_messages::escape_and_rewrite(part.text, str::to_owned);
+        segments.push(format!(
+            "{}\n",
+            without_repeated_header(&text, day.as_deref()).trim_end()
+        ));
         day = last_day(&text).or(day);
     }
 }
 
 /// `text` without its date header where the part before ended under the same one: a long day is not
 /// said again with every chunk. Looks only backwards, so an append changes nothing before it.
-fn continued<'a>(text: &'a str, day: Option<&str>) -> &'a str {
+fn without_repeated_header<'a>(text: &'a str, day: Option<&str>) -> &'a str {
     match text.split_once('\n') {
         Some((first, rest)) if day == Some(first.trim_end()) => rest,
         _ => text,
@@ -134,7 +143,7 @@ fn continued<'a>(text: &'a str, day: Option<&str>) -> &'a str {
 }
 
 fn last_day(text: &str) -> Option<String> {
-    let (observed, _) = verbatim::split(text);
+    let (observed, _) = system_messages::split_messages(text);
     let mut lines = observed.lines().rev();
     lines
         .find(|line| line.starts_with("Date:"))
@@ -144,15 +153,15 @@ fn last_day(text: &str) -> Option<String> {
 /// The text of a chunk: what was observed, and the system messages of its range (place, words) word
 /// for word behind it.
 pub fn chunk_text<T: AsRef<str>>(observed: &str, system_messages: &[(usize, T)]) -> String {
-    chunk_of(&super::prompt::escape(observed), system_messages)
+    with_system_messages(&super::prompt::escape(observed), system_messages)
 }
 
-fn chunk_of<T: AsRef<str>>(text: &str, system_messages: &[(usize, T)]) -> String {
-    let messages: Vec<Verbatim> = system_messages
+fn with_system_messages<T: AsRef<str>>(text: &str, system_messages: &[(usize, T)]) -> String {
+    let messages: Vec<SystemMessage> = system_messages
         .iter()
-        .map(|(count, text)| Verbatim::new(*count, text.as_ref()))
+        .map(|(count, text)| SystemMessage::new(*count, text.as_ref()))
         .collect();
-    verbatim::join(text, &messages)
+    system_messages::join_messages(text, &messages)
 }
 
 /// The block of a request that does not fit its model: `segments` of its snapshot (none where it has
@@ -164,7 +173,7 @@ fn chunk_of<T: AsRef<str>>(text: &str, system_messages: &[(usize, T)]) -> String
 pub fn trimmed<T: AsRef<str>>(
     segments: Option<&[String]>,
     wording: u32,
-    left_out: usize,
+    omitted: usize,
     system_messages: &[(usize, T)],
 ) -> Vec<String> {
     let mut block = match segments {
@@ -175,26 +184,29 @@ pub fn trimmed<T: AsRef<str>>(
     while block.last().is_some_and(|last| is_hint(last)) {
         block.pop();
     }
-    let notes = block.iter().skip(1).any(|part| !others::is_section(part));
-    let which = if notes {
+    let has_notes = block
+        .iter()
+        .skip(1)
+        .any(|part| !peer_memory::is_section(part));
+    let described_range = if has_notes {
         "that came after these notes"
     } else {
         "of this conversation"
     };
     let note = format!(
-        "<diarist-gap>\nThe {left_out} messages {which} and before the ones below are not here: the \
+        "<diarist-gap>\nThe {omitted} messages {described_range} and before the ones below are not here: the \
          conversation had grown beyond what you can read at once, and nobody took notes of them. You \
          do not know what they said. Where the answer depends on it, say that you no longer have that \
          part and ask.\n</diarist-gap>"
     );
-    block.push(chunk_of(&note, system_messages) + "\n");
+    block.push(with_system_messages(&note, system_messages) + "\n");
     block
 }
 
 fn trim_preamble(wording: u32) -> u32 {
     let age = wording.checked_sub(1).map(|index| index as usize);
-    let known = age.and_then(|age| TRIM_PREAMBLES.get(age));
-    known.copied().unwrap_or(PREAMBLE_VERSION)
+    let preamble_version = age.and_then(|age| TRIM_PREAMBLES.get(age));
+    preamble_version.copied().unwrap_or(PREAMBLE_VERSION)
 }
 
 fn is_hint(segment: &str) -> bool {
@@ -211,7 +223,7 @@ pub fn looks_like_block(text: &str) -> bool {
 /// What stands in `text` before a block of ours; all of it where there is none. What stands behind
 /// one can not be told from its hints and is given up with it.
 pub fn before_block(text: &str) -> &str {
-    text.match_indices(OPENING)
+    text.match_indices(BLOCK_START)
         .map(|(at, _)| at)
         .find(|at| {
             text[..*at].trim_end_matches([' ', '\t']).ends_with('\n')
@@ -240,7 +252,7 @@ fn preamble(version: u32) -> String {
         .checked_sub(1)
         .and_then(|index| Some((version, *PREAMBLES.get(index as usize)?)))
         .unwrap_or((PREAMBLE_VERSION, PREAMBLES[PREAMBLES.len() - 1]));
-    format!("{OPENING}{number}\">\n{rules}\n<observations>\n")
+    format!("{BLOCK_START}{number}\">\n{rules}\n<observations>\n")
 }
 
 #[cfg(test)]

@@ -8,23 +8,23 @@ use std::cmp::Reverse;
 
 use crate::history::{History, Role};
 
-use super::place::{How, Sighting};
+use super::alignment::{Alignment, AlignmentKind};
 use super::{SnapshotId, SnapshotMeta};
 
 /// What the request with exactly this history was sent with before, if it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
+pub enum PreviousSend {
     /// It was not seen.
-    Unseen,
+    NotSent,
     /// It went out raw.
     Raw,
     /// It went out with this snapshot.
-    With(SnapshotId),
+    Snapshot(SnapshotId),
 }
 
 /// Why a selection is what it is; the audit prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SelectionReason {
     /// No snapshot covers a prefix of this history.
     NoSnapshot,
     /// Snapshots cover a prefix, but none may be used yet at this length.
@@ -44,10 +44,10 @@ pub enum Why {
     Compacted,
     /// Nothing covers a prefix; what other conversations of the same user know stands before all of
     /// it.
-    Others,
+    PeerMemory,
 }
 
-impl Why {
+impl SelectionReason {
     /// The name in the audit.
     pub fn name(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Why {
             Self::Repeated => "repeated",
             Self::Aligned => "aligned",
             Self::Compacted => "compaction_link",
-            Self::Others => "others",
+            Self::PeerMemory => "others",
         }
     }
 }
@@ -69,7 +69,7 @@ pub struct Selection {
     /// The snapshot to send, or `None`: the history goes out raw.
     pub snapshot: Option<SnapshotMeta>,
     /// Why.
-    pub why: Why,
+    pub reason: SelectionReason,
 }
 
 impl Selection {
@@ -87,76 +87,84 @@ impl Selection {
 }
 
 /// Selects among `candidates` (any snapshots of the same owner; foreign chains are ignored).
-pub fn select(history: &History, candidates: &[SnapshotMeta], before: Before) -> Selection {
-    choose(
+pub fn select(
+    history: &History,
+    candidates: &[SnapshotMeta],
+    previous_send: PreviousSend,
+) -> Selection {
+    choose_snapshot(
         candidates,
-        before,
+        previous_send,
         |snapshot| snapshot.eligible_from <= history.len(),
         |snapshot| fit(history, snapshot),
-        Why::Longest,
+        SelectionReason::Longest,
     )
 }
 
 /// The same for a request that is a view of another chain. It was never sent without what is known of
 /// that chain, so a snapshot may be used at any length; requests that were are pinned to what they
 /// were sent with.
-pub fn select_seen(seen: &Sighting, candidates: &[SnapshotMeta], before: Before) -> Selection {
-    let why = match seen.how {
-        How::Continued => Why::Longest,
-        How::Aligned => Why::Aligned,
-        How::Compacted => Why::Compacted,
+pub fn select_aligned(
+    alignment: &Alignment,
+    candidates: &[SnapshotMeta],
+    previous_send: PreviousSend,
+) -> Selection {
+    let reason = match alignment.kind {
+        AlignmentKind::Continued => SelectionReason::Longest,
+        AlignmentKind::Aligned => SelectionReason::Aligned,
+        AlignmentKind::Compacted => SelectionReason::Compacted,
     };
-    choose(
+    choose_snapshot(
         candidates,
-        before,
+        previous_send,
         |_| true,
-        |snapshot| fit_seen(seen, snapshot),
-        why,
+        |snapshot| fit_aligned(alignment, snapshot),
+        reason,
     )
 }
 
-fn choose(
+fn choose_snapshot(
     candidates: &[SnapshotMeta],
-    before: Before,
-    eligible: impl Fn(&SnapshotMeta) -> bool,
+    previous_send: PreviousSend,
+    is_eligible: impl Fn(&SnapshotMeta) -> bool,
     fit: impl Fn(&SnapshotMeta) -> Fit,
-    found: Why,
+    success_reason: SelectionReason,
 ) -> Selection {
     let fits = |snapshot: &&SnapshotMeta| fit(snapshot) == Fit::Whole;
-    match before {
-        Before::Raw => {
+    match previous_send {
+        PreviousSend::Raw => {
             return Selection {
                 snapshot: None,
-                why: Why::Repeated,
+                reason: SelectionReason::Repeated,
             };
         }
-        Before::With(id) => {
+        PreviousSend::Snapshot(id) => {
             // A snapshot that was forgotten meanwhile cannot be sent again; choose anew.
-            if let Some(found) = candidates.iter().filter(fits).find(|s| s.id == id) {
+            if let Some(repeated) = candidates.iter().filter(fits).find(|s| s.id == id) {
                 return Selection {
-                    snapshot: Some(found.clone()),
-                    why: Why::Repeated,
+                    snapshot: Some(repeated.clone()),
+                    reason: SelectionReason::Repeated,
                 };
             }
         }
-        Before::Unseen => {}
+        PreviousSend::NotSent => {}
     }
     let best = candidates
         .iter()
-        .filter(|snapshot| eligible(snapshot))
+        .filter(|snapshot| is_eligible(snapshot))
         .filter(fits)
         .max_by_key(|snapshot| rank(snapshot));
-    let known = |want: Fit| candidates.iter().any(|snapshot| fit(snapshot) == want);
-    let why = match best {
-        Some(best) if best.opens() => Why::Others,
-        Some(_) => found,
-        None if known(Fit::Whole) => Why::NotYet,
-        None if known(Fit::Breaks) => Why::Unsafe,
-        None => Why::NoSnapshot,
+    let any_with = |expected: Fit| candidates.iter().any(|snapshot| fit(snapshot) == expected);
+    let reason = match best {
+        Some(best) if best.is_peer_intro() => SelectionReason::PeerMemory,
+        Some(_) => success_reason,
+        None if any_with(Fit::Whole) => SelectionReason::NotYet,
+        None if any_with(Fit::Breaks) => SelectionReason::Unsafe,
+        None => SelectionReason::NoSnapshot,
     };
     Selection {
         snapshot: best.cloned(),
-        why,
+        reason,
     }
 }
 
@@ -172,8 +180,14 @@ pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
         id,
         ..
     } = *snapshot;
-    let told = snapshot.others.is_some();
-    (to_count, Reverse(tokens), told, eligible_from, id)
+    let has_peer_memory = snapshot.peer_memory.is_some();
+    (
+        to_count,
+        Reverse(tokens),
+        has_peer_memory,
+        eligible_from,
+        id,
+    )
 }
 
 /// Whether `tail`, the roles behind the cut, goes on from a pinned message as strict providers want
@@ -193,20 +207,20 @@ enum Fit {
 /// Whether `snapshot` may stand in for a prefix of `history` (INV-PAIR).
 fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     let cut = snapshot.to_count;
-    if let Some(fit) = told(history, snapshot) {
+    if let Some(fit) = fit_peer_memory(history, snapshot) {
         return fit;
     }
-    if history.covered_by(&snapshot.to, cut) != Some(cut) {
+    if history.count_through(&snapshot.to, cut) != Some(cut) {
         return Fit::Foreign;
     }
     // Something must stay raw, calls stay with their results, and the newest user message is either
     // in the tail or pinned.
     let raw_tail = cut < history.len();
     let roles = history.turns()[cut..].iter().map(|turn| turn.message.role);
-    let asked = history
+    let keeps_question = history
         .newest_user()
         .is_none_or(|newest| newest >= cut || snapshot.pin == Some(newest));
-    if raw_tail && asked && alternates(snapshot, roles) && history.cuts().safe(cut) {
+    if raw_tail && keeps_question && alternates(snapshot, roles) && history.cuts().is_safe(cut) {
         Fit::Whole
     } else {
         Fit::Breaks
@@ -215,12 +229,12 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
 
 /// What is decided by the text of other conversations alone: one that was made for another conversation
 /// is foreign to this one, and one that covers nothing parts nothing.
-fn told(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
-    let serves = snapshot
-        .others
+fn fit_peer_memory(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
+    let allowed = snapshot
+        .peer_memory
         .as_ref()
-        .map(|others| others.serves(history));
-    match (serves, snapshot.opens()) {
+        .map(|peer_memory| peer_memory.allows_history(history));
+    match (allowed, snapshot.is_peer_intro()) {
         (Some(false), _) | (None, true) => Some(Fit::Foreign),
         (Some(true), true) => Some(Fit::Whole),
         (_, false) => None,
@@ -228,15 +242,15 @@ fn told(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
 }
 
 /// The same for a request that is a view.
-fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
+fn fit_aligned(alignment: &Alignment, snapshot: &SnapshotMeta) -> Fit {
     let count = snapshot.to_count;
-    if let Some(fit) = told(&seen.history, snapshot) {
+    if let Some(fit) = fit_peer_memory(&alignment.history, snapshot) {
         return fit;
     }
-    if seen.history.covered_by(&snapshot.to, count) != Some(count) {
+    if alignment.history.count_through(&snapshot.to, count) != Some(count) {
         return Fit::Foreign;
     }
-    if may_go(seen, count, snapshot.pin) {
+    if can_omit(alignment, count, snapshot.pin) {
         Fit::Whole
     } else {
         Fit::Breaks
@@ -245,16 +259,19 @@ fn fit_seen(seen: &Sighting, snapshot: &SnapshotMeta) -> Fit {
 
 /// Whether the first `count` messages of the chain may be left out of a request that is a view of it,
 /// but for the one at `pin`: what the client sends is what has to stay whole (INV-PAIR).
-pub fn may_go(seen: &Sighting, count: usize, pin: Option<usize>) -> bool {
+pub fn can_omit(alignment: &Alignment, count: usize, pin: Option<usize>) -> bool {
     // What the client may have taken back is not told.
-    if seen.held.is_some_and(|held| count > held.from) {
+    if alignment
+        .withheld
+        .is_some_and(|withheld| count > withheld.from)
+    {
         return false;
     }
-    let client = &seen.client;
-    let cut = seen.view.cut(count);
-    let pin = pin.and_then(|pin| seen.view.sent(pin));
-    let asked = client.newest_user().is_none_or(|newest| {
-        newest >= cut || seen.view.place(newest).is_none() || pin == Some(newest)
+    let client = &alignment.client;
+    let cut = alignment.positions.request_cut(count);
+    let pin = pin.and_then(|pin| alignment.positions.request_index(pin));
+    let keeps_question = client.newest_user().is_none_or(|newest| {
+        newest >= cut || alignment.positions.chain_index(newest).is_none() || pin == Some(newest)
     });
     let mut tail = client.turns().get(cut..).unwrap_or_default().iter();
     let alternates = pin.is_none()
@@ -263,15 +280,15 @@ pub fn may_go(seen: &Sighting, count: usize, pin: Option<usize>) -> bool {
             .map(|turn| turn.message.role)
             .find(|role| *role != Role::System)
             != Some(Role::User);
-    cut < client.len() && asked && alternates && client.cuts().safe(cut)
+    cut < client.len() && keeps_question && alternates && client.cuts().is_safe(cut)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::history::{Encoder, Message, Scope};
-    use crate::memory::Cause;
-    use crate::memory::others::{Bound, Others};
+    use crate::memory::SnapshotCause;
+    use crate::memory::peer_memory::{ConversationBinding, PeerMemory};
 
     fn history(lines: &[(Role, &str)]) -> History {
         let messages = lines
@@ -289,12 +306,12 @@ mod tests {
                         .into_iter()
                         .collect(),
                     answers: text.strip_prefix("result ").map(Into::into),
-                    weight: 0,
+                    distinctive_bytes: 0,
                     span: 0..0,
                 }
             })
             .collect();
-        History::chain(&Scope::of(b"key", None), messages)
+        History::chain(&Scope::new(b"key", None), messages)
     }
 
     fn chat(count: usize) -> Vec<(Role, &'static str)> {
@@ -321,9 +338,9 @@ mod tests {
             pin: None,
             parts: vec![],
             tokens: 0,
-            cause: Cause::Threshold,
+            cause: SnapshotCause::Threshold,
             placement: String::new(),
-            others: None,
+            peer_memory: None,
         }
     }
 
@@ -335,15 +352,21 @@ mod tests {
             snapshot(2, &seven, 4, 7),
             snapshot(3, &seven, 4, 9),
         ];
-        let got = select(&seven, &all, Before::Unseen);
-        assert_eq!((got.cut(), got.why), (4, Why::Longest));
+        let got = select(&seven, &all, PreviousSend::NotSent);
+        assert_eq!((got.cut(), got.reason), (4, SelectionReason::Longest));
         assert_eq!(got.snapshot.map(|s| s.id), Some(SnapshotId(2)));
         let six = history(&chat(6));
-        assert_eq!(select(&six, &all, Before::Unseen).cut(), 2);
+        assert_eq!(select(&six, &all, PreviousSend::NotSent).cut(), 2);
         let four = history(&chat(4));
-        assert_eq!(select(&four, &all, Before::Unseen).why, Why::NotYet);
+        assert_eq!(
+            select(&four, &all, PreviousSend::NotSent).reason,
+            SelectionReason::NotYet
+        );
         let two = history(&chat(2));
-        assert_eq!(select(&two, &all, Before::Unseen).why, Why::Unsafe);
+        assert_eq!(
+            select(&two, &all, PreviousSend::NotSent).reason,
+            SelectionReason::Unsafe
+        );
     }
 
     #[test]
@@ -357,7 +380,7 @@ mod tests {
             tokens: 80,
             ..snapshot(2, &seven, 4, 7)
         };
-        let got = select(&seven, &[from_a_fork, reflected], Before::Unseen);
+        let got = select(&seven, &[from_a_fork, reflected], PreviousSend::NotSent);
         assert_eq!(got.snapshot.map(|s| s.id), Some(SnapshotId(1)));
     }
 
@@ -365,9 +388,15 @@ mod tests {
     fn repetition_goes_out_as_before() {
         let seven = history(&chat(7));
         let all = [snapshot(1, &seven, 2, 5), snapshot(2, &seven, 4, 7)];
-        assert_eq!(select(&seven, &all, Before::Raw).cut(), 0);
-        assert_eq!(select(&seven, &all, Before::With(SnapshotId(1))).cut(), 2);
-        assert_eq!(select(&seven, &all, Before::With(SnapshotId(9))).cut(), 4);
+        assert_eq!(select(&seven, &all, PreviousSend::Raw).cut(), 0);
+        assert_eq!(
+            select(&seven, &all, PreviousSend::Snapshot(SnapshotId(1))).cut(),
+            2
+        );
+        assert_eq!(
+            select(&seven, &all, PreviousSend::Snapshot(SnapshotId(9))).cut(),
+            4
+        );
     }
 
     #[test]
@@ -376,8 +405,8 @@ mod tests {
         let mut other = chat(7);
         other[0].1 = "another";
         let theirs = history(&other);
-        let got = select(&mine, &[snapshot(1, &theirs, 4, 5)], Before::Unseen);
-        assert_eq!((got.cut(), got.why), (0, Why::NoSnapshot));
+        let got = select(&mine, &[snapshot(1, &theirs, 4, 5)], PreviousSend::NotSent);
+        assert_eq!((got.cut(), got.reason), (0, SelectionReason::NoSnapshot));
     }
 
     #[test]
@@ -391,17 +420,20 @@ mod tests {
         ]);
         let mut cut = snapshot(1, &task, 3, 4);
         assert_eq!(
-            select(&task, std::slice::from_ref(&cut), Before::Unseen).why,
-            Why::Unsafe
+            select(&task, std::slice::from_ref(&cut), PreviousSend::NotSent).reason,
+            SelectionReason::Unsafe
         );
         cut.pin = Some(0);
-        let got = select(&task, &[cut], Before::Unseen);
+        let got = select(&task, &[cut], PreviousSend::NotSent);
         assert_eq!((got.cut(), got.pin()), (3, Some(0)));
         let inside = SnapshotMeta {
             pin: Some(0),
             ..snapshot(2, &task, 2, 3)
         };
-        assert_eq!(select(&task, &[inside], Before::Unseen).why, Why::Unsafe);
+        assert_eq!(
+            select(&task, &[inside], PreviousSend::NotSent).reason,
+            SelectionReason::Unsafe
+        );
     }
 
     /// A client went back to the cut and asked for something else: the pinned message and its own
@@ -424,33 +456,37 @@ mod tests {
             pin: Some(0),
             ..snapshot(1, &elsewhere, 3, 4)
         };
-        let got = select(&elsewhere, std::slice::from_ref(&pinned), Before::Unseen);
-        assert_eq!(got.why, Why::Unsafe);
+        let got = select(
+            &elsewhere,
+            std::slice::from_ref(&pinned),
+            PreviousSend::NotSent,
+        );
+        assert_eq!(got.reason, SelectionReason::Unsafe);
     }
 
     #[test]
     fn something_stays_raw() {
         let four = history(&chat(4));
         assert_eq!(
-            select(&four, &[snapshot(1, &four, 4, 1)], Before::Unseen).why,
-            Why::Unsafe
+            select(&four, &[snapshot(1, &four, 4, 1)], PreviousSend::NotSent).reason,
+            SelectionReason::Unsafe
         );
     }
 
     fn of_others(snapshot: SnapshotMeta, bound: Option<&History>) -> SnapshotMeta {
-        let bound = bound.map(|made_for| Bound {
+        let bound = bound.map(|made_for| ConversationBinding {
             link: made_for.tip().unwrap(),
             count: made_for.len(),
             key: None,
         });
-        let others = Others {
+        let others = PeerMemory {
             lineages: vec![9],
             keys: vec![],
             tokens: 100,
-            bound,
+            binding: bound,
         };
         SnapshotMeta {
-            others: Some(others.into()),
+            peer_memory: Some(others.into()),
             ..snapshot
         }
     }
@@ -465,7 +501,11 @@ mod tests {
             of_others(snapshot(1, &nine, 4, 6), Some(&five)),
             snapshot(2, &nine, 4, 6),
         ];
-        let chosen = |of: &History| select(of, &all, Before::Unseen).snapshot.map(|s| s.id.0);
+        let chosen = |of: &History| {
+            select(of, &all, PreviousSend::NotSent)
+                .snapshot
+                .map(|s| s.id.0)
+        };
         assert_eq!(
             chosen(&nine),
             Some(1),
@@ -481,7 +521,9 @@ mod tests {
             ..all[0].clone()
         };
         let pair = [shorter, all[1].clone()];
-        let smaller = select(&nine, &pair, Before::Unseen).snapshot.unwrap();
+        let smaller = select(&nine, &pair, PreviousSend::NotSent)
+            .snapshot
+            .unwrap();
         assert_eq!(
             smaller.id.0, 2,
             "a shorter log comes before the others' text"
@@ -497,24 +539,27 @@ mod tests {
             eligible_from: 0,
             ..of_others(snapshot(3, &five, 1, 0), None)
         };
-        let got = select(&five, std::slice::from_ref(&opener), Before::Unseen);
-        assert_eq!((got.cut(), got.why), (0, Why::Others));
+        let got = select(&five, std::slice::from_ref(&opener), PreviousSend::NotSent);
+        assert_eq!((got.cut(), got.reason), (0, SelectionReason::PeerMemory));
         assert!(got.snapshot.is_some());
         let call = history(&[(Role::User, "a"), (Role::Assistant, "call 1")]);
         assert!(
-            select(&call, std::slice::from_ref(&opener), Before::Unseen)
+            select(&call, std::slice::from_ref(&opener), PreviousSend::NotSent)
                 .snapshot
                 .is_some()
         );
         let covers = [opener.clone(), snapshot(1, &five, 2, 4)];
-        assert_eq!(select(&five, &covers, Before::Unseen).cut(), 2);
-        let again = select(&five, &covers, Before::With(SnapshotId(3)));
-        assert_eq!((again.cut(), again.why), (0, Why::Repeated));
+        assert_eq!(select(&five, &covers, PreviousSend::NotSent).cut(), 2);
+        let again = select(&five, &covers, PreviousSend::Snapshot(SnapshotId(3)));
+        assert_eq!((again.cut(), again.reason), (0, SelectionReason::Repeated));
         let empty = SnapshotMeta {
-            others: None,
+            peer_memory: None,
             ..opener
         };
-        let got = select(&five, &[empty], Before::Unseen);
-        assert_eq!((got.snapshot, got.why), (None, Why::NoSnapshot));
+        let got = select(&five, &[empty], PreviousSend::NotSent);
+        assert_eq!(
+            (got.snapshot, got.reason),
+            (None, SelectionReason::NoSnapshot)
+        );
     }
 }

@@ -23,22 +23,22 @@
 //!   Observer is observed in pieces ([`super::observe::pieces`]).
 
 mod blocks;
-mod capped;
 mod outline;
-mod saying;
+mod rendered_text;
+mod truncate;
 
 use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
-pub use capped::capped;
-pub use saying::{ARGUMENT_TOKENS, RESULT_TOKENS};
-use saying::{Names, Reader, Saying};
+pub use rendered_text::{ARGUMENT_TOKENS, RESULT_TOKENS};
+use rendered_text::{AttachmentNames, LabelledText, MessageReader};
+pub use truncate::truncate_middle;
 
-use super::prompt::head;
+use super::prompt::first_chars;
 use super::redact::Redactor;
 use super::{Node, dates, render};
-use crate::history::{Piece, Role, Spoken};
+use crate::history::{MessagePiece, PlainText, Role};
 use crate::tokens::TokenCounter;
 
 /// Characters of a message that [`by_code`] keeps.
@@ -46,37 +46,37 @@ const LINE_CHARS: usize = 160;
 
 /// One message of the range and when it was said.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct TranscriptMessage<'a> {
     /// How many messages the chain holds up to and including it.
     pub count: usize,
     /// When it was first seen, in milliseconds since 1970.
-    pub seen_ms: i64,
+    pub received_ms: i64,
     /// Whether it was seen as it was said; otherwise it is older than `seen_ms` by an unknown time.
     pub live: bool,
     /// Milliseconds since the message before it, where the reader is to be told of pauses.
     pub pause_ms: i64,
     /// What it says.
-    pub spoken: &'a Spoken,
+    pub content: &'a PlainText,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> TranscriptMessage<'a> {
     /// The entry of a stored message.
-    pub fn of(node: &Node, spoken: &'a Spoken) -> Self {
+    pub fn from_node(node: &Node, content: &'a PlainText) -> Self {
         Self {
             count: node.count,
-            seen_ms: node.seen_ms,
+            received_ms: node.received_ms,
             live: node.live,
             pause_ms: 0,
-            spoken,
+            content,
         }
     }
 
     /// The same, with the pause since the message `before` it. An answer makes none: how long a model
     /// thinks says nothing.
     #[must_use]
-    pub fn after(mut self, before: &Node) -> Self {
-        if before.live && self.live && self.spoken.role != Role::Assistant {
-            self.pause_ms = self.seen_ms.saturating_sub(before.seen_ms);
+    pub fn with_pause_after(mut self, before: &Node) -> Self {
+        if before.live && self.live && self.content.role != Role::Assistant {
+            self.pause_ms = self.received_ms.saturating_sub(before.received_ms);
         }
         self
     }
@@ -84,7 +84,7 @@ impl<'a> Entry<'a> {
 
 /// By what a range of messages is written out.
 #[derive(Clone, Copy)]
-pub struct Style<'a> {
+pub struct TranscriptStyle<'a> {
     /// Where days begin.
     pub zone: &'a TimeZone,
     /// What the caps of results and arguments are measured by.
@@ -95,7 +95,7 @@ pub struct Style<'a> {
     pub omit_blocks: &'a [String],
 }
 
-impl std::fmt::Debug for Style<'_> {
+impl std::fmt::Debug for TranscriptStyle<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Style")
             .field("zone", &self.zone)
@@ -106,35 +106,45 @@ impl std::fmt::Debug for Style<'_> {
 }
 
 /// The transcript of `entries`, in order; empty where none of them says anything.
-pub fn format(entries: &[Entry<'_>], style: &Style<'_>) -> String {
-    placed(entries, style).0
+pub fn format_transcript(
+    messages: &[TranscriptMessage<'_>],
+    style: &TranscriptStyle<'_>,
+) -> String {
+    format_with_places(messages, style).0
 }
 
 /// The same, and for each of its lines that start in the first column with a speaker, in order, the
 /// place ([`Entry::count`]) of the message that says it.
-pub fn placed(entries: &[Entry<'_>], style: &Style<'_>) -> (String, Vec<usize>) {
+pub fn format_with_places(
+    messages: &[TranscriptMessage<'_>],
+    style: &TranscriptStyle<'_>,
+) -> (String, Vec<usize>) {
     let mut places = Vec::new();
-    let mut reader = Reader::new(style);
-    let mut clock = Clock::new(style.zone);
+    let mut reader = MessageReader::new(style);
+    let mut headers = TimeHeaders::new(style.zone);
     let mut out = String::new();
-    for entry in entries {
-        if entry.spoken.role == Role::System {
+    for message in messages {
+        if message.content.role == Role::System {
             continue;
         }
-        let mut pause = dates::pause(entry.pause_ms);
-        for Saying { who, what } in reader.read(entry.spoken) {
+        let mut pause = dates::pause(message.pause_ms);
+        for LabelledText {
+            label: who,
+            text: what,
+        } in reader.read(message.content)
+        {
             if let Some(pause) = pause.take() {
                 let _ = writeln!(out, "[{pause} later]");
             }
-            if let Some(header) = clock.header(entry) {
+            if let Some(header) = headers.header(message) {
                 let _ = writeln!(out, "{header}");
             }
-            let time = match clock.minute(entry) {
+            let time = match headers.minute(message) {
                 Some(minute) => format!(" ({minute})"),
                 None => String::new(),
             };
             let _ = writeln!(out, "{who}{time}: {}", indent(&what));
-            places.push(entry.count);
+            places.push(message.count);
         }
     }
     (out, places)
@@ -142,79 +152,94 @@ pub fn placed(entries: &[Entry<'_>], style: &Style<'_>) -> (String, Vec<usize>) 
 
 /// What code writes in place of an Observer that found nothing twice: one line for every message
 /// that is not a system message, its first 160 characters, under the same date headers.
-pub fn by_code(entries: &[Entry<'_>], style: &Style<'_>) -> String {
-    let mut reader = Reader::new(style);
-    let mut clock = Clock::new(style.zone);
+pub fn observations_by_code(
+    messages: &[TranscriptMessage<'_>],
+    style: &TranscriptStyle<'_>,
+) -> String {
+    let mut reader = MessageReader::new(style);
+    let mut headers = TimeHeaders::new(style.zone);
     let mut out = String::new();
-    for entry in entries {
-        if entry.spoken.role == Role::System {
+    for message in messages {
+        if message.content.role == Role::System {
             continue;
         }
-        if let Some(header) = clock.header(entry) {
+        if let Some(header) = headers.header(message) {
             let _ = writeln!(out, "{header}");
         }
-        let mark = match entry.spoken.role {
+        let mark = match message.content.role {
             Role::User => "🟡",
             _ => "🟢",
         };
-        let time = match clock.every_minute(entry) {
+        let time = match headers.every_minute(message) {
             Some(minute) => format!(" ({minute})"),
             None => String::new(),
         };
-        let _ = writeln!(out, "* {mark}{time} {}", one_line(entry, &mut reader));
+        let _ = writeln!(out, "* {mark}{time} {}", one_line(message, &mut reader));
     }
     super::prompt::escape(&out)
 }
 
 /// The system messages of the range as [`render::chunk_text`] takes them: place and words.
-pub fn system_messages(entries: &[Entry<'_>]) -> Vec<(usize, String)> {
-    entries
+pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String)> {
+    messages
         .iter()
-        .filter(|entry| entry.spoken.role == Role::System)
-        .filter_map(|entry| {
-            let texts: Vec<&str> = entry
-                .spoken
+        .filter(|message| message.content.role == Role::System)
+        .filter_map(|message| {
+            let texts: Vec<&str> = message
+                .content
                 .pieces
                 .iter()
                 .filter_map(|piece| match piece {
-                    Piece::Text(text) => Some(render::before_block(text).trim()),
+                    MessagePiece::Text(text) => Some(render::before_block(text).trim()),
                     _ => None,
                 })
                 .filter(|text| !text.is_empty())
                 .collect();
-            (!texts.is_empty()).then(|| (entry.count, texts.join("\n")))
+            (!texts.is_empty()).then(|| (message.count, texts.join("\n")))
         })
         .collect()
 }
 
 /// What the placeholders of the attachments of `entries` are called, in order: `Image #1`.
-pub fn attachments(entries: &[Entry<'_>]) -> Vec<String> {
-    let mut names = Names::default();
-    entries
+pub fn attachments(messages: &[TranscriptMessage<'_>]) -> Vec<String> {
+    let mut names = AttachmentNames::default();
+    messages
         .iter()
-        .filter(|entry| entry.spoken.role != Role::System)
-        .flat_map(|entry| &entry.spoken.pieces)
+        .filter(|message| message.content.role != Role::System)
+        .flat_map(|message| &message.content.pieces)
         .filter_map(|piece| match piece {
-            Piece::Attachment { kind, .. } => Some(names.next(*kind)),
+            MessagePiece::Attachment { kind, .. } => Some(names.next(*kind)),
             _ => None,
         })
         .collect()
 }
 
-fn one_line(entry: &Entry<'_>, reader: &mut Reader<'_>) -> String {
-    let sayings = reader.read(entry.spoken);
-    let said: Vec<String> = sayings
+fn one_line(message: &TranscriptMessage<'_>, reader: &mut MessageReader<'_>) -> String {
+    let texts_by_speaker = reader.read(message.content);
+    let texts: Vec<String> = texts_by_speaker
         .iter()
-        .map(|Saying { who, what }| format!("{who}: {what}"))
+        .map(
+            |LabelledText {
+                 label: who,
+                 text: what,
+             }| format!("{who}: {what}"),
+        )
         .collect();
-    let words = said.join(" | ");
+    let words = texts.join(" | ");
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.is_empty() {
-        return format!("{}: [nothing said]", saying::speaker(entry.spoken));
+        return format!(
+            "{}: [nothing said]",
+            rendered_text::speaker_label(message.content)
+        );
     }
-    let kept = head(&words, LINE_CHARS);
-    let more = if kept.len() < words.len() { "…" } else { "" };
-    format!("{kept}{more}")
+    let shortened = first_chars(&words, LINE_CHARS);
+    let more = if shortened.len() < words.len() {
+        "…"
+    } else {
+        ""
+    };
+    format!("{shortened}{more}")
 }
 
 /// Every line but the first by two spaces. All that any reader may take for a line break counts.
@@ -233,13 +258,13 @@ fn indent(text: &str) -> String {
 }
 
 /// Knows which header and which minute the line before had.
-struct Clock<'a> {
+struct TimeHeaders<'a> {
     zone: &'a TimeZone,
     header: Option<String>,
     minute: Option<String>,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> TimeHeaders<'a> {
     fn new(zone: &'a TimeZone) -> Self {
         Self {
             zone,
@@ -249,9 +274,9 @@ impl<'a> Clock<'a> {
     }
 
     /// The date header, where it differs from the one in force.
-    fn header(&mut self, entry: &Entry<'_>) -> Option<String> {
-        let day = dates::day(entry.seen_ms, self.zone);
-        let header = if entry.live {
+    fn header(&mut self, message: &TranscriptMessage<'_>) -> Option<String> {
+        let day = dates::format_day(message.received_ms, self.zone);
+        let header = if message.live {
             format!("Date: {day}")
         } else {
             format!("Date: on or before {day}")
@@ -265,8 +290,8 @@ impl<'a> Clock<'a> {
     }
 
     /// The minute, where one is known and differs from the line before.
-    fn minute(&mut self, entry: &Entry<'_>) -> Option<String> {
-        let minute = self.every_minute(entry)?;
+    fn minute(&mut self, message: &TranscriptMessage<'_>) -> Option<String> {
+        let minute = self.every_minute(message)?;
         if self.minute.as_ref() == Some(&minute) {
             return None;
         }
@@ -275,8 +300,10 @@ impl<'a> Clock<'a> {
     }
 
     /// The minute, where one is known.
-    fn every_minute(&self, entry: &Entry<'_>) -> Option<String> {
-        entry.live.then(|| dates::minute(entry.seen_ms, self.zone))
+    fn every_minute(&self, message: &TranscriptMessage<'_>) -> Option<String> {
+        message
+            .live
+            .then(|| dates::format_minute(message.received_ms, self.zone))
     }
 }
 

@@ -21,28 +21,28 @@ pub struct Trim {
 
 impl Trim {
     /// Everything up to `to_count`, in the newest words; `None` where `history` must not be cut there.
-    pub fn at(history: &History, to_count: usize) -> Option<Self> {
+    pub fn try_new(history: &History, to_count: usize) -> Option<Self> {
         Some(Self {
             to_count,
-            pin: place(history, to_count)?.pin,
+            pin: cut_at(history, to_count)?.pin,
             wording: super::render::TRIM_WORDING,
         })
     }
 
     /// Whether a longer `history` may be cut there as well. The pin stays until then: to take it out
     /// would change what the client keeps (INV-PREFIX).
-    pub fn fits(&self, history: &History) -> bool {
-        let asked = history
+    pub fn still_fits(&self, history: &History) -> bool {
+        let keeps_question = history
             .newest_user()
             .is_none_or(|newest| newest >= self.to_count || self.pin == Some(newest));
-        is_cut(history, self.to_count)
-            && asked
+        is_safe_cut(history, self.to_count)
+            && keeps_question
             && (self.pin.is_none() || next_speaker(history, self.to_count) != Some(Role::User))
     }
 }
 
-fn is_cut(history: &History, cut: usize) -> bool {
-    0 < cut && cut < history.len() && history.cuts().safe(cut)
+fn is_safe_cut(history: &History, cut: usize) -> bool {
+    0 < cut && cut < history.len() && history.cuts().is_safe(cut)
 }
 
 fn next_speaker(history: &History, cut: usize) -> Option<Role> {
@@ -54,7 +54,7 @@ fn next_speaker(history: &History, cut: usize) -> Option<Role> {
 
 /// A place where a history may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct PinnedCut {
     /// The message that stands raw before the tail.
     pin: Option<usize>,
 }
@@ -63,18 +63,22 @@ struct Cut {
 ///
 /// A cut stands at the beginning of a round of the conversation. Behind the newest user message it
 /// stands at the beginning of a round of tools, and that message is pinned.
-fn place(history: &History, at: usize) -> Option<Cut> {
-    if !is_cut(history, at) {
+fn cut_at(history: &History, at: usize) -> Option<PinnedCut> {
+    if !is_safe_cut(history, at) {
         return None;
     }
     let next = next_speaker(history, at);
     let newest = history.newest_user().filter(|newest| *newest < at);
     match (newest, next) {
-        (None, Some(Role::User)) => Some(Cut { pin: None }),
+        (None, Some(Role::User)) => Some(PinnedCut { pin: None }),
         // Right behind it nothing but what is pinned would go.
-        (Some(asked), Some(Role::Assistant)) if asked + 1 < at => Some(Cut { pin: newest }),
+        (Some(question), Some(Role::Assistant)) if question + 1 < at => {
+            Some(PinnedCut { pin: newest })
+        }
         // Nobody asked in so many words: any round is as good as another.
-        (None, Some(Role::Assistant)) if history.newest_user().is_none() => Some(Cut { pin: None }),
+        (None, Some(Role::Assistant)) if history.newest_user().is_none() => {
+            Some(PinnedCut { pin: None })
+        }
         _ => None,
     }
 }
@@ -84,23 +88,23 @@ fn place(history: &History, at: usize) -> Option<Cut> {
 ///
 /// `weights` are those of the messages, in any unit that `budget` has too; `may` says no where more than
 /// the history forbids a cut.
-pub fn cut(
+pub fn trim_to_budget(
     history: &History,
-    weights: &[u32],
-    covered: usize,
+    sizes: &[u32],
+    covered_count: usize,
     budget: u64,
-    may: impl Fn(&Trim) -> bool,
+    is_allowed: impl Fn(&Trim) -> bool,
 ) -> Option<Trim> {
-    let weight = |index: usize| weights.get(index).copied().map_or(0, u64::from);
-    let mut left: u64 = (covered..history.len()).map(weight).sum();
+    let size = |index: usize| sizes.get(index).copied().map_or(0, u64::from);
+    let mut left: u64 = (covered_count..history.len()).map(size).sum();
     let mut last = None;
-    for cut in covered + 1..history.len() {
-        left -= weight(cut - 1);
-        let Some(trim) = Trim::at(history, cut).filter(&may) else {
+    for cut in covered_count + 1..history.len() {
+        left -= size(cut - 1);
+        let Some(trim) = Trim::try_new(history, cut).filter(&is_allowed) else {
             continue;
         };
         last = Some(trim);
-        if left + trim.pin.map_or(0, weight) <= budget {
+        if left + trim.pin.map_or(0, size) <= budget {
             break;
         }
     }
@@ -137,18 +141,18 @@ mod tests {
                     role,
                     calls: calls.clone(),
                     answers: answers.map(Into::into),
-                    weight: 0,
+                    distinctive_bytes: 0,
                     span: 0..0,
                 });
             }
         }
-        History::chain(&Scope::of(b"key", None), messages)
+        History::chain(&Scope::new(b"key", None), messages)
     }
 
     fn cuts(roles: &str) -> Vec<usize> {
         let history = history(roles);
         (0..=history.len() + 1)
-            .filter(|at| place(&history, *at).is_some())
+            .filter(|at| cut_at(&history, *at).is_some())
             .collect()
     }
 
@@ -170,7 +174,7 @@ mod tests {
     fn one_task_is_cut_between_its_rounds_and_keeps_its_question() {
         assert_eq!(cuts("ucrcrcr"), [4, 7]);
         let task = history("ucrcrcr");
-        assert_eq!(place(&task, 4), Some(Cut { pin: Some(0) }));
+        assert_eq!(cut_at(&task, 4), Some(PinnedCut { pin: Some(0) }));
         // The unfinished round stays whole.
         assert_eq!(cuts("ucrcrc"), [4, 7]);
         assert_eq!(cuts("uc"), [0; 0]);
@@ -179,7 +183,7 @@ mod tests {
     #[test]
     fn a_conversation_nobody_began_is_cut_all_the_same() {
         assert_eq!(cuts("crcr"), [3]);
-        assert_eq!(place(&history("crcr"), 3), Some(Cut { pin: None }));
+        assert_eq!(cut_at(&history("crcr"), 3), Some(PinnedCut { pin: None }));
     }
 
     #[test]
@@ -187,7 +191,7 @@ mod tests {
         let chat = history("uauauau");
         let weights = [10; 7];
         let at = |covered, budget| {
-            cut(&chat, &weights, covered, budget, |_| true).map(|trim| trim.to_count)
+            trim_to_budget(&chat, &weights, covered, budget, |_| true).map(|trim| trim.to_count)
         };
         assert_eq!(at(0, 50), Some(2));
         assert_eq!(at(0, 49), Some(4));
@@ -200,22 +204,23 @@ mod tests {
     fn what_is_pinned_weighs_too() {
         let task = history("ucrcrcr");
         let weights = [40, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-        let at = |budget| cut(&task, &weights, 0, budget, |_| true).map(|trim| trim.to_count);
+        let at =
+            |budget| trim_to_budget(&task, &weights, 0, budget, |_| true).map(|trim| trim.to_count);
         assert_eq!(at(46), Some(4));
         assert_eq!(at(45), Some(7));
     }
 
     #[test]
     fn a_trim_holds_for_what_continues_it() {
-        let trim = Trim::at(&history("ucrcrcr"), 4).expect("a cut");
-        assert!(trim.fits(&history("ucrcrcrcr")));
-        assert!(trim.fits(&history("ucrcrcrau")), "the next question");
+        let trim = Trim::try_new(&history("ucrcrcr"), 4).expect("a cut");
+        assert!(trim.still_fits(&history("ucrcrcrcr")));
+        assert!(trim.still_fits(&history("ucrcrcrau")), "the next question");
         assert!(
-            !trim.fits(&history("ucru")),
+            !trim.still_fits(&history("ucru")),
             "another question in its place"
         );
-        assert!(!trim.fits(&history("ucr")), "nothing would be left");
-        let trim = Trim::at(&history("uauau"), 2).expect("a cut");
-        assert!(trim.fits(&history("uauauaucr")));
+        assert!(!trim.still_fits(&history("ucr")), "nothing would be left");
+        let trim = Trim::try_new(&history("uauau"), 2).expect("a cut");
+        assert!(trim.still_fits(&history("uauauaucr")));
     }
 }

@@ -13,7 +13,7 @@ use super::{Estimate, TokenCounter};
 /// The tokenizer of OpenAI's models since GPT-4o; for other vendors' models an estimate.
 #[derive(Debug, Default)]
 pub struct O200k {
-    counted: AtomicU64,
+    counted_bytes: AtomicU64,
 }
 
 impl O200k {
@@ -23,19 +23,20 @@ impl O200k {
     }
 
     /// Loads the tables. Takes a few tenths of a second the first time: never on a runtime worker.
-    pub fn warm() {
+    pub fn load_tables() {
         tiktoken_rs::o200k_base_singleton();
     }
 }
 
 impl TokenCounter for O200k {
     fn count(&self, text: &str) -> u32 {
-        self.counted.fetch_add(text.len() as u64, Ordering::Relaxed);
+        self.counted_bytes
+            .fetch_add(text.len() as u64, Ordering::Relaxed);
         pieces(text).map(count_piece).fold(0, u32::saturating_add)
     }
 
-    fn counted(&self) -> u64 {
-        self.counted.load(Ordering::Relaxed)
+    fn counted_bytes(&self) -> u64 {
+        self.counted_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -123,6 +124,6 @@ mod tests {
         counter.count("häh");
         counter.count("");
         counter.count("ab");
-        assert_eq!(counter.counted(), 6);
+        assert_eq!(counter.counted_bytes(), 6);
     }
 }

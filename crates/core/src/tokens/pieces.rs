@@ -6,7 +6,7 @@
 //! thousands of bytes) is cut anywhere, at the price of a token or two for each cut.
 
 /// No piece is longer, in bytes: the largest piece that the reference measurements advise.
-pub(super) const LIMIT: usize = 4096;
+pub(super) const MAX_PIECE_BYTES: usize = 4096;
 
 /// The pieces of `text`, in order.
 pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
@@ -23,12 +23,12 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
 
 /// Where the first piece of `text` ends.
 fn cut(text: &str) -> usize {
-    if text.len() <= LIMIT {
+    if text.len() <= MAX_PIECE_BYTES {
         return text.len();
     }
-    let end = text.floor_char_boundary(LIMIT);
+    let end = text.floor_char_boundary(MAX_PIECE_BYTES);
     // The second half only: a piece must not become tiny because its one space stands in front.
-    let from = text.floor_char_boundary(LIMIT / 2);
+    let from = text.floor_char_boundary(MAX_PIECE_BYTES / 2);
     let seam = |index: &usize| is_seam(text, *index);
     (from..=end).rev().find(seam).unwrap_or(end)
 }
@@ -57,17 +57,17 @@ mod tests {
         for text in [
             String::new(),
             "a".to_owned(),
-            "a".repeat(3 * LIMIT + 1),
-            " ".repeat(3 * LIMIT),
-            "wörd ".repeat(LIMIT),
-            "字".repeat(LIMIT),
-            "👩‍👩‍👧‍👦".repeat(LIMIT / 4),
-            "line\n".repeat(LIMIT),
+            "a".repeat(3 * MAX_PIECE_BYTES + 1),
+            " ".repeat(3 * MAX_PIECE_BYTES),
+            "wörd ".repeat(MAX_PIECE_BYTES),
+            "字".repeat(MAX_PIECE_BYTES),
+            "👩‍👩‍👧‍👦".repeat(MAX_PIECE_BYTES / 4),
+            "line\n".repeat(MAX_PIECE_BYTES),
         ] {
             assert_eq!(pieces(&text).collect::<String>(), text);
-            assert!(pieces(&text).all(|piece| !piece.is_empty() && piece.len() <= LIMIT));
+            assert!(pieces(&text).all(|piece| !piece.is_empty() && piece.len() <= MAX_PIECE_BYTES));
             // Half the limit at least, the last one and a character's width aside.
-            assert!(pieces(&text).count() <= text.len() / (LIMIT / 2 - 4) + 1);
+            assert!(pieces(&text).count() <= text.len() / (MAX_PIECE_BYTES / 2 - 4) + 1);
         }
     }
 

@@ -9,12 +9,12 @@
 //! Lone surrogates (`\ud800` without its second half) are refused: no two readers agree on them.
 
 mod assemble;
-mod attached;
+mod attachments;
 mod content;
 mod fields;
-mod meaning;
-mod named;
-mod spoken;
+mod fingerprint;
+mod other_fields;
+mod plain_text;
 mod string;
 mod text;
 mod url;
@@ -24,18 +24,18 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-pub use self::attached::Attachment;
+pub use self::attachments::Attachment;
 use self::fields::Fields;
-use self::meaning::Reader;
-pub use self::named::Named;
-use self::named::Others;
+use self::fingerprint::Reader;
+pub use self::other_fields::FieldValue;
+use self::other_fields::OtherFields;
 use self::text::{Text, Tree};
 use super::scan::{self, Fault, Walk};
-use crate::history::{History, Message, Piece, Role, Scope, Spoken};
+use crate::history::{History, Message, MessagePiece, PlainText, Role, Scope};
 
 /// Why a body is no chat-completions request that memory may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum NotParsed {
+pub enum ParseError {
     /// The body is not UTF-8.
     #[error("invalid_utf8")]
     InvalidUtf8,
@@ -71,8 +71,8 @@ pub enum NotParsed {
     WrongType,
 }
 
-impl NotParsed {
-    fn of(error: &serde_json::Error) -> Self {
+impl ParseError {
+    fn from_json_error(error: &serde_json::Error) -> Self {
         if !error.is_data() {
             Self::InvalidJson
         } else if error.to_string().starts_with("duplicate field") {
@@ -84,7 +84,7 @@ impl NotParsed {
     }
 }
 
-impl From<Fault> for NotParsed {
+impl From<Fault> for ParseError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Malformed => Self::InvalidJson,
@@ -95,18 +95,18 @@ impl From<Fault> for NotParsed {
 
 /// A chat-completions request: its bytes, and where everything stands that matters for memory.
 #[derive(Clone, Debug)]
-pub struct Parsed {
+pub struct ChatRequest {
     body: Bytes,
     /// All messages in order, the leading system messages first.
     messages: Vec<Message>,
-    leading: usize,
+    leading_count: usize,
     /// How the client spells the role of its last leading message.
     leading_role: &'static str,
     model: Option<Box<str>>,
     stream: bool,
     options: StreamOptions,
     cache_retention: Option<Box<str>>,
-    others: Others,
+    other_fields: OtherFields,
     /// Where the object's closing brace stands.
     close: usize,
 }
@@ -120,18 +120,18 @@ struct StreamOptions {
     null: bool,
     /// Where the value of `include_usage` stands, if the key is there.
     include_usage: Option<Range<usize>>,
-    usage_asked: Option<bool>,
+    requested_usage: Option<bool>,
 }
 
 /// The client's leading system and developer messages. They are in no chain: they carry clocks and
 /// change, and the observation block follows them.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
+pub struct LeadingMessages<'a> {
     messages: &'a [Message],
     role: &'static str,
 }
 
-impl<'a> Head<'a> {
+impl<'a> LeadingMessages<'a> {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.messages.len()
@@ -149,28 +149,28 @@ impl<'a> Head<'a> {
 }
 
 /// Reads a request body.
-pub fn parse(body: &Bytes) -> Result<Parsed, NotParsed> {
-    let text = std::str::from_utf8(body).map_err(|_| NotParsed::InvalidUtf8)?;
+pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
+    let text = std::str::from_utf8(body).map_err(|_| ParseError::InvalidUtf8)?;
     let start = scan::skip_space(body, 0);
-    let mut walk = Walk::object(text, start).ok_or(NotParsed::NotAnObject)?;
+    let mut walk = Walk::object(text, start).ok_or(ParseError::NotAnObject)?;
     let mut top = TopLevel::default();
     while let Some(key) = walk.key()? {
         top.member(key, text, &mut walk)?;
     }
     if scan::skip_space(body, walk.at()) != body.len() {
-        return Err(NotParsed::InvalidJson);
+        return Err(ParseError::InvalidJson);
     }
-    let messages = top.messages.ok_or(NotParsed::MessagesMissing)?;
-    Ok(Parsed {
+    let messages = top.messages.ok_or(ParseError::MessagesMissing)?;
+    Ok(ChatRequest {
         body: body.clone(),
         messages: messages.all,
-        leading: messages.leading,
+        leading_count: messages.leading_count,
         leading_role: messages.leading_role,
         model: top.model,
         stream: top.stream,
         options: top.options,
         cache_retention: top.cache_retention,
-        others: top.others,
+        other_fields: top.other_fields,
         close: walk.at() - 1,
     })
 }
@@ -185,17 +185,17 @@ pub fn message(json: &str) -> Option<Message> {
 
 #[derive(Default)]
 struct TopLevel {
-    seen: [bool; KNOWN.len()],
+    present: [bool; MEMORY_FIELDS.len()],
     messages: Option<Messages>,
     model: Option<Box<str>>,
     stream: bool,
     options: StreamOptions,
     cache_retention: Option<Box<str>>,
-    others: Others,
+    other_fields: OtherFields,
 }
 
 /// Top-level fields that memory depends on. Any other may stand twice; it is forwarded twice.
-const KNOWN: [&str; 4] = ["messages", "model", "stream", "stream_options"];
+const MEMORY_FIELDS: [&str; 4] = ["messages", "model", "stream", "stream_options"];
 
 impl TopLevel {
     /// Reads the value of the key at `name`, at which `walk` stands.
@@ -204,15 +204,16 @@ impl TopLevel {
         name: Range<usize>,
         text: &str,
         walk: &mut Walk<'_>,
-    ) -> Result<(), NotParsed> {
-        let key = string::decode(&text[name.clone()]).ok_or(NotParsed::InvalidJson)?;
-        if let Some(index) = KNOWN.iter().position(|known| *known == key)
-            && std::mem::replace(&mut self.seen[index], true)
+    ) -> Result<(), ParseError> {
+        let key = string::decode(&text[name.clone()]).ok_or(ParseError::InvalidJson)?;
+        if let Some(index) = MEMORY_FIELDS.iter().position(|field| *field == key)
+            && std::mem::replace(&mut self.present[index], true)
         {
-            return Err(NotParsed::DuplicateKey);
+            return Err(ParseError::DuplicateKey);
         }
         if key == "messages" {
-            let mut elements = Walk::array(text, walk.at()).ok_or(NotParsed::MessagesNotAnArray)?;
+            let mut elements =
+                Walk::array(text, walk.at()).ok_or(ParseError::MessagesNotAnArray)?;
             self.messages = Some(Messages::read(text, &mut elements)?);
             walk.resume(elements.at());
             return Ok(());
@@ -232,7 +233,7 @@ impl TopLevel {
             }
             _ => {
                 read::<IgnoredAny>(json)?;
-                self.others.add(name, span);
+                self.other_fields.add(name, span);
             }
         }
         Ok(())
@@ -241,15 +242,15 @@ impl TopLevel {
 
 struct Messages {
     all: Vec<Message>,
-    leading: usize,
+    leading_count: usize,
     leading_role: &'static str,
 }
 
 impl Messages {
-    fn read(text: &str, elements: &mut Walk<'_>) -> Result<Self, NotParsed> {
+    fn read(text: &str, elements: &mut Walk<'_>) -> Result<Self, ParseError> {
         let mut messages = Self {
             all: Vec::new(),
-            leading: 0,
+            leading_count: 0,
             leading_role: "system",
         };
         let mut reader = Reader::default();
@@ -257,9 +258,9 @@ impl Messages {
             let start = elements.at();
             let (fields, end) = Fields::read(text, start)?;
             elements.resume(end);
-            if fields.role == Role::System && messages.leading == reader.count() {
-                messages.leading += 1;
-                messages.leading_role = if &*fields.spelled == "developer" {
+            if fields.role == Role::System && messages.leading_count == reader.count() {
+                messages.leading_count += 1;
+                messages.leading_role = if &*fields.raw_role == "developer" {
                     "developer"
                 } else {
                     "system"
@@ -269,14 +270,14 @@ impl Messages {
         }
         messages.all = reader.finish();
         if messages.all.is_empty() {
-            return Err(NotParsed::MessagesEmpty);
+            return Err(ParseError::MessagesEmpty);
         }
         Ok(messages)
     }
 }
 
 impl StreamOptions {
-    fn read(text: &str, span: Range<usize>) -> Result<Self, NotParsed> {
+    fn read(text: &str, span: Range<usize>) -> Result<Self, ParseError> {
         let mut options = Self {
             span: Some(span.clone()),
             ..Self::default()
@@ -287,16 +288,16 @@ impl StreamOptions {
             return if options.null {
                 Ok(options)
             } else {
-                Err(NotParsed::WrongType)
+                Err(ParseError::WrongType)
             };
         };
         while let Some(key) = walk.key()? {
-            let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
+            let key = string::decode(&text[key]).ok_or(ParseError::InvalidJson)?;
             let value = walk.value()?;
             if key == "include_usage" {
-                options.usage_asked = read(&text[value.clone()])?;
+                options.requested_usage = read(&text[value.clone()])?;
                 if options.include_usage.replace(value).is_some() {
-                    return Err(NotParsed::DuplicateKey);
+                    return Err(ParseError::DuplicateKey);
                 }
             }
         }
@@ -304,11 +305,11 @@ impl StreamOptions {
     }
 }
 
-fn read<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, NotParsed> {
-    serde_json::from_str(json).map_err(|error| NotParsed::of(&error))
+fn read<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, ParseError> {
+    serde_json::from_str(json).map_err(|error| ParseError::from_json_error(&error))
 }
 
-impl Parsed {
+impl ChatRequest {
     /// The body as received.
     pub fn body(&self) -> &Bytes {
         &self.body
@@ -321,8 +322,8 @@ impl Parsed {
 
     /// What stands in a field beside the messages: `session_id`, `metadata.chat_id`. `None` where
     /// nothing does. Not for fields that chat completions itself reads (`model`).
-    pub fn named(&self, path: &str) -> Option<Named> {
-        self.others.named(&self.body, path)
+    pub fn field(&self, path: &str) -> Option<FieldValue> {
+        self.other_fields.get(&self.body, path)
     }
 
     /// Whether the client wants a stream.
@@ -331,8 +332,8 @@ impl Parsed {
     }
 
     /// `stream_options.include_usage` as written.
-    pub fn usage_asked(&self) -> Option<bool> {
-        self.options.usage_asked
+    pub fn requested_usage(&self) -> Option<bool> {
+        self.options.requested_usage
     }
 
     /// How long the client asks the provider to keep the prompt in its cache, in OpenAI's words.
@@ -346,24 +347,28 @@ impl Parsed {
     }
 
     /// The client's leading system and developer messages.
-    pub fn head(&self) -> Head<'_> {
-        Head {
-            messages: &self.messages[..self.leading],
+    pub fn leading_messages(&self) -> LeadingMessages<'_> {
+        LeadingMessages {
+            messages: &self.messages[..self.leading_count],
             role: self.leading_role,
         }
     }
 
     /// The messages after the leading ones.
     pub fn messages(&self) -> &[Message] {
-        &self.messages[self.leading..]
+        &self.messages[self.leading_count..]
     }
 
     /// What stands in the first messages, for finding an answer of the model among it: the text of
     /// the last leading message and of those after it at `places`, each with how many messages after
     /// the leading ones it reaches up to. Reads those messages again; for requests that are not known.
-    pub fn opening(&self, places: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
-        let leading = self.head().messages().last().map(|message| (0, message));
-        let after = places.filter_map(|at| Some((at + 1, self.messages().get(at)?)));
+    pub fn first_texts(&self, indices: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
+        let leading = self
+            .leading_messages()
+            .messages()
+            .last()
+            .map(|message| (0, message));
+        let after = indices.filter_map(|at| Some((at + 1, self.messages().get(at)?)));
         leading
             .into_iter()
             .chain(after)
@@ -373,12 +378,12 @@ impl Parsed {
     }
 
     fn text(&self, message: &Message) -> Option<String> {
-        let said = spoken::spoken(&self.fields(message)?);
-        let texts: Vec<&str> = said
+        let plain = plain_text::plain_text(&self.fields(message)?);
+        let texts: Vec<&str> = plain
             .pieces
             .iter()
             .filter_map(|piece| match piece {
-                Piece::Text(text) => Some(text.as_str()),
+                MessagePiece::Text(text) => Some(text.as_str()),
                 _ => None,
             })
             .collect();
@@ -392,27 +397,27 @@ impl Parsed {
 
     /// The words of one message, `index` counted among [`Parsed::messages`]. Not for the request
     /// path: it reads the message again and copies its text.
-    pub fn spoken(&self, index: usize) -> Option<Spoken> {
+    pub fn plain_text(&self, index: usize) -> Option<PlainText> {
         self.fields(self.messages().get(index)?)
-            .map(|fields| spoken::spoken(&fields))
+            .map(|fields| plain_text::plain_text(&fields))
     }
 
     /// The same for a reader: a tag that begins or ends a part of a user's content has its line to itself.
-    pub fn told(&self, index: usize) -> Option<Spoken> {
+    pub fn reader_text(&self, index: usize) -> Option<PlainText> {
         self.fields(self.messages().get(index)?)
-            .map(|fields| spoken::told(&fields))
+            .map(|fields| plain_text::reader_text(&fields))
     }
 
     /// The words of the client's leading system and developer messages. Not for the request path.
-    pub fn head_spoken(&self) -> Vec<Spoken> {
+    pub fn leading_plain_texts(&self) -> Vec<PlainText> {
         let fields = self
-            .head()
+            .leading_messages()
             .messages
             .iter()
             .map(|message| self.fields(message));
         fields
             .flatten()
-            .map(|fields| spoken::spoken(&fields))
+            .map(|fields| plain_text::plain_text(&fields))
             .collect()
     }
 
@@ -423,7 +428,7 @@ impl Parsed {
             .messages()
             .get(index)
             .and_then(|message| self.fields(message));
-        fields.map_or_else(Vec::new, |fields| attached::attached(&fields))
+        fields.map_or_else(Vec::new, |fields| attachments::attachments(&fields))
     }
 
     fn fields(&self, message: &Message) -> Option<Fields<'_>> {

@@ -6,10 +6,10 @@ use crate::history::Media;
 
 /// Characters that are decoded to find the size of a picture. In a photograph it stands behind the
 /// camera's notes and their thumbnail, each part of which is at most 64 KiB long.
-const SEARCHED: usize = 256 * 1024;
+const MAX_DECODED_CHARS: usize = 256 * 1024;
 
 /// What a URL carries; nothing but `data:` carries anything.
-pub(super) fn of_url(url: &str) -> Media {
+pub(super) fn from_url(url: &str) -> Media {
     let Some(rest) = url.strip_prefix("data:") else {
         return Media::default();
     };
@@ -19,7 +19,7 @@ pub(super) fn of_url(url: &str) -> Media {
         .rsplit(';')
         .any(|word| word.trim().eq_ignore_ascii_case("base64"))
     {
-        return of_base64(data, mime);
+        return from_base64(data, mime);
     }
     Media {
         mime: mime.map(str::to_ascii_lowercase),
@@ -29,12 +29,12 @@ pub(super) fn of_url(url: &str) -> Media {
 }
 
 /// What base64 text carries.
-pub(super) fn of_base64(data: &str, mime: Option<&str>) -> Media {
-    let written = data.bytes().filter(|byte| sextet(*byte).is_some()).count() as u64;
+pub(super) fn from_base64(data: &str, mime: Option<&str>) -> Media {
+    let digits = data.bytes().filter(|byte| sextet(*byte).is_some()).count() as u64;
     Media {
         mime: mime.map(str::to_ascii_lowercase),
-        bytes: Some(written * 3 / 4),
-        pixels: pixels(&decode(data, SEARCHED)),
+        bytes: Some(digits * 3 / 4),
+        pixels: pixels(&decode(data, MAX_DECODED_CHARS)),
         ..Media::default()
     }
 }
@@ -54,15 +54,15 @@ fn sextet(digit: u8) -> Option<u32> {
 
 /// The bytes of the first `most` characters; padding, line breaks and whatever else is no digit are
 /// passed over.
-fn decode(data: &str, most: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(data.len().min(most) / 4 * 3);
-    let (mut group, mut held) = (0_u32, 0_u32);
-    for value in data.bytes().take(most).filter_map(sextet) {
+fn decode(data: &str, max_chars: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(data.len().min(max_chars) / 4 * 3);
+    let (mut group, mut bits) = (0_u32, 0_u32);
+    for value in data.bytes().take(max_chars).filter_map(sextet) {
         group = group << 6 | value;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((group >> held & 0xff) as u8);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((group >> bits & 0xff) as u8);
         }
     }
     bytes
@@ -187,7 +187,7 @@ mod tests {
             &extended[..],
             &gif[..],
         ] {
-            let media = of_base64(&encode(bytes), Some("image/X"));
+            let media = from_base64(&encode(bytes), Some("image/X"));
             assert_eq!(
                 media.pixels,
                 Some((800, 600)),
@@ -212,21 +212,21 @@ mod tests {
             &png(9, 9)[..20],
             b"%PDF-1.7",
         ] {
-            assert_eq!(of_base64(&encode(bytes), None).pixels, None, "{bytes:?}");
+            assert_eq!(from_base64(&encode(bytes), None).pixels, None, "{bytes:?}");
         }
     }
 
     #[test]
     fn only_data_urls_carry_anything() {
-        assert_eq!(of_url("https://h/cat.png"), Media::default());
+        assert_eq!(from_url("https://h/cat.png"), Media::default());
         let url = format!("data:image/png;base64,{}", encode(&png(3, 4)));
-        let media = of_url(&url);
+        let media = from_url(&url);
         assert_eq!(media.pixels, Some((3, 4)));
         assert_eq!(media.mime.as_deref(), Some("image/png"));
-        let drawn = of_url("data:image/svg+xml;utf8,<svg/>");
-        assert_eq!((drawn.bytes, drawn.pixels), (Some(6), None));
+        let svg = from_url("data:image/svg+xml;utf8,<svg/>");
+        assert_eq!((svg.bytes, svg.pixels), (Some(6), None));
         // Wrapped lines and the other alphabet.
-        let wrapped = of_base64("iVBORw0K\nGgoAAAAN SUhE-_8=", None);
+        let wrapped = from_base64("iVBORw0K\nGgoAAAAN SUhE-_8=", None);
         assert_eq!(wrapped.bytes, Some(17));
     }
 }

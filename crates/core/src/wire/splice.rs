@@ -8,7 +8,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// These bytes of the body as received.
-    Kept(Range<usize>),
+    Original(Range<usize>),
     /// Bytes of our own.
     Inserted(Bytes),
 }
@@ -25,14 +25,14 @@ impl Splice {
     /// The body as received.
     pub fn identity(body: &Bytes) -> Self {
         let mut splice = Self::default();
-        splice.push(Segment::Kept(0..body.len()));
+        splice.push(Segment::Original(0..body.len()));
         splice
     }
 
     /// Appends a segment.
     pub fn push(&mut self, segment: Segment) {
         let len = match &segment {
-            Segment::Kept(range) => range.len(),
+            Segment::Original(range) => range.len(),
             Segment::Inserted(bytes) => bytes.len(),
         };
         if len == 0 {
@@ -40,7 +40,7 @@ impl Splice {
         }
         self.len += len;
         match (self.segments.last_mut(), segment) {
-            (Some(Segment::Kept(last)), Segment::Kept(next)) if last.end == next.start => {
+            (Some(Segment::Original(last)), Segment::Original(next)) if last.end == next.start => {
                 last.end = next.end;
             }
             (_, segment) => self.segments.push(segment),
@@ -64,7 +64,7 @@ impl Splice {
 
     /// Whether exactly the received body goes out.
     pub fn is_identity(&self, body: &Bytes) -> bool {
-        matches!(&*self.segments, [Segment::Kept(range)] if *range == (0..body.len()))
+        matches!(&*self.segments, [Segment::Original(range)] if *range == (0..body.len()))
     }
 
     /// The outgoing body, `body` being the one received: slices that share its memory.
@@ -75,7 +75,7 @@ impl Splice {
         self.segments
             .iter()
             .map(|segment| match segment {
-                Segment::Kept(range) => body.slice(range.clone()),
+                Segment::Original(range) => body.slice(range.clone()),
                 Segment::Inserted(bytes) => bytes.clone(),
             })
             .collect()

@@ -12,10 +12,12 @@ mod refusal;
 
 use serde_json::Value;
 
-pub use blame::{Blame, Reason, may_decline, reason, reason_without_status};
+pub use blame::{
+    Blame, RefusalReason, is_change_refusal_status, refusal_reason, refusal_reason_without_status,
+};
 pub use excess::Excess;
 pub use refusal::{
-    RefusalKind, error_message, excess, is_content_filter, may_refuse, refusal,
+    RefusalKind, error_message, excess, is_content_filter, is_refusal_status, refusal,
     refusal_without_status,
 };
 

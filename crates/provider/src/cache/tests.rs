@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rough_count;
+use crate::estimate_tokens;
 
 fn message(role: &str, text: impl Into<String>) -> Value {
     json!({"role": role, "content": text.into()})
@@ -12,7 +12,7 @@ fn prompt(messages: &[Value]) -> Prompt {
 }
 
 fn cache() -> PromptCache {
-    PromptCache::new(rough_count())
+    PromptCache::new(estimate_tokens())
 }
 
 /// A paragraph of about `tokens` tokens that differs with `seed`.
@@ -102,8 +102,10 @@ fn a_change_in_the_middle_hits_up_to_it() {
     cache.read_and_write("key", "m", &prompt(&history));
     history[6] = message("user", paragraph(99, 500));
     let measured = cache.read_and_write("key", "m", &prompt(&history));
-    let kept = prompt(&history[..6]).tokens(&rough_count());
-    assert!(measured.cached_tokens <= kept && measured.cached_tokens + STEP_TOKENS > kept);
+    let kept_tokens = prompt(&history[..6]).tokens(&estimate_tokens());
+    assert!(
+        measured.cached_tokens <= kept_tokens && measured.cached_tokens + STEP_TOKENS > kept_tokens
+    );
 }
 
 #[test]

@@ -49,9 +49,9 @@ struct Writer {
 
 impl Writer {
     fn turn(&mut self, turn: usize) {
-        let asked = self.question(turn);
+        let question = self.question(turn);
         self.messages
-            .push(json!({"role": "user", "content": asked}));
+            .push(json!({"role": "user", "content": question}));
         // As in recorded agents: most turns use tools, a few of them several rounds.
         let rounds = *[0, 1, 1, 1, 2, 3].choose(&mut self.random).unwrap_or(&1);
         for _ in 0..rounds {
@@ -63,12 +63,12 @@ impl Writer {
     }
 
     fn question(&mut self, turn: usize) -> String {
-        let ask = self.pick(self.style.questions());
+        let question = self.pick(self.style.questions());
         let place = self.pick(self.style.subjects());
-        let ask = ask.replace("{}", place);
+        let question = question.replace("{}", place);
         // One turn in three also states something to be remembered.
         if !turn.is_multiple_of(3) {
-            return ask;
+            return question;
         }
         let number = self.random.random_range(1000..9999);
         let words = self
@@ -78,7 +78,7 @@ impl Writer {
             at: self.messages.len(),
             words: words.clone(),
         });
-        format!("{words}. {ask}")
+        format!("{words}. {question}")
     }
 
     fn round(&mut self) {

@@ -9,7 +9,7 @@ use super::super::refusal::Refusal;
 use super::Rules;
 
 /// Top-level parameters of chat completions, from the API reference of November 2026.
-const KNOWN: &[&str] = &[
+const KNOWN_PARAMETERS: &[&str] = &[
     "audio",
     "frequency_penalty",
     "function_call",
@@ -64,8 +64,9 @@ pub(super) fn check<'a>(
     rules: &Rules,
 ) -> Result<&'a str, Refusal> {
     for key in request.keys() {
-        let known = KNOWN.contains(&key.as_str()) || rules.extra_parameters.contains(key);
-        if !known || (rules.refuse_stream_options && key == "stream_options") {
+        let is_accepted =
+            KNOWN_PARAMETERS.contains(&key.as_str()) || rules.extra_parameters.contains(key);
+        if !is_accepted || (rules.refuse_stream_options && key == "stream_options") {
             return Err(
                 Refusal::invalid(format!("Unrecognized request argument supplied: {key}"))
                     .param(key)
@@ -82,7 +83,7 @@ pub(super) fn check<'a>(
     };
     check_types(request)?;
     check_stream(request)?;
-    if rules.wants_reasoning_parameters(model) {
+    if rules.is_reasoning_model(model) {
         check_reasoning(request)?;
     }
     Ok(model)
@@ -118,9 +119,9 @@ fn check_types(request: &Map<String, Value>) -> Result<(), Refusal> {
 }
 
 fn check_stream(request: &Map<String, Value>) -> Result<(), Refusal> {
-    let asked = request.get("stream_options").is_some_and(Value::is_object);
+    let has_options = request.get("stream_options").is_some_and(Value::is_object);
     let streaming = request.get("stream").and_then(Value::as_bool) == Some(true);
-    if asked && !streaming {
+    if has_options && !streaming {
         return Err(Refusal::invalid(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
         )
@@ -230,12 +231,12 @@ fn check_calls(at: usize, fields: &Map<String, Value>) -> Result<(), Refusal> {
     for (number, call) in calls.iter().enumerate() {
         let function = call.get("function");
         let text = |value: Option<&Value>| value.is_some_and(Value::is_string);
-        let whole = text(call.get("id"))
+        let is_complete = text(call.get("id"))
             && text(function.and_then(|function| function.get("name")))
             && text(function.and_then(|function| function.get("arguments")));
         // Custom tools have another shape; only function calls are looked into.
         let custom = call.get("type").and_then(Value::as_str) == Some("custom");
-        if !whole && !custom {
+        if !is_complete && !custom {
             let name = format!("{name}[{number}]");
             return Err(Refusal::invalid(format!(
                 "Missing required parameter: '{name}' needs an id, a function name and arguments."
@@ -297,8 +298,8 @@ fn check_parts(name: &str, parts: &[Value]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn wrong_type(name: &str, expected: &str, found: &Value) -> Refusal {
-    let found = match found {
+fn wrong_type(name: &str, expected: &str, actual: &Value) -> Refusal {
+    let actual_type = match actual {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
@@ -307,7 +308,7 @@ fn wrong_type(name: &str, expected: &str, found: &Value) -> Refusal {
         Value::Object(_) => "an object",
     };
     Refusal::invalid(format!(
-        "Invalid type for '{name}': expected {expected}, but got {found} instead."
+        "Invalid type for '{name}': expected {expected}, but got {actual_type} instead."
     ))
     .param(name)
     .code("invalid_type")

@@ -10,8 +10,8 @@ use super::{call_ids, role};
 
 /// The round that is open: the calls of one assistant message and which of them have results.
 struct Round<'a> {
-    asked: Vec<&'a str>,
-    answered: Vec<&'a str>,
+    requested_ids: Vec<&'a str>,
+    answered_ids: Vec<&'a str>,
 }
 
 pub(super) fn check(messages: &[Value]) -> Result<(), Refusal> {
@@ -26,12 +26,12 @@ pub(super) fn check(messages: &[Value]) -> Result<(), Refusal> {
             continue;
         }
         close(at, round.take())?;
-        let asked: Vec<&str> = call_ids(message).collect();
-        if !asked.is_empty() {
-            refuse_twins(at, &asked)?;
+        let requested_ids: Vec<&str> = call_ids(message).collect();
+        if !requested_ids.is_empty() {
+            refuse_duplicate_ids(at, &requested_ids)?;
             round = Some(Round {
-                asked,
-                answered: Vec::new(),
+                requested_ids,
+                answered_ids: Vec::new(),
             });
         }
     }
@@ -46,29 +46,29 @@ fn answer<'a>(at: usize, id: &'a str, round: Option<&mut Round<'a>>) -> Result<(
         )
         .param(format!("messages.[{at}].role")));
     };
-    if round.answered.contains(&id) {
+    if round.answered_ids.contains(&id) {
         return Err(Refusal::invalid(format!(
             "Invalid parameter: duplicate 'tool_call_id' '{id}': each tool call takes one response."
         ))
         .param(format!("messages.[{at}].tool_call_id")));
     }
-    if !round.asked.contains(&id) {
+    if !round.requested_ids.contains(&id) {
         return Err(Refusal::invalid(format!(
             "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous \
              message."
         ))
         .param(format!("messages.[{at}].tool_call_id")));
     }
-    round.answered.push(id);
+    round.answered_ids.push(id);
     Ok(())
 }
 
 fn close(at: usize, round: Option<Round<'_>>) -> Result<(), Refusal> {
     let Some(round) = round else { return Ok(()) };
     let missing: Vec<&str> = round
-        .asked
+        .requested_ids
         .iter()
-        .filter(|id| !round.answered.contains(id))
+        .filter(|id| !round.answered_ids.contains(id))
         .copied()
         .collect();
     if missing.is_empty() {
@@ -82,12 +82,12 @@ fn close(at: usize, round: Option<Round<'_>>) -> Result<(), Refusal> {
     .param(format!("messages.[{at}].role")))
 }
 
-fn refuse_twins(at: usize, asked: &[&str]) -> Result<(), Refusal> {
-    let twin = asked
+fn refuse_duplicate_ids(at: usize, requested_ids: &[&str]) -> Result<(), Refusal> {
+    let duplicate = requested_ids
         .iter()
         .enumerate()
-        .find(|(number, id)| asked[..*number].contains(id));
-    match twin {
+        .find(|(number, id)| requested_ids[..*number].contains(id));
+    match duplicate {
         None => Ok(()),
         Some((number, id)) => Err(Refusal::invalid(format!(
             "Invalid parameter: duplicate tool call id '{id}' in one message."

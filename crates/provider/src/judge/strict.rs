@@ -98,12 +98,12 @@ fn alternate(messages: &[Value]) -> Result<(), Refusal> {
 }
 
 fn json_object(request: &Map<String, Value>, messages: &[Value]) -> Result<(), Refusal> {
-    let wanted = request
+    let requires_json = request
         .get("response_format")
         .and_then(|format| format.get("type"))
         .and_then(Value::as_str)
         == Some("json_object");
-    if !wanted
+    if !requires_json
         || messages
             .iter()
             .filter_map(|m| m.get("content"))

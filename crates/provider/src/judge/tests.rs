@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn verdict(request: &Value, rules: &Rules) -> Result<Accepted, Refusal> {
+fn verdict(request: &Value, rules: &Rules) -> Result<AcceptedRequest, Refusal> {
     judge(request.to_string().as_bytes(), rules)
 }
 
-fn said(role: &str, content: &str) -> Value {
+fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
@@ -42,19 +42,19 @@ fn refused(request: &Value) -> Refusal {
 }
 
 fn hello() -> Value {
-    request(&[said("user", "hello")])
+    request(&[message("user", "hello")])
 }
 
 #[test]
 fn an_ordinary_conversation_passes_under_every_rule() {
     let messages = [
-        said("system", "Be kind."),
-        said("user", "two look-ups please"),
+        message("system", "Be kind."),
+        message("user", "two look-ups please"),
         calls(&["a", "b"]),
         result("b"),
         result("a"),
-        said("assistant", "done"),
-        said("user", "again"),
+        message("assistant", "done"),
+        message("user", "again"),
         calls(&["a"]),
         result("a"),
     ];
@@ -141,7 +141,7 @@ fn messages_must_be_there_and_be_messages() {
             "messages[0].role",
         ),
         (
-            request(&[said("wizard", "hi")]),
+            request(&[message("wizard", "hi")]),
             "invalid_value",
             "messages[0].role",
         ),
@@ -223,7 +223,7 @@ fn unknown_parameters_and_wrong_types_are_named() {
         Some("integer_below_min_value")
     );
     assert!(
-        refused(&json!({"messages": [said("user", "x")]}))
+        refused(&json!({"messages": [message("user", "x")]}))
             .message
             .contains("model")
     );
@@ -239,8 +239,13 @@ fn unknown_parameters_and_wrong_types_are_named() {
 fn a_result_without_its_call_is_refused() {
     for messages in [
         vec![result("a")],
-        vec![said("user", "x"), result("a")],
-        vec![calls(&["a"]), result("a"), said("user", "x"), result("a")],
+        vec![message("user", "x"), result("a")],
+        vec![
+            calls(&["a"]),
+            result("a"),
+            message("user", "x"),
+            result("a"),
+        ],
     ] {
         let refusal = refused(&request(&messages));
         assert!(
@@ -264,11 +269,11 @@ fn a_call_without_all_its_results_is_refused() {
         vec![
             calls(&["a", "b"]),
             result("a"),
-            said("user", "x"),
+            message("user", "x"),
             result("b"),
         ],
         vec![calls(&["a", "b"]), result("a"), calls(&["c"]), result("c")],
-        vec![said("user", "x"), calls(&["a", "b"]), result("a")],
+        vec![message("user", "x"), calls(&["a", "b"]), result("a")],
     ] {
         let refusal = refused(&request(&messages));
         assert!(
@@ -290,11 +295,11 @@ fn a_result_or_a_call_twice_is_refused() {
 
 #[test]
 fn a_prompt_over_the_window_is_refused_with_both_numbers() {
-    let long = request(&[said("user", &"word ".repeat(400))]);
+    let long = request(&[message("user", &"word ".repeat(400))]);
     let tokens = verdict(&long, &Rules::default())
         .unwrap()
         .prompt
-        .tokens(&rough_count());
+        .tokens(&estimate_tokens());
     let rules = |window| Rules {
         window: Some(window),
         ..Rules::default()
@@ -360,28 +365,28 @@ fn alternate_wants_turns_that_begin_with_the_user() {
         ..Rules::default()
     };
     for messages in [
-        vec![said("assistant", "hi")],
-        vec![calls(&["a"]), result("a"), said("user", "x")],
-        vec![said("user", "x"), said("user", "y")],
+        vec![message("assistant", "hi")],
+        vec![calls(&["a"]), result("a"), message("user", "x")],
+        vec![message("user", "x"), message("user", "y")],
         vec![
-            said("user", "x"),
-            said("assistant", "y"),
-            said("assistant", "z"),
+            message("user", "x"),
+            message("assistant", "y"),
+            message("assistant", "z"),
         ],
         vec![
-            said("user", "x"),
+            message("user", "x"),
             calls(&["a"]),
             result("a"),
-            said("user", "y"),
+            message("user", "y"),
         ],
         vec![
-            said("system", "s"),
-            said("assistant", "hi"),
-            said("user", "x"),
+            message("system", "s"),
+            message("assistant", "hi"),
+            message("user", "x"),
         ],
         vec![
-            said("user", "x"),
-            said("assistant", "y"),
+            message("user", "x"),
+            message("assistant", "y"),
             calls(&["a"]),
             result("a"),
         ],
@@ -390,13 +395,13 @@ fn alternate_wants_turns_that_begin_with_the_user() {
         assert!(refusal.message.contains("must alternate"), "{messages:?}");
     }
     let fine = [
-        said("system", "s"),
-        said("system", "t"),
-        said("user", "x"),
+        message("system", "s"),
+        message("system", "t"),
+        message("user", "x"),
         calls(&["a"]),
         result("a"),
-        said("assistant", "y"),
-        said("user", "z"),
+        message("assistant", "y"),
+        message("user", "z"),
     ];
     assert!(verdict(&request(&fine), &rules).is_ok());
 }
@@ -404,11 +409,11 @@ fn alternate_wants_turns_that_begin_with_the_user() {
 #[test]
 fn single_system_and_system_first_are_separate_demands() {
     let two = request(&[
-        said("system", "a"),
-        said("developer", "b"),
-        said("user", "x"),
+        message("system", "a"),
+        message("developer", "b"),
+        message("user", "x"),
     ]);
-    let late = request(&[said("user", "x"), said("system", "a")]);
+    let late = request(&[message("user", "x"), message("system", "a")]);
     let single = Rules {
         single_system: true,
         ..Rules::default()
@@ -434,14 +439,18 @@ fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
         template: true,
         ..Rules::default()
     };
-    let first = request(&[said("system", "a"), said("user", "x")]);
+    let first = request(&[message("system", "a"), message("user", "x")]);
     assert!(verdict(&first, &rules).is_ok());
     for late in [
-        [said("system", "a"), said("system", "b"), said("user", "x")],
         [
-            said("user", "x"),
-            said("assistant", "y"),
-            said("developer", "a"),
+            message("system", "a"),
+            message("system", "b"),
+            message("user", "x"),
+        ],
+        [
+            message("user", "x"),
+            message("assistant", "y"),
+            message("developer", "a"),
         ],
     ] {
         let refusal = refused_only_by(&request(&late), &rules);
@@ -491,7 +500,7 @@ fn signatures_of_the_current_turn_must_come_back() {
             json!({"google": {"thought_signature": signature}});
         message
     };
-    let turn = |call: Value| request(&[said("user", "x"), call, result("a")]);
+    let turn = |call: Value| request(&[message("user", "x"), call, result("a")]);
 
     assert!(verdict(&turn(signed("a", &signature_for("a"))), &rules).is_ok());
     for unsigned in [
@@ -504,10 +513,10 @@ fn signatures_of_the_current_turn_must_come_back() {
     }
     // A call of an earlier turn is nobody's concern any more.
     let earlier = request(&[
-        said("user", "x"),
+        message("user", "x"),
         calls(&["a"]),
         result("a"),
-        said("user", "y"),
+        message("user", "y"),
     ]);
     assert!(verdict(&earlier, &rules).is_ok());
 }

@@ -4,7 +4,7 @@ use super::transcript::{Entry, Speaker, read};
 use super::*;
 use crate::conversation::{Conversation, Style};
 use crate::script::text;
-use crate::{Part, rough_count};
+use crate::{CallerKind, estimate_tokens};
 
 const SHOWN: &str = "\
 Observe only what is fenced. Nothing of this line is history.
@@ -21,30 +21,30 @@ User (09:00): Users: three of us
 ```
 ";
 
-fn ask(manner: Manner, shown: &str) -> String {
+fn ask(style: ObserverStyle, shown: &str) -> String {
     let request = json!({"messages": [
         {"role": "system", "content": "User (00:00): never part of the history"},
         {"role": "user", "content": shown},
     ]});
-    let ask = Ask {
+    let ask = ScriptInput {
         request: request.as_object().unwrap(),
         messages: request["messages"].as_array().unwrap(),
-        part: Part::Observer,
+        caller: CallerKind::Observer,
         choice: 0,
     };
-    Observer { manner }.reply(&ask).content.unwrap()
+    Observer { style }.reply(&ask).content.unwrap()
 }
 
 #[test]
 fn a_transcript_is_read_with_its_speakers_times_and_dates() {
     let entries = read(SHOWN);
-    let told: Vec<_> = entries
+    let facts: Vec<_> = entries
         .iter()
         .map(|entry: &Entry| (entry.speaker, entry.time, entry.date.as_deref()))
         .collect();
     let first = Some("Mar 4, 2026");
     assert_eq!(
-        told,
+        facts,
         [
             (Speaker::User, Some((14, 5)), first),
             (Speaker::Call, Some((14, 6)), first),
@@ -62,7 +62,7 @@ fn a_transcript_is_read_with_its_speakers_times_and_dates() {
 
 #[test]
 fn observations_come_in_the_published_format() {
-    let observed = ask(Manner::Faithful, SHOWN);
+    let observed = ask(ObserverStyle::Faithful, SHOWN);
     for line in [
         "<observations>",
         "Date: Mar 4, 2026",
@@ -95,11 +95,11 @@ fn planted_facts_survive_and_the_whole_shrinks_five_to_eightfold() {
             };
             shown.push_str(&format!("{speaker} (14:05): {}\n", text(message)));
         }
-        let observed = ask(Manner::Faithful, &shown);
+        let observed = ask(ObserverStyle::Faithful, &shown);
         for fact in &conversation.facts {
             assert!(observed.contains(&fact.words), "{}", fact.words);
         }
-        let count = rough_count();
+        let count = estimate_tokens();
         let ratio = f64::from(count(&shown)) / f64::from(count(&observed));
         assert!(
             (4.0..9.0).contains(&ratio),
@@ -110,19 +110,19 @@ fn planted_facts_survive_and_the_whole_shrinks_five_to_eightfold() {
 
 #[test]
 fn each_manner_fails_in_its_own_way() {
-    assert_eq!(ask(Manner::Empty, SHOWN), "");
-    let looped = ask(Manner::Degenerate, SHOWN);
+    assert_eq!(ask(ObserverStyle::Empty, SHOWN), "");
+    let looped = ask(ObserverStyle::Repetitive, SHOWN);
     assert!(looped.lines().filter(|line| line.starts_with("* ")).count() >= 400);
-    let bare = ask(Manner::Untagged, SHOWN);
+    let bare = ask(ObserverStyle::Untagged, SHOWN);
     assert!(!bare.contains('<') && bare.contains("* 🔴"));
-    let forgetful = ask(Manner::Forgetful, SHOWN);
-    assert!(forgetful.len() < ask(Manner::Faithful, SHOWN).len());
+    let forgetful = ask(ObserverStyle::Forgetful, SHOWN);
+    assert!(forgetful.len() < ask(ObserverStyle::Faithful, SHOWN).len());
     assert_eq!(Reply::filtered().finish, Some("content_filter"));
 }
 
 #[test]
 fn a_prompt_without_any_history_yields_no_observations() {
-    let observed = ask(Manner::Faithful, "Nothing to see.");
+    let observed = ask(ObserverStyle::Faithful, "Nothing to see.");
     assert!(
         observed.starts_with("<observations>\n\n</observations>"),
         "{observed}"

@@ -56,7 +56,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
         if let Some(found) = date_line(line) {
             date = Some(found);
             time = None;
-        } else if let Some((speaker, header, said)) = speaker_line(line) {
+        } else if let Some((speaker, header, words)) = speaker_line(line) {
             // The time is left out where it equals the line before.
             time = clock(header).or(time);
             date = iso_date(header).or(date);
@@ -65,7 +65,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
                 date: date.clone(),
                 time,
                 tool: tool(header),
-                text: said.to_owned(),
+                text: words.to_owned(),
             });
         } else if let Some(entry) = entries.last_mut().filter(|_| !is_fence(line)) {
             entry.text.push('\n');
@@ -87,14 +87,14 @@ fn speaker_line(line: &str) -> Option<(Speaker, &str, &str)> {
     if !rest.starts_with([':', ' ', '(', '*', '_']) {
         return None;
     }
-    let (header, said) = match rest.find(": ") {
+    let (header, words) = match rest.find(": ") {
         Some(colon) => (&rest[..colon], &rest[colon + 2..]),
         None => (rest.trim_end().strip_suffix(':')?, ""),
     };
     if header.len() > MAX_HEADER_BYTES {
         return None;
     }
-    Some((speaker, header, said))
+    Some((speaker, header, words))
 }
 
 /// The name in ` search_flights (14:05)`.
@@ -121,8 +121,8 @@ fn date_line(line: &str) -> Option<String> {
     let line = line.trim().trim_matches(['*', '#', ' ']);
     let line = line.strip_prefix("Date:").unwrap_or(line).trim();
     let line = line.strip_suffix(':').unwrap_or(line);
-    if let Some(known) = line.strip_prefix(BEFORE) {
-        return date_line(known).map(|date| format!("{BEFORE}{date}"));
+    if let Some(date) = line.strip_prefix(BEFORE) {
+        return date_line(date).map(|date| format!("{BEFORE}{date}"));
     }
     if line.len() == 10 && iso_date(line).is_some() {
         return iso_date(line);

@@ -302,7 +302,7 @@ const SEEN: &[Sent] = &[
 fn each_client_is_known_by_what_it_sends() {
     for sent in SEEN {
         let found = named_by(&Sources::default(), sent.headers, sent.fields);
-        let named = found.by.as_deref().zip(found.key.as_deref());
+        let named = found.source.as_deref().zip(found.key.as_deref());
         assert_eq!(named, sent.named, "{}: {found:?}", sent.client);
         assert_eq!(found.child, sent.child, "{}", sent.client);
     }
@@ -311,13 +311,13 @@ fn each_client_is_known_by_what_it_sends() {
 /// What is not taken by itself, an operator may ask for.
 #[test]
 fn what_is_left_out_can_be_asked_for() {
-    let sources = Sources::of(
+    let sources = Sources::new(
         &["known", "x-portkey-trace-id"],
         &["known", "prompt_cache_key"],
     );
     let trace = named_by(&sources, &[("x-portkey-trace-id", UUID)], "");
-    assert_eq!(trace.by.as_deref(), Some("x-portkey-trace-id"));
+    assert_eq!(trace.source.as_deref(), Some("x-portkey-trace-id"));
     let key = named_by(&sources, &[], r#""prompt_cache_key":"chat-7""#);
-    assert_eq!(key.by.as_deref(), Some("body.prompt_cache_key"));
+    assert_eq!(key.source.as_deref(), Some("body.prompt_cache_key"));
     assert_eq!(key.key.as_deref(), Some("chat-7"));
 }

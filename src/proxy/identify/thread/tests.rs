@@ -11,7 +11,7 @@ pub(super) fn named_by(sources: &Sources, headers: &[(&str, &str)], fields: &str
     let comma = if fields.is_empty() { "" } else { "," };
     let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}]{comma}{fields}}}"#);
     let parsed = crate::wire::chat::parse(&body.into()).expect("a request");
-    thread(&map, &parsed, sources)
+    find_thread(&map, &parsed, sources)
 }
 
 fn named(headers: &[(&str, &str)], fields: &str) -> Thread {
@@ -62,7 +62,7 @@ fn every_client_is_known() {
         sent.push((name, UUID));
         let found = named(&sent, "");
         assert_eq!(found.key.as_deref(), Some(UUID), "{name}");
-        assert_eq!(found.by.as_deref(), Some(*name));
+        assert_eq!(found.source.as_deref(), Some(*name));
         assert!(found.ignored.is_empty() && !found.child, "{found:?}");
     }
     let turn = format!(r#"{{"session_id":"s","thread_id":"{UUID}","request_kind":"turn"}}"#);
@@ -113,7 +113,7 @@ fn every_field_is_known() {
     for (field, path) in fields {
         let found = named(&[], &field);
         assert_eq!(found.key.as_deref(), Some(UUID), "{field}");
-        assert_eq!(found.by, Some(format!("body.{path}")));
+        assert_eq!(found.source, Some(format!("body.{path}")));
         assert!(found.ignored.is_empty(), "{found:?}");
     }
 }
@@ -209,11 +209,14 @@ fn a_bad_name_is_passed_over_and_told() {
 
 #[test]
 fn a_child_goes_under_its_own_name_or_none() {
-    let own = named(
+    let own_thread = named(
         &[("x-session-id", "child"), ("x-parent-session-id", "parent")],
         "",
     );
-    assert_eq!((own.key.as_deref(), own.child), (Some("child"), true));
+    assert_eq!(
+        (own_thread.key.as_deref(), own_thread.child),
+        (Some("child"), true)
+    );
     let shared = named(
         &[
             ("x-session-id", "parent"),
@@ -263,7 +266,7 @@ fn the_operator_adds_and_replaces() {
     ];
     let by = |headers: &[&str], fields: &[&str]| {
         named_by(
-            &Sources::of(headers, fields),
+            &Sources::new(headers, fields),
             &all,
             r#""prompt_cache_key":"p""#,
         )
@@ -279,10 +282,10 @@ fn the_operator_adds_and_replaces() {
         Some("p")
     );
     assert_eq!(by(&[], &["known"]), None);
-    let own = named_by(
-        &Sources::of::<&str>(&[], &[]),
+    let own_thread = named_by(
+        &Sources::new::<&str>(&[], &[]),
         &[("x-diarist-thread", "d")],
         "",
     );
-    assert_eq!(own.key.as_deref(), Some("d"));
+    assert_eq!(own_thread.key.as_deref(), Some("d"));
 }

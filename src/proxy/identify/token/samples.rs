@@ -5,7 +5,7 @@ use std::time::Duration;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
 
-use super::{Key, Verifier};
+use super::{VerificationKey, Verifier};
 
 pub(in crate::proxy::identify) const SECRET: &str = "a secret that only the tests know";
 
@@ -16,15 +16,15 @@ pub(super) const ED_PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAI6K032fDLUoHoHeT/TOd5oUw3Yz7IZqD36e8gCqPzp8=
 -----END PUBLIC KEY-----";
 
-pub(in crate::proxy::identify) fn by_secret(secret: &str) -> Key {
-    Key {
+pub(in crate::proxy::identify) fn by_secret(secret: &str) -> VerificationKey {
+    VerificationKey {
         id: None,
         key: DecodingKey::from_secret(secret.as_bytes()),
         algorithms: vec![Algorithm::HS256],
     }
 }
 
-pub(super) fn of(keys: Vec<Key>) -> Verifier {
+pub(super) fn verifier_with(keys: Vec<VerificationKey>) -> Verifier {
     Verifier {
         keys,
         issuer: None,
@@ -36,7 +36,7 @@ pub(super) fn of(keys: Vec<Key>) -> Verifier {
 
 /// What believes tokens signed with [`SECRET`].
 pub(in crate::proxy::identify) fn verifier() -> Verifier {
-    of(vec![by_secret(SECRET)])
+    verifier_with(vec![by_secret(SECRET)])
 }
 
 /// What Open WebUI says of a user; it ends `seconds` from now.

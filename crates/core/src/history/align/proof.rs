@@ -5,17 +5,17 @@
 //! cached answers are no proof. Only an answer counts that the upstream gave in this very conversation,
 //! together with what stands next to it, and only as long as no other conversation is known to hold it.
 
-use super::{Run, Sides, Told};
-use crate::history::item::{LONG, TELLING};
-use crate::history::{Item, Role};
+use super::{AlignmentContext, Matcher, Run};
+use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES};
+use crate::history::{MessageKey, Role};
 
 /// What is known of a message of a path, beside what it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct MessageOrigin {
     /// The upstream gave it as its answer in this conversation.
-    pub given: bool,
+    pub from_upstream: bool,
     /// No other conversation of the owner is known to hold it.
-    pub alone: bool,
+    pub unshared: bool,
 }
 
 /// Messages of one run that can prove something: each tells something, stands once on each side, and is
@@ -24,58 +24,62 @@ pub struct Standing {
 struct Witnesses {
     places: Vec<usize>,
     /// The first of them that the upstream gave.
-    given: Option<usize>,
+    from_upstream: Option<usize>,
     /// The first of them that is a long answer or bears the ids of a tool call.
     strong: Option<usize>,
     /// The first that bears the ids of a tool call that the upstream gave.
-    given_call: Option<usize>,
+    upstream_call: Option<usize>,
 }
 
 /// Messages in one run that prove without a long one or a tool call among them, and with one.
-const THREE: usize = 3;
-const TWO: usize = 2;
+const MIN_WEAK_WITNESSES: usize = 3;
+const MIN_STRONG_WITNESSES: usize = 2;
 
 impl Witnesses {
     /// Enough of them to prove; empty where they are not enough.
-    fn prove(&self, same_name: bool) -> Vec<usize> {
-        let Some(given) = self.given else {
+    fn sufficient_proof(&self, same_thread_key: bool) -> Vec<usize> {
+        let Some(from_upstream) = self.from_upstream else {
             return Vec::new();
         };
         let needed = match self.strong {
-            _ if same_name => 1,
-            Some(_) => TWO,
-            None => THREE,
+            _ if same_thread_key => 1,
+            Some(_) => MIN_STRONG_WITNESSES,
+            None => MIN_WEAK_WITNESSES,
         };
         if self.places.len() < needed {
             return Vec::new();
         }
-        let first = [Some(given), self.strong].into_iter().flatten();
+        let first = [Some(from_upstream), self.strong].into_iter().flatten();
         let mut proof: Vec<usize> = first.chain(self.places.iter().copied()).collect();
-        proof.truncate(THREE + 2);
+        proof.truncate(MIN_WEAK_WITNESSES + 2);
         proof.sort_unstable();
         proof.dedup();
         proof
     }
 }
 
-impl Sides<'_> {
+impl Matcher<'_> {
     /// The places on the path that prove that the conversation is the same; empty where nothing does.
     ///
     /// Where the client has messages of its own in front of, or between, what agrees, it may as well be
     /// another conversation that holds the same passage. Then only a tool call counts: its id is drawn
     /// anew with each answer.
-    pub(super) fn proof<S, P>(&self, runs: &[Run], told: &Told<S, P>) -> Vec<usize>
+    pub(super) fn find_proof<S, P>(
+        &self,
+        runs: &[Run],
+        context: &AlignmentContext<S, P>,
+    ) -> Vec<usize>
     where
-        S: Fn(usize) -> Standing,
+        S: Fn(usize) -> MessageOrigin,
         P: Fn(usize) -> bool,
     {
-        let has_own = self.has_own_before_end(runs, &told.puts_there);
+        let has_unknown = self.has_unknown_before_end(runs, &context.is_client_summary);
         for run in runs.iter().rev() {
-            let witnesses = self.witnesses(*run, &told.standing);
-            let proof = match witnesses.given_call {
-                Some(call) if has_own => vec![call],
-                None if has_own => Vec::new(),
-                _ => witnesses.prove(told.same_name),
+            let witnesses = self.witnesses(*run, &context.origin);
+            let proof = match witnesses.upstream_call {
+                Some(call) if has_unknown => vec![call],
+                None if has_unknown => Vec::new(),
+                _ => witnesses.sufficient_proof(context.same_thread_key),
             };
             if !proof.is_empty() {
                 return proof;
@@ -85,10 +89,14 @@ impl Sides<'_> {
     }
 
     /// Whether the request holds a message before the end of `runs` that the path does not know.
-    fn has_own_before_end(&self, runs: &[Run], puts_there: impl Fn(usize) -> bool) -> bool {
+    fn has_unknown_before_end(
+        &self,
+        runs: &[Run],
+        is_client_summary: impl Fn(usize) -> bool,
+    ) -> bool {
         let mut from = 0;
         for run in runs {
-            if (from..run.client).any(|at| self.is_own(at) && !puts_there(at)) {
+            if (from..run.client).any(|at| self.is_unknown(at) && !is_client_summary(at)) {
                 return true;
             }
             from = run.client_end();
@@ -97,39 +105,42 @@ impl Sides<'_> {
     }
 
     /// Whether the message at `at` of the request stands nowhere on the path.
-    pub(super) fn is_own(&self, at: usize) -> bool {
+    pub(super) fn is_unknown(&self, at: usize) -> bool {
         let item = &self.client.items[at];
         !self.path.contents.contains_key(&item.content)
     }
 
-    fn witnesses(&self, run: Run, standing: impl Fn(usize) -> Standing) -> Witnesses {
+    fn witnesses(&self, run: Run, origin: impl Fn(usize) -> MessageOrigin) -> Witnesses {
         let mut witnesses = Witnesses::default();
         for (path, client) in run.pairs() {
-            let standing = standing(path);
-            let (known, sent) = (&self.path.items[path], &self.client.items[client]);
-            let call = self.has_same_own_ids(known, sent);
-            if !standing.alone || !(call || self.is_telling_once(known, sent)) {
+            let origin = origin(path);
+            let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
+            let call = self.has_same_random_ids(path_item, client_item);
+            if !origin.unshared || !(call || self.is_distinctive_once(path_item, client_item)) {
                 continue;
             }
             witnesses.places.push(path);
-            if call || (known.role == Role::Assistant && known.weight >= LONG) {
+            if call
+                || (path_item.role == Role::Assistant
+                    && path_item.distinctive_bytes >= LONG_ANSWER_BYTES)
+            {
                 witnesses.strong.get_or_insert(path);
             }
-            if standing.given && known.role == Role::Assistant {
-                witnesses.given.get_or_insert(path);
+            if origin.from_upstream && path_item.role == Role::Assistant {
+                witnesses.from_upstream.get_or_insert(path);
                 if call {
-                    witnesses.given_call.get_or_insert(path);
+                    witnesses.upstream_call.get_or_insert(path);
                 }
             }
         }
         witnesses
     }
 
-    fn is_telling_once(&self, known: &Item, sent: &Item) -> bool {
-        known.ids.is_none()
-            && sent.ids.is_none()
-            && known.content == sent.content
-            && known.weight >= TELLING
-            && self.is_once(known, sent)
+    fn is_distinctive_once(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
+        path_item.ids.is_none()
+            && client_item.ids.is_none()
+            && path_item.content == client_item.content
+            && path_item.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
+            && self.is_unique_on_both(path_item, client_item)
     }
 }

@@ -12,28 +12,28 @@ fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) ->
         role,
         calls: calls.iter().map(|id| id.as_str().into()).collect(),
         answers: answers.map(|id| id.as_str().into()),
-        weight: crate::history::weigh(role, text),
+        distinctive_bytes: crate::history::distinctive_bytes(role, text),
         span: 0..0,
     }
 }
 
-fn item(message: &Message) -> Item {
-    Item::of(&Link::root(&Scope::of(b"key", None)), message)
+fn item(message: &Message) -> MessageKey {
+    MessageKey::from_message(&Link::root(&Scope::new(b"key", None)), message)
 }
 
-fn user(text: &str) -> Item {
+fn user(text: &str) -> MessageKey {
     item(&message(Role::User, text, &[], None))
 }
 
-fn answer(text: &str) -> Item {
+fn answer(text: &str) -> MessageKey {
     item(&message(Role::Assistant, text, &[], None))
 }
 
-fn call(id: &str) -> Item {
+fn call(id: &str) -> MessageKey {
     item(&message(Role::Assistant, "", &[id.to_owned()], None))
 }
 
-fn result(id: &str, text: &str) -> Item {
+fn result(id: &str, text: &str) -> MessageKey {
     item(&message(Role::Tool, text, &[], Some(id.to_owned())))
 }
 
@@ -45,24 +45,26 @@ fn long(number: usize) -> String {
 }
 
 /// A path of which the upstream gave every answer from `given` on, and which nobody else has.
-fn told(given: usize) -> Told<impl Fn(usize) -> Standing, impl Fn(usize) -> bool> {
-    Told {
-        standing: move |place| Standing {
-            given: place >= given,
-            alone: true,
+fn context(
+    first_from_upstream: usize,
+) -> AlignmentContext<impl Fn(usize) -> MessageOrigin, impl Fn(usize) -> bool> {
+    AlignmentContext {
+        origin: move |place| MessageOrigin {
+            from_upstream: place >= first_from_upstream,
+            unshared: true,
         },
-        same_name: false,
-        puts_there: |_| false,
+        same_thread_key: false,
+        is_client_summary: |_| false,
     }
 }
 
-fn aligned(path: &[Item], client: &[Item]) -> Aligned {
-    super::align(path, &told(0), client).expect("it stands there")
+fn aligned(path: &[MessageKey], client: &[MessageKey]) -> PathAlignment {
+    super::align(path, &context(0), client).expect("it stands there")
 }
 
 /// Runs on a path that the upstream gave.
-fn align(path: &[Item], client: &[Item]) -> Option<Vec<Run>> {
-    super::align(path, &told(0), client).map(|aligned| aligned.runs)
+fn align(path: &[MessageKey], client: &[MessageKey]) -> Option<Vec<Run>> {
+    super::align(path, &context(0), client).map(|aligned| aligned.runs)
 }
 
 fn run(client: usize, path: usize, len: usize) -> Run {
@@ -87,20 +89,20 @@ fn a_window_stands_where_it_was_cut_from() {
     ];
     // Only one of the three tells anything: not enough.
     assert_eq!(align(&path, &client), None);
-    let asked = |number| user(&format!("Question {number} of the afternoon, please."));
+    let question = |number| user(&format!("Question {number} of the afternoon, please."));
     let path = [
-        asked(1),
+        question(1),
         answer(&long(1)),
-        asked(2),
+        question(2),
         answer(&long(2)),
-        asked(3),
+        question(3),
     ];
     let client = [
-        asked(2),
+        question(2),
         answer(&long(2)),
-        asked(3),
+        question(3),
         answer(&long(3)),
-        asked(4),
+        question(4),
     ];
     assert_eq!(align(&path, &client), Some(vec![run(0, 2, 3)]));
 }
@@ -141,9 +143,9 @@ fn what_programs_write_in_the_models_name_proves_nothing() {
         "x".repeat(500)
     ));
     let fixed = answer("Ok, any changes I propose will be to those files.");
-    let asked = user("Please make the tests pass again.");
-    let path = [user("a"), answer(&long(1)), files, fixed, asked];
-    assert_eq!(align(&path, &[files, fixed, asked]), None);
+    let question = user("Please make the tests pass again.");
+    let path = [user("a"), answer(&long(1)), files, fixed, question];
+    assert_eq!(align(&path, &[files, fixed, question]), None);
 }
 
 #[test]
@@ -190,9 +192,9 @@ fn ids_that_a_server_numbers_anew_prove_nothing() {
 
 #[test]
 fn what_the_path_says_twice_is_no_place() {
-    let (asked, told) = (user("Is the harbour open on this day?"), answer(&long(1)));
-    let path = [user("a"), asked, told, user("b"), asked, told];
-    assert_eq!(align(&path, &[asked, told, user("new")]), None);
+    let (question, reply) = (user("Is the harbour open on this day?"), answer(&long(1)));
+    let path = [user("a"), question, reply, user("b"), question, reply];
+    assert_eq!(align(&path, &[question, reply, user("new")]), None);
 }
 
 /// What a user's agent says after each step, and what a model says to that, are no places.
@@ -206,7 +208,7 @@ fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
     let path = [user("a"), fixed, reminder, fixed, reminder, fixed, reminder];
     let client = [user("b"), fixed, reminder, fixed, reminder];
     assert_eq!(align(&path, &client), None);
-    let said = [
+    let path = [
         user("a"),
         answer("Ok."),
         user("go on"),
@@ -214,17 +216,22 @@ fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
         user("go on"),
         answer("Done."),
     ];
-    assert_eq!(align(&said, &said[1..]), None);
+    assert_eq!(align(&path, &path[1..]), None);
 }
 
-fn same(path: &[Item], given: usize, client: &[Item]) -> Option<bool> {
-    super::align(path, &told(given), client).map(|aligned| !aligned.proof.is_empty())
+fn is_proven(
+    path: &[MessageKey],
+    first_from_upstream: usize,
+    client: &[MessageKey],
+) -> Option<bool> {
+    super::align(path, &context(first_from_upstream), client)
+        .map(|aligned| !aligned.proof.is_empty())
 }
 
 /// The same examples open every conversation of an application.
 #[test]
 fn a_template_proves_that_the_same_was_said_and_no_more() {
-    let template: Vec<Item> = (0..8)
+    let template: Vec<MessageKey> = (0..8)
         .map(|at| match at % 2 {
             0 => user(&format!("Example {at}: how is this to be done, please?")),
             _ => answer(&long(at)),
@@ -238,43 +245,43 @@ fn a_template_proves_that_the_same_was_said_and_no_more() {
     };
     let path = behind("The first customer is called Ada.", "What does Ada owe?");
     let other = behind("The second customer is called Bob.", "What does Bob owe?");
-    assert_eq!(same(&path, 9, &other), Some(false));
+    assert_eq!(is_proven(&path, 9, &other), Some(false));
     // Nor where a round of tools is among the examples.
     let mut tools = path.clone();
     tools[3] = call("call_Xq81bTz");
     tools[4] = result("call_Xq81bTz", "files");
     let mut client = tools.clone();
     client[0] = user("The second customer is called Bob.");
-    assert_eq!(same(&tools, 9, &client[..9]), Some(false));
+    assert_eq!(is_proven(&tools, 9, &client[..9]), Some(false));
     // What the model said since is no template.
     let mut path = path;
     path.push(answer(&long(77)));
     path.push(user("And what does she own?"));
     let window = path[6..].to_vec();
-    assert_eq!(same(&path, 9, &window), Some(true));
+    assert_eq!(is_proven(&path, 9, &window), Some(true));
 }
 
 /// A model gives every document the same answer, and everybody asks the same question then.
 #[test]
 fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
-    let asked = user("Summarise it in five points, please.");
-    let path = [user("document one"), answer(&long(1)), asked];
+    let question = user("Summarise it in five points, please.");
+    let path = [user("document one"), answer(&long(1)), question];
     let client = [
         user("document two"),
         answer(&long(1)),
-        asked,
+        question,
         answer(&long(2)),
     ];
-    assert_eq!(same(&path, 1, &client), Some(false));
-    let path = [path[0], path[1], asked, answer(&long(3)), user("b")];
-    let client = [client[0], path[1], asked, answer(&long(3)), user("b")];
+    assert_eq!(is_proven(&path, 1, &client), Some(false));
+    let path = [path[0], path[1], question, answer(&long(3)), user("b")];
+    let client = [client[0], path[1], question, answer(&long(3)), user("b")];
     assert_eq!(
-        same(&path, 1, &client),
+        is_proven(&path, 1, &client),
         Some(false),
         "another user may be told the same"
     );
     // What was dropped in front of a window is no other beginning.
-    assert_eq!(same(&path, 1, &path[1..]), Some(true));
+    assert_eq!(is_proven(&path, 1, &path[1..]), Some(true));
 }
 
 /// One thing a client does to what it sends.
@@ -300,7 +307,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// A conversation with many short messages that repeat; `kinds` says what each is.
-fn conversation(name: &str, kinds: &[u8]) -> Vec<Item> {
+fn conversation(name: &str, kinds: &[u8]) -> Vec<MessageKey> {
     const SHORT: [&str; 4] = ["yes", "go on", "ok", "and then?"];
     kinds
         .iter()
@@ -328,39 +335,42 @@ fn conversation(name: &str, kinds: &[u8]) -> Vec<Item> {
 /// Two branches of a conversation, and in both the same was asked and answered in the end.
 #[test]
 fn another_branch_is_not_the_same_conversation() {
-    let said = |number| user(&format!("Question {number} of the afternoon, please."));
-    let begin = [said(1), answer(&long(1))];
-    let end = [said(9), answer(&long(9))];
-    let branch = |middle: &[Item]| [&begin[..], middle, &end[..]].concat();
-    let path = branch(&[said(2), answer(&long(2))]);
-    let same = |client: &[Item]| !aligned(&path, client).proof.is_empty();
-    assert!(same(&branch(&[])), "it was dropped");
-    assert!(!same(&branch(&[said(3)])), "or something else was said");
-    assert!(!same(&branch(&[said(3), answer(&long(3))])));
+    let question = |number| user(&format!("Question {number} of the afternoon, please."));
+    let begin = [question(1), answer(&long(1))];
+    let end = [question(9), answer(&long(9))];
+    let branch = |middle: &[MessageKey]| [&begin[..], middle, &end[..]].concat();
+    let path = branch(&[question(2), answer(&long(2))]);
+    let is_proven = |client: &[MessageKey]| !aligned(&path, client).proof.is_empty();
+    assert!(is_proven(&branch(&[])), "it was dropped");
+    assert!(
+        !is_proven(&branch(&[question(3)])),
+        "or something else was said"
+    );
+    assert!(!is_proven(&branch(&[question(3), answer(&long(3))])));
 }
 
-fn talk(count: usize) -> Vec<Item> {
-    let said = |number: usize| match number % 2 {
+fn talk(count: usize) -> Vec<MessageKey> {
+    let message_at = |number: usize| match number % 2 {
         0 => user(&format!("Question {number} of the afternoon, please.")),
         _ => answer(&long(number)),
     };
-    (0..count).map(said).collect()
+    (0..count).map(message_at).collect()
 }
 
 /// Three messages that nobody else says, one of them given by the upstream; or two with a long one.
 #[test]
 fn what_another_conversation_holds_proves_nothing() {
     let path = talk(12);
-    let proof = |given: &[usize], shared: &[usize], client: &[Item]| {
-        let told = Told {
-            standing: |place: usize| Standing {
-                given: given.contains(&place),
-                alone: !shared.contains(&place),
+    let proof = |from_upstream: &[usize], shared: &[usize], client: &[MessageKey]| {
+        let context = AlignmentContext {
+            origin: |place: usize| MessageOrigin {
+                from_upstream: from_upstream.contains(&place),
+                unshared: !shared.contains(&place),
             },
-            same_name: false,
-            puts_there: |_| false,
+            same_thread_key: false,
+            is_client_summary: |_| false,
         };
-        super::align(&path, &told, client).map(|aligned| aligned.proof)
+        super::align(&path, &context, client).map(|aligned| aligned.proof)
     };
     let window = &path[7..];
     assert_eq!(proof(&[], &[], window), Some(vec![]), "nobody gave it");
@@ -369,9 +379,9 @@ fn what_another_conversation_holds_proves_nothing() {
     assert_eq!(proof(&[9], &[7, 8, 10, 11], window), Some(vec![]), "alone");
     assert_eq!(proof(&[9], &[7, 10, 11], window), Some(vec![8, 9]));
     // Something of its own in front: another conversation that holds the same passage.
-    let mut own = vec![user("My name is Bob, and this is what I ask.")];
-    own.extend_from_slice(window);
-    assert_eq!(proof(&[7, 9, 11], &[], &own), Some(vec![]));
+    let mut with_own_message = vec![user("My name is Bob, and this is what I ask.")];
+    with_own_message.extend_from_slice(window);
+    assert_eq!(proof(&[7, 9, 11], &[], &with_own_message), Some(vec![]));
 }
 
 #[test]
@@ -382,19 +392,19 @@ fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
     let mut client = vec![user("[Earlier messages were removed to save space.]")];
     client.extend_from_slice(&path[4..]);
     assert_eq!(aligned(&path, &client).proof, [6]);
-    assert_eq!(same(&path, 7, &client), Some(false), "an example");
+    assert_eq!(is_proven(&path, 7, &client), Some(false), "an example");
 }
 
 /// Where both carry the name of one conversation, one answer is enough.
 #[test]
 fn a_name_proves_with_one_answer() {
     let path = [user("hi"), answer("It is closed on Sundays."), user("why")];
-    let proof = |same_name: bool| {
-        let told = Told {
-            same_name,
-            ..told(0)
+    let proof = |same_thread_key: bool| {
+        let context = AlignmentContext {
+            same_thread_key,
+            ..context(0)
         };
-        super::align(&path, &told, &path[1..]).map(|aligned| aligned.proof)
+        super::align(&path, &context, &path[1..]).map(|aligned| aligned.proof)
     };
     assert_eq!(proof(false), None);
     assert_eq!(proof(true), Some(vec![1]));
@@ -404,14 +414,14 @@ fn a_name_proves_with_one_answer() {
 #[test]
 fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
     let path = talk(12);
-    let rewritten = |client: &[Item]| aligned(&path, client).rewritten;
-    let without = |places: &[usize]| -> Vec<Item> {
-        let kept = (0..12).filter(|at| !places.contains(at));
-        kept.map(|at| path[at]).collect()
+    let rewritten = |client: &[MessageKey]| aligned(&path, client).rewritten;
+    let without = |places: &[usize]| -> Vec<MessageKey> {
+        let remaining = (0..12).filter(|at| !places.contains(at));
+        remaining.map(|at| path[at]).collect()
     };
     assert_eq!(rewritten(&path), 12);
     assert_eq!(rewritten(&path[4..]), 12, "a window");
-    let doubtful = |client: &[Item]| aligned(&path, client).doubtful;
+    let doubtful = |client: &[MessageKey]| aligned(&path, client).doubtful;
     assert_eq!((rewritten(&path[2..]), doubtful(&path[2..])), (12, 0));
     assert_eq!((rewritten(&path[3..]), doubtful(&path[3..])), (12, 12));
     assert_eq!(rewritten(&without(&[5])), 5);
@@ -450,15 +460,15 @@ fn rounds_of_tools_are_dropped_and_not_taken_back() {
 /// A short word that both say stands for nothing by itself.
 #[test]
 fn a_short_word_is_no_run_of_its_own() {
-    let said = |number| user(&format!("Question {number} of the afternoon, please."));
-    let path = [user("go on"), said(1), answer(&long(1)), said(2)];
+    let question = |number| user(&format!("Question {number} of the afternoon, please."));
+    let path = [user("go on"), question(1), answer(&long(1)), question(2)];
     let client = [
-        said(7),
+        question(7),
         user("go on"),
         answer(&long(7)),
-        said(1),
+        question(1),
         answer(&long(1)),
-        said(2),
+        question(2),
     ];
     assert_eq!(align(&path, &client), Some(vec![run(3, 1, 3)]));
 }
@@ -472,7 +482,7 @@ proptest! {
         changes in proptest::collection::vec(change(), 0..6),
     ) {
         let path = conversation("it", &kinds);
-        let mut client: Vec<(Item, Option<usize>)> =
+        let mut client: Vec<(MessageKey, Option<usize>)> =
             path.iter().enumerate().map(|(at, item)| (*item, Some(at))).collect();
         for (number, change) in changes.iter().enumerate() {
             let at = |place: usize| place % client.len().max(1);
@@ -496,7 +506,7 @@ proptest! {
                     if client[place].0.role == Role::Tool {
                         let ids = client[place].0.ids;
                         let cleared = result("any", "[x]");
-                        client[place].0 = Item { ids, ..cleared };
+                        client[place].0 = MessageKey { ids, ..cleared };
                     }
                 }
                 Change::Say(what) => {
@@ -506,7 +516,7 @@ proptest! {
                 Change::Replace(_) | Change::Clear(_) => {}
             }
         }
-        let sent: Vec<Item> = client.iter().map(|(item, _)| *item).collect();
+        let sent: Vec<MessageKey> = client.iter().map(|(item, _)| *item).collect();
         let Some(runs) = align(&path, &sent) else { return Ok(()) };
         let mut at = (0, 0);
         for run in &runs {
@@ -517,7 +527,7 @@ proptest! {
                 // What repeats itself word for word may stand for its like; nothing else may.
                 let alike = path[place].content == item.content;
                 prop_assert!(*origin == Some(place) || alike, "{origin:?} at {place}: {runs:?}");
-                let once = path.iter().filter(|known| known.content == item.content).count() == 1;
+                let once = path.iter().filter(|path_item| path_item.content == item.content).count() == 1;
                 if once && origin.is_some() {
                     prop_assert_eq!(*origin, Some(place));
                 }
@@ -526,7 +536,7 @@ proptest! {
         // Everything that came before the end of the path and tells something is not taken for new.
         for (item, origin) in &client[at.0..] {
             if let Some(origin) = origin {
-                let repeats = path.iter().filter(|known| known.content == item.content).count() > 1;
+                let repeats = path.iter().filter(|path_item| path_item.content == item.content).count() > 1;
                 prop_assert!(*origin >= at.1 || repeats, "{origin} behind {at:?}: {runs:?}");
             }
         }

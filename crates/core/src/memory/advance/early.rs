@@ -5,52 +5,64 @@
 //! ever. A reflection is used early only where it stands to gain much and what follows it is
 //! substantial: by itself it would take away more detail than it saves (the published guard).
 
-use super::view::{View, text_tokens};
-use super::{Path, Plan, Reflected, plan, plan_with, size, sums};
-use crate::memory::{Cause, Early, Idle, PartKind, Policy};
+use super::chain_view::{ChainView, part_tokens};
+use super::{
+    ChainState, ReflectionUse, SnapshotPlan, activation_size, chunk_token_sums, plan, plan_with,
+};
+use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Policy, SnapshotCause};
 
 /// The snapshot that may be prepared for `path` because of `cause`; `None` where the policy asks for
 /// none, or there is nothing to gain.
-pub fn early(path: &Path<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
-    let view = View::of(path);
+pub fn early(
+    chain: &ChainState<'_>,
+    policy: &Policy,
+    cause: SnapshotCause,
+) -> Option<SnapshotPlan> {
+    let view = ChainView::new(chain);
     // As in `advance`: an older request that came again is no place to prepare from.
-    if path.nodes.last().is_none_or(|tip| tip.confirmed) {
+    if chain.nodes.last().is_none_or(|tip| tip.confirmed) {
         return None;
     }
-    let asked = |early: Early| match cause {
-        Cause::Idle => early.idle != Idle::Never,
-        Cause::ModelChange => early.model_change,
-        Cause::Threshold | Cause::Reflection | Cause::Overflow | Cause::Dropped | Cause::Others => {
-            false
-        }
+    let enabled = |early: EarlyTriggers| match cause {
+        SnapshotCause::Idle => early.idle != IdleTrigger::Never,
+        SnapshotCause::ModelChange => early.model_change,
+        SnapshotCause::Threshold
+        | SnapshotCause::Reflection
+        | SnapshotCause::Overflow
+        | SnapshotCause::Dropped
+        | SnapshotCause::PeerMemory => false,
     };
-    let activated = asked(policy.early_activation)
+    let activated = enabled(policy.early_activation)
         .then(|| activate(&view, policy, cause))
         .flatten();
     let to_count = activated
         .as_ref()
-        .map_or(view.covered(), |plan| plan.to_count);
-    let condensed = asked(policy.early_reflection)
-        .then(|| condense(&view, policy, to_count, cause))
+        .map_or(view.covered_count(), |plan| plan.to_count);
+    let condensed = enabled(policy.early_reflection)
+        .then(|| use_reflection(&view, policy, to_count, cause))
         .flatten()
-        .filter(|plan| fits(plan, policy, cause));
+        .filter(|plan| within_limit(plan, policy, cause));
     condensed.or(activated)
 }
 
 /// Whether `plan` may be used as it is. What is composed for another model may never be used, so no log is
 /// shortened for it: it takes no more than its hard limit leaves room for.
-fn fits(plan: &Plan, policy: &Policy, cause: Cause) -> bool {
-    cause != Cause::ModelChange || plan.tokens < policy.observation_limit
+fn within_limit(plan: &SnapshotPlan, policy: &Policy, cause: SnapshotCause) -> bool {
+    cause != SnapshotCause::ModelChange || plan.tokens < policy.observation_limit
 }
 
-fn activate(view: &View<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
-    let policy = &policy.beside(view.sent_tokens());
+fn activate(view: &ChainView<'_>, policy: &Policy, cause: SnapshotCause) -> Option<SnapshotPlan> {
+    let policy = &policy.with_observations(view.sent_log_tokens());
     let chunks = view.fresh_chunks();
-    let count = size::early(&sums(&chunks), view.pending(), policy)?;
+    let count = activation_size::chunks_when_early(
+        &chunk_token_sums(&chunks),
+        view.pending_tokens(),
+        policy,
+    )?;
     let mut plans = chunks[..count].iter().rev();
     plans
         .find_map(|last| match plan(view, policy, last.span, cause) {
-            Some(plan) if !fits(&plan, policy, cause) => None,
+            Some(plan) if !within_limit(&plan, policy, cause) => None,
             plan => Some(plan),
         })
         .flatten()
@@ -59,24 +71,29 @@ fn activate(view: &View<'_>, policy: &Policy, cause: Cause) -> Option<Plan> {
 /// The log up to `to_count` with its newest reflection, where that is not sent yet: what follows it must
 /// weigh at least as much as it does itself, and both together three quarters of what is left between
 /// the point at which a reflection is prepared and the one at which it is due (15,000 by default).
-fn condense(view: &View<'_>, policy: &Policy, to_count: usize, cause: Cause) -> Option<Plan> {
+fn use_reflection(
+    view: &ChainView<'_>,
+    policy: &Policy,
+    to_count: usize,
+    cause: SnapshotCause,
+) -> Option<SnapshotPlan> {
     let current = view.current?;
     let log = view.log_within(to_count, policy.observation_limit)?;
     let (first, tail) = log.split_first()?;
     if first.kind != PartKind::Reflection || current.parts.contains(&first.id) {
         return None;
     }
-    let tail_tokens = text_tokens(tail);
-    let together = u64::from(first.tokens) + u64::from(tail_tokens);
+    let tail_tokens = part_tokens(tail);
+    let total_tokens = u64::from(first.tokens) + u64::from(tail_tokens);
     let span = policy
         .observation_tokens
         .saturating_sub(policy.reflect_from);
-    if tail_tokens < first.tokens || together * 4 < u64::from(span) * 3 {
+    if tail_tokens < first.tokens || total_tokens * 4 < u64::from(span) * 3 {
         return None;
     }
     let last = view
         .chunks
         .iter()
         .find(|chunk| chunk.span.to_count == to_count)?;
-    plan_with(view, policy, last.span, cause, Reflected::Now)
+    plan_with(view, policy, last.span, cause, ReflectionUse::Now)
 }

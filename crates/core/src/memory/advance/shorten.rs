@@ -4,33 +4,37 @@
 //! alone, and what it writes is a stopgap: a Reflector is asked all the same, with what the log was
 //! before, and what it writes is preferred from the next activation on, however late it comes.
 
-use super::view::{View, text_tokens};
-use super::{Path, Plan, Step};
-use crate::memory::{Cause, PartMeta, Policy, Span};
+use super::chain_view::{ChainView, part_tokens};
+use super::{Action, ChainState, SnapshotPlan};
+use crate::memory::{PartMeta, Policy, SnapshotCause, Span};
 
 /// The snapshot of `plan`, for whatever reason it was made, or where its log has reached the limit, a
 /// shorter log first.
-pub fn bounded(path: &Path<'_>, policy: &Policy, plan: Plan) -> Step {
-    within(&View::of(path), policy, plan)
+pub fn bounded_snapshot(chain: &ChainState<'_>, policy: &Policy, plan: SnapshotPlan) -> Action {
+    snapshot_or_shorten(&ChainView::new(chain), policy, plan)
 }
 
 /// The snapshot of `plan`, or where its log has reached the limit, a shorter log first.
-pub(super) fn within(view: &View<'_>, policy: &Policy, plan: Plan) -> Step {
+pub(super) fn snapshot_or_shorten(
+    view: &ChainView<'_>,
+    policy: &Policy,
+    plan: SnapshotPlan,
+) -> Action {
     let span = Span {
-        from: view.path.root,
+        from: view.chain.root,
         from_count: 0,
         to: plan.to,
         to_count: plan.to_count,
     };
-    let shortens = plan.tokens >= policy.observation_limit && possible(view, span.to_count);
-    if !shortens {
-        return Step::Snapshot(plan);
+    let must_shorten = plan.tokens >= policy.observation_limit && can_shorten(view, span.to_count);
+    if !must_shorten {
+        return Action::Snapshot(plan);
     }
-    let parts = view.path.parts.iter();
+    let parts = view.chain.parts.iter();
     let message_tokens = parts
         .filter(|part| plan.parts.contains(&part.id))
         .fold(0, |sum: u32, part| sum.saturating_add(part.message_tokens));
-    Step::Shorten {
+    Action::Shorten {
         span,
         message_tokens,
         limit: policy.observation_limit,
@@ -39,29 +43,29 @@ pub(super) fn within(view: &View<'_>, policy: &Policy, plan: Plan) -> Step {
 }
 
 /// What is sent has reached the limit, with no activation due that would bring it back.
-pub(super) fn overdue(view: &View<'_>, policy: &Policy) -> Option<Step> {
+pub(super) fn shorten_sent(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
     let current = view.current?;
-    let sent = view.continued(current.to_count)?;
-    let tokens = text_tokens(&sent);
-    if tokens < policy.observation_limit || !possible(view, current.to_count) {
+    let sent = view.appended_log(current.to_count)?;
+    let tokens = part_tokens(&sent);
+    if tokens < policy.observation_limit || !can_shorten(view, current.to_count) {
         return None;
     }
-    let plan = Plan {
+    let plan = SnapshotPlan {
         to: current.to,
         to_count: current.to_count,
         pin: current.pin,
         parts: sent.iter().map(|part| part.id).collect(),
-        later: view.later(current.to_count),
+        later_chunks: view.later_chunks(current.to_count),
         tokens,
         // What is sent already costs nothing more.
-        saves: u32::MAX,
-        cause: Cause::Reflection,
+        saved_tokens: u32::MAX,
+        cause: SnapshotCause::Reflection,
     };
-    Some(within(view, policy, plan))
+    Some(snapshot_or_shorten(view, policy, plan))
 }
 
 /// Whether code may shorten the log up to `to_count`: not twice, what it left once is all it can leave.
-fn possible(view: &View<'_>, to_count: usize) -> bool {
-    let ends_there = |part: &PartMeta| part.stopgap && part.span.to_count == to_count;
-    !view.path.parts.iter().any(ends_there)
+fn can_shorten(view: &ChainView<'_>, to_count: usize) -> bool {
+    let ends_there = |part: &PartMeta| part.code_reflection && part.span.to_count == to_count;
+    !view.chain.parts.iter().any(ends_there)
 }

@@ -17,8 +17,8 @@ const POLICY: Policy = Policy {
     block_overhead: 300,
     buffer_on_idle: false,
     share_token_budget: false,
-    early_activation: crate::memory::Early::NEVER,
-    early_reflection: crate::memory::Early::NEVER,
+    early_activation: crate::memory::EarlyTriggers::NEVER,
+    early_reflection: crate::memory::EarlyTriggers::NEVER,
 };
 
 /// A chain under construction: what the store would hold.
@@ -27,12 +27,12 @@ struct Chain {
     nodes: Vec<Node>,
     parts: Vec<PartMeta>,
     snapshots: Vec<SnapshotMeta>,
-    work: Vec<Work>,
+    work: Vec<ChainJob>,
 }
 
 impl Chain {
     fn root() -> Link {
-        Link::root(&Scope::of(b"key", None))
+        Link::root(&Scope::new(b"key", None))
     }
 
     /// Alternating messages of these sizes, all but the last one confirmed.
@@ -68,9 +68,9 @@ impl Chain {
             tokens,
             closed,
             turn_end,
-            born: 1,
+            first_length: 1,
             confirmed: true,
-            seen_ms: 0,
+            received_ms: 0,
             live: true,
         });
     }
@@ -99,14 +99,14 @@ impl Chain {
             kind,
             span: self.span(from, to),
             tokens,
-            message_tokens: super::tokens(&self.nodes[from..to]),
-            asked: false,
-            stopgap: false,
+            message_tokens: super::node_tokens(&self.nodes[from..to]),
+            requested: false,
+            code_reflection: false,
         });
         id
     }
 
-    fn snapshot(&mut self, plan: &Plan) {
+    fn snapshot(&mut self, plan: &SnapshotPlan) {
         self.snapshots.push(SnapshotMeta {
             id: SnapshotId(self.snapshots.len() as i64 + 1),
             to: plan.to,
@@ -117,12 +117,12 @@ impl Chain {
             tokens: plan.tokens,
             cause: plan.cause,
             placement: String::new(),
-            others: None,
+            peer_memory: None,
         });
     }
 
     /// What follows after the newest request, whose last message nobody carried again yet.
-    fn advance(&self) -> Vec<Step> {
+    fn advance(&self) -> Vec<Action> {
         let mut nodes = self.nodes.clone();
         if let Some(tip) = nodes.last_mut() {
             tip.confirmed = false;
@@ -130,37 +130,37 @@ impl Chain {
         self.advance_with(&nodes)
     }
 
-    fn advance_with(&self, nodes: &[Node]) -> Vec<Step> {
-        let path = Path {
+    fn advance_with(&self, nodes: &[Node]) -> Vec<Action> {
+        let path = ChainState {
             nodes,
             ..self.path()
         };
         super::advance(&path, &POLICY)
     }
 
-    fn path(&self) -> Path<'_> {
-        Path {
+    fn path(&self) -> ChainState<'_> {
+        ChainState {
             root: Self::root(),
             nodes: &self.nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
-            work: &self.work,
+            jobs: &self.work,
         }
     }
 
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<SnapshotPlan> {
         self.advance().into_iter().find_map(|step| match step {
-            Step::Snapshot(plan) => Some(plan),
+            Action::Snapshot(plan) => Some(plan),
             _ => None,
         })
     }
 }
 
-fn observed(steps: &[Step]) -> Vec<(usize, usize)> {
+fn observed(steps: &[Action]) -> Vec<(usize, usize)> {
     steps
         .iter()
         .filter_map(|step| match step {
-            Step::Observe { span, .. } => Some((span.from_count, span.to_count)),
+            Action::Observe { span, .. } => Some((span.from_count, span.to_count)),
             _ => None,
         })
         .collect()
@@ -186,10 +186,10 @@ fn only_confirmed_history_is_observed() {
 fn a_range_that_has_work_or_a_part_is_not_offered_again() {
     let mut chain = Chain::chat(&[3_000; 9]);
     chain.part(PartKind::Chunk, 0, 2, 500);
-    chain.work.push(Work {
+    chain.work.push(ChainJob {
         kind: PartKind::Chunk,
         span: chain.span(2, 4),
-        state: WorkState::Fresh,
+        state: JobState::Fresh,
     });
     assert_eq!(observed(&chain.advance()), [(4, 6), (6, 8)]);
 }
@@ -239,7 +239,7 @@ fn an_older_request_that_comes_again_prepares_nothing() {
         node.confirmed = true;
     }
     let steps = chain.advance_with(&chain.nodes);
-    assert!(!steps.iter().any(|step| matches!(step, Step::Snapshot(_))));
+    assert!(!steps.iter().any(|step| matches!(step, Action::Snapshot(_))));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn nothing_behind_a_range_that_was_given_up_is_paid_for() {
     let wanted = observed(&chain.advance());
     assert!(wanted.len() > 2, "{wanted:?}");
     let after = |state, chain: &mut Chain| {
-        chain.work = vec![Work {
+        chain.work = vec![ChainJob {
             kind: PartKind::Chunk,
             span: chain.span(wanted[1].0, wanted[1].1),
             state,
@@ -272,8 +272,8 @@ fn nothing_behind_a_range_that_was_given_up_is_paid_for() {
         observed(&chain.advance())
     };
     let but_one: Vec<_> = [&wanted[..1], &wanted[2..]].concat();
-    assert_eq!(after(WorkState::Retrying, &mut chain), but_one);
-    assert_eq!(after(WorkState::Abandoned, &mut chain), wanted[..1]);
+    assert_eq!(after(JobState::Retrying, &mut chain), but_one);
+    assert_eq!(after(JobState::Abandoned, &mut chain), wanted[..1]);
 }
 
 #[test]
@@ -286,15 +286,15 @@ fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
     let reflection = chain.part(PartKind::Reflection, 0, 4, 400);
     let link = chain.link(4);
     let mut prepare = |parts: Vec<PartId>, tokens, eligible_from| {
-        let plan = Plan {
+        let plan = SnapshotPlan {
             to: link,
             to_count: 4,
             pin: None,
             parts,
-            later: Vec::new(),
+            later_chunks: Vec::new(),
             tokens,
-            saves: 1,
-            cause: Cause::Threshold,
+            saved_tokens: 1,
+            cause: SnapshotCause::Threshold,
         };
         chain.snapshot(&plan);
         chain.snapshots.last_mut().expect("one").eligible_from = eligible_from;
@@ -302,14 +302,14 @@ fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
     prepare(vec![reflection], 400, 6);
     // A longer fork, which the reflection came too late for, was prepared for after that.
     prepare(vec![one, two], 1_800, 8);
-    let path = Path {
+    let path = ChainState {
         root: Chain::root(),
         nodes: &chain.nodes,
         parts: &chain.parts,
         snapshots: &chain.snapshots,
-        work: &chain.work,
+        jobs: &chain.work,
     };
-    let current = View::of(&path).current.expect("one of them");
+    let current = ChainView::new(&path).current.expect("one of them");
     assert_eq!(current.parts, [reflection]);
 }
 
@@ -336,7 +336,7 @@ fn what_is_too_long_keeps_its_newest_message_raw() {
     chain.part(PartKind::Chunk, 0, 4, 300);
     chain.part(PartKind::Chunk, 4, 8, 300);
     let reach = |nodes: &[Node]| {
-        let path = Path {
+        let path = ChainState {
             nodes,
             ..chain.path()
         };
@@ -357,10 +357,10 @@ fn a_backlog_is_not_activated_chunk_by_chunk() {
         chain.part(PartKind::Chunk, *from, *to, 700);
         chain.work = ranges[index + 1..]
             .iter()
-            .map(|(from, to)| Work {
+            .map(|(from, to)| ChainJob {
                 kind: PartKind::Chunk,
                 span: chain.span(*from, *to),
-                state: WorkState::Fresh,
+                state: JobState::Fresh,
             })
             .collect();
         if let Some(plan) = chain.plan() {
@@ -373,23 +373,23 @@ fn a_backlog_is_not_activated_chunk_by_chunk() {
         "{activations} activations for one backlog"
     );
     let covered = chain.snapshots.last().map_or(0, |s| s.to_count);
-    assert!(super::tokens(&chain.nodes[covered..]) < POLICY.message_tokens);
+    assert!(super::node_tokens(&chain.nodes[covered..]) < POLICY.message_tokens);
 }
 
 #[test]
 fn a_failing_observer_does_not_hold_back_what_is_observed() {
     let mut chain = Chain::chat(&[3_000; 13]);
     chain.part(PartKind::Chunk, 0, 2, 700);
-    chain.work.push(Work {
+    chain.work.push(ChainJob {
         kind: PartKind::Chunk,
         span: chain.span(2, 4),
-        state: WorkState::Retrying,
+        state: JobState::Retrying,
     });
     for (from, to) in [(4, 6), (6, 8), (8, 10), (10, 12)] {
-        chain.work.push(Work {
+        chain.work.push(ChainJob {
             kind: PartKind::Chunk,
             span: chain.span(from, to),
-            state: WorkState::Retrying,
+            state: JobState::Retrying,
         });
     }
     assert_eq!(chain.plan().map(|plan| plan.to_count), Some(2));
@@ -411,7 +411,7 @@ fn reflection_starts_at_half_and_is_used_at_the_budget() {
         .advance()
         .into_iter()
         .find_map(|step| match step {
-            Step::Reflect {
+            Action::Reflect {
                 sources,
                 span,
                 tokens,
@@ -432,7 +432,10 @@ fn reflection_starts_at_half_and_is_used_at_the_budget() {
         chain.part(PartKind::Chunk, *from, *to, 2_500);
     }
     let plan = chain.plan().expect("activates");
-    assert_eq!((plan.parts[0], plan.cause), (reflection, Cause::Reflection));
+    assert_eq!(
+        (plan.parts[0], plan.cause),
+        (reflection, SnapshotCause::Reflection)
+    );
     assert!(plan.tokens < POLICY.observation_tokens, "{}", plan.tokens);
     // Chunks that came meanwhile follow it, none lost.
     assert_eq!(plan.parts.len() - 1, (plan.to_count - 10) / 2);
@@ -447,13 +450,13 @@ fn a_reflection_given_up_is_tried_again_only_when_the_log_has_grown() {
         chain
             .advance()
             .iter()
-            .any(|s| matches!(s, Step::Reflect { .. }))
+            .any(|s| matches!(s, Action::Reflect { .. }))
     };
     assert!(wants(&chain));
-    chain.work.push(Work {
+    chain.work.push(ChainJob {
         kind: PartKind::Reflection,
         span: chain.span(0, 4),
-        state: WorkState::Abandoned,
+        state: JobState::Abandoned,
     });
     assert!(!wants(&chain));
     chain.part(PartKind::Chunk, 4, 6, 5_000);
@@ -507,7 +510,7 @@ fn a_reflection_that_reaches_further_than_what_is_sent_changes_nothing_yet() {
     assert!(
         chain
             .plan()
-            .is_none_or(|plan| plan.cause != Cause::Reflection)
+            .is_none_or(|plan| plan.cause != SnapshotCause::Reflection)
     );
 }
 
@@ -530,9 +533,9 @@ fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
             pin: None,
             parts: parts[..to_count / 2].to_vec(),
             tokens: 41_000,
-            cause: Cause::Threshold,
+            cause: SnapshotCause::Threshold,
             placement: String::new(),
-            others: None,
+            peer_memory: None,
         });
     }
     let plan = chain.plan().expect("the log is over its budget");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::memory::verbatim;
+use crate::memory::system_messages;
 
 /// The end of `observations` within `budget` tokens, under the dates it belongs to, and of what lies
 /// before it the lines of high priority and of completed work, newest first as far as they fit:
@@ -10,7 +10,7 @@ use crate::memory::verbatim;
 ///
 /// `count` counts tokens; it is asked about each line twice at most.
 pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize) -> String {
-    let (observations, _) = verbatim::split(observations);
+    let (observations, _) = system_messages::split_messages(observations);
     let lines: Vec<&str> = observations
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -18,43 +18,43 @@ pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize)
     if budget == 0 {
         return String::new();
     }
-    let cost = |line: &str| count(line) + 1;
-    let all: usize = lines.iter().map(|line| cost(line)).sum();
-    if all <= budget {
+    let line_cost = |line: &str| count(line) + 1;
+    let total: usize = lines.iter().map(|line| line_cost(line)).sum();
+    if total <= budget {
         return lines.join("\n");
     }
     // A third is for what must not be forgotten; what it leaves goes to the end of the log, which is
     // taken first up to two thirds and then again.
-    let mut spent = 0;
-    let mut kept = BTreeSet::new();
-    let take_end = |kept: &mut BTreeSet<usize>, spent: &mut usize, limit: usize| {
+    let mut used_tokens = 0;
+    let mut kept_lines = BTreeSet::new();
+    let take_end = |kept_lines: &mut BTreeSet<usize>, used_tokens: &mut usize, limit: usize| {
         for (index, line) in lines.iter().enumerate().rev() {
-            if kept.contains(&index) {
+            if kept_lines.contains(&index) {
                 continue;
             }
-            if *spent + cost(line) > limit {
+            if *used_tokens + line_cost(line) > limit {
                 break;
             }
-            *spent += cost(line);
-            kept.insert(index);
+            *used_tokens += line_cost(line);
+            kept_lines.insert(index);
         }
     };
-    take_end(&mut kept, &mut spent, budget - budget / 3);
-    let start = kept.first().copied().unwrap_or(lines.len());
-    let most = kept.len();
-    let weighty = (0..start).rev().filter(|index| is_weighty(lines[*index]));
-    for index in weighty.take(most) {
-        if spent + cost(lines[index]) > budget {
+    take_end(&mut kept_lines, &mut used_tokens, budget - budget / 3);
+    let start = kept_lines.first().copied().unwrap_or(lines.len());
+    let max_important = kept_lines.len();
+    let important = (0..start).rev().filter(|index| is_important(lines[*index]));
+    for index in important.take(max_important) {
+        if used_tokens + line_cost(lines[index]) > budget {
             break;
         }
-        spent += cost(lines[index]);
-        kept.insert(index);
+        used_tokens += line_cost(lines[index]);
+        kept_lines.insert(index);
     }
-    take_end(&mut kept, &mut spent, budget);
-    told(&lines, &kept)
+    take_end(&mut kept_lines, &mut used_tokens, budget);
+    join_kept(&lines, &kept_lines)
 }
 
-fn is_weighty(line: &str) -> bool {
+fn is_important(line: &str) -> bool {
     let mark = line
         .trim_start()
         .trim_start_matches(['*', '-'])
@@ -67,9 +67,9 @@ fn is_date(line: &str) -> bool {
 }
 
 /// The kept lines in order, each run of the others as one note, each line under its date.
-fn told(lines: &[&str], kept: &BTreeSet<usize>) -> String {
+fn join_kept(lines: &[&str], kept_lines: &BTreeSet<usize>) -> String {
     let mut out: Vec<String> = Vec::new();
-    let (mut hidden, mut day, mut said) = (Vec::new(), None, None);
+    let (mut hidden, mut day, mut last_day) = (Vec::new(), None, None);
     let note = |hidden: &mut Vec<&str>, out: &mut Vec<String>| {
         match hidden.as_slice() {
             [] => {}
@@ -84,14 +84,14 @@ fn told(lines: &[&str], kept: &BTreeSet<usize>) -> String {
             day = Some(*line);
             continue;
         }
-        if !kept.contains(&index) {
+        if !kept_lines.contains(&index) {
             hidden.push(*line);
             continue;
         }
         note(&mut hidden, &mut out);
-        if day != said {
+        if day != last_day {
             out.extend(day.map(str::to_owned));
-            said = day;
+            last_day = day;
         }
         out.push((*line).to_owned());
     }

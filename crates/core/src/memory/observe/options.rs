@@ -4,7 +4,7 @@ use crate::memory::redact::Redactor;
 
 /// How the Observer is asked.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ObserverOptions {
     /// What is taken out of messages before it reads them.
     pub redactor: Redactor,
     /// Tags of the blocks that clients put into user messages, which it is not shown.
@@ -14,16 +14,16 @@ pub struct Options {
     /// Tokens of earlier observations it is shown; `None` shows all of them.
     pub previous_tokens: Option<u32>,
     /// Which hints it is asked for.
-    pub hints: Hints,
+    pub hints: RequestedHints,
     /// Whether it is asked for a title of the conversation.
     pub title: bool,
     /// Whether it is shown the application's system prompt.
     pub application: bool,
     /// Which attachments it is shown.
-    pub attachments: Show,
+    pub attachments: AttachmentFilter,
 }
 
-impl Default for Options {
+impl Default for ObserverOptions {
     /// As published, but that the system prompt is never shown.
     fn default() -> Self {
         Self {
@@ -31,24 +31,24 @@ impl Default for Options {
             omit_blocks: Vec::new(),
             max_input_tokens: 60_000,
             previous_tokens: Some(2_000),
-            hints: Hints::ALL,
+            hints: RequestedHints::ALL,
             title: false,
             application: false,
-            attachments: Show::Auto,
+            attachments: AttachmentFilter::Auto,
         }
     }
 }
 
 /// Where things stand at the end of a range, in two sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hints {
+pub struct RequestedHints {
     /// What the conversation is busy with.
     pub current_task: bool,
     /// How the Observer would go on.
     pub suggested_response: bool,
 }
 
-impl Hints {
+impl RequestedHints {
     /// Both.
     pub const ALL: Self = Self {
         current_task: true,
@@ -63,7 +63,7 @@ impl Hints {
 
     /// Those that one of the two asks for.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self {
             current_task: self.current_task || other.current_task,
             suggested_response: self.suggested_response || other.suggested_response,
@@ -73,7 +73,7 @@ impl Hints {
 
 /// Which attachments are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Show {
+pub enum AttachmentFilter {
     /// What models that see at all take: images and PDF.
     Auto,
     /// All.
@@ -82,9 +82,9 @@ pub enum Show {
     Only(Vec<String>),
 }
 
-impl Show {
+impl AttachmentFilter {
     /// Whether one of this media type is shown. `image/*` is an image whose type nobody says.
-    pub fn shows(&self, media_type: &str) -> bool {
+    pub fn accepts(&self, media_type: &str) -> bool {
         let media_type = media_type.to_ascii_lowercase();
         let matches = |pattern: &str| match pattern.strip_suffix('*') {
             Some(start) => media_type.starts_with(start),
@@ -104,14 +104,20 @@ mod tests {
 
     #[test]
     fn media_types_are_matched_in_any_case_and_by_stars() {
-        let only = |types: &[&str]| Show::Only(types.iter().map(|t| (*t).to_owned()).collect());
+        let only = |types: &[&str]| {
+            AttachmentFilter::Only(types.iter().map(|t| (*t).to_owned()).collect())
+        };
         for (show, shown, hidden) in [
             (
-                Show::Auto,
+                AttachmentFilter::Auto,
                 vec!["image/png", "IMAGE/*", "application/pdf"],
                 vec!["audio/wav", "text/csv", ""],
             ),
-            (Show::All, vec!["image/png", "audio/wav", ""], vec![]),
+            (
+                AttachmentFilter::All,
+                vec!["image/png", "audio/wav", ""],
+                vec![],
+            ),
             (only(&[]), vec![], vec!["image/png", "application/pdf", "*"]),
             (
                 only(&["image/png"]),
@@ -125,8 +131,8 @@ mod tests {
             ),
             (only(&["*"]), vec!["image/png", "x/y"], vec![]),
         ] {
-            assert!(shown.iter().all(|t| show.shows(t)), "{show:?}");
-            assert!(hidden.iter().all(|t| !show.shows(t)), "{show:?}");
+            assert!(shown.iter().all(|t| show.accepts(t)), "{show:?}");
+            assert!(hidden.iter().all(|t| !show.accepts(t)), "{show:?}");
         }
     }
 }

@@ -7,11 +7,11 @@
 //! Pure; called by the job that observes, again with a smaller limit where a model says that a
 //! piece is still too long.
 
-use crate::memory::prompt::{escape, head};
+use crate::memory::prompt::{escape, first_chars};
 
 /// The pieces of `transcript` (see [`crate::memory::transcript`]), each of at most `limit` tokens as
 /// far as words can be divided; one where it fits. Empty where it says nothing.
-pub fn pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -> Vec<String> {
+pub fn split_pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -> Vec<String> {
     if transcript.trim().is_empty() {
         return Vec::new();
     }
@@ -22,23 +22,23 @@ pub fn pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -> Vec<
     let mut packer = Packer {
         limit,
         count,
-        done: Vec::new(),
+        pieces: Vec::new(),
         open: String::new(),
         tokens: 0,
         date: None,
     };
-    for unit in units(&sayings(transcript)) {
-        packer.unit(&unit);
+    for unit in units(&paragraphs(transcript)) {
+        packer.add_unit(&unit);
     }
     packer.close();
-    packer.done
+    packer.pieces
 }
 
 /// The observations of the pieces of one range as one text: a day that goes on is not named again.
-pub fn join(observed: &[String]) -> String {
+pub fn join_pieces(texts: &[String]) -> String {
     let mut out: Vec<&str> = Vec::new();
     let mut day = None;
-    for text in observed {
+    for text in texts {
         for (index, line) in text.trim_matches('\n').lines().enumerate() {
             let dated = line.starts_with("Date:").then(|| line.trim_end());
             if dated.is_some() {
@@ -55,26 +55,30 @@ pub fn join(observed: &[String]) -> String {
 
 /// What code writes in place of an Observer that found nothing in `piece` twice: one line for each
 /// thing that was said, its first 160 characters, under its date.
-pub fn by_code(piece: &str) -> String {
+pub fn observations_by_code(piece: &str) -> String {
     let (mut out, mut day) = (Vec::new(), None);
-    for saying in sayings(piece) {
-        if saying.date != day {
-            out.extend(saying.date.map(str::to_owned));
-            day = saying.date;
+    for paragraph in paragraphs(piece) {
+        if paragraph.date != day {
+            out.extend(paragraph.date.map(str::to_owned));
+            day = paragraph.date;
         }
-        let minute = minute_of(saying.label).or(saying.minute);
+        let minute = minute_of(paragraph.label).or(paragraph.minute);
         let time = minute.map_or_else(String::new, |minute| format!(" ({minute})"));
-        let who = saying.label.split(" (").next().unwrap_or_default();
-        let mark = if who.starts_with("User") {
+        let speaker = paragraph.label.split(" (").next().unwrap_or_default();
+        let mark = if speaker.starts_with("User") {
             "🟡"
         } else {
             "🟢"
         };
-        let words = format!("{who}{}", saying.text);
+        let words = format!("{speaker}{}", paragraph.text);
         let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        let kept = head(&words, LINE_CHARS);
-        let more = if kept.len() < words.len() { "…" } else { "" };
-        out.push(format!("* {mark}{time} {kept}{more}"));
+        let line_text = first_chars(&words, LINE_CHARS);
+        let more = if line_text.len() < words.len() {
+            "…"
+        } else {
+            ""
+        };
+        out.push(format!("* {mark}{time} {line_text}{more}"));
     }
     escape(&out.join("\n"))
 }
@@ -85,7 +89,7 @@ const LINE_CHARS: usize = 160;
 /// One line that starts in the first column and those indented below it, with what is in force
 /// before it.
 #[derive(Clone, Debug)]
-struct Saying<'a> {
+struct Paragraph<'a> {
     /// The date header, where one was given.
     date: Option<&'a str>,
     /// `14:05`, of the last line that said one under this header.
@@ -95,8 +99,8 @@ struct Saying<'a> {
     text: &'a str,
 }
 
-fn sayings(transcript: &str) -> Vec<Saying<'_>> {
-    let mut sayings: Vec<Saying<'_>> = Vec::new();
+fn paragraphs(transcript: &str) -> Vec<Paragraph<'_>> {
+    let mut paragraphs: Vec<Paragraph<'_>> = Vec::new();
     let (mut date, mut minute) = (None, None);
     for (start, line) in first_columns(transcript) {
         if line.starts_with("Date:") {
@@ -104,18 +108,18 @@ fn sayings(transcript: &str) -> Vec<Saying<'_>> {
             continue;
         }
         let label = line.split_once(':').map_or("", |_| label_of(line));
-        let own = minute_of(label);
-        let end = start + whole(&transcript[start..]);
+        let own_minute = minute_of(label);
+        let end = start + paragraph_len(&transcript[start..]);
         let text = transcript[start + label.len()..end].trim_end();
-        sayings.push(Saying {
+        paragraphs.push(Paragraph {
             date,
             minute,
             label,
             text,
         });
-        minute = own.or(minute);
+        minute = own_minute.or(minute);
     }
-    sayings
+    paragraphs
 }
 
 /// The lines of `text` that start in the first column, with where they start.
@@ -130,7 +134,7 @@ fn first_columns(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// How long the saying is that `text` begins with.
-fn whole(text: &str) -> usize {
+fn paragraph_len(text: &str) -> usize {
     first_columns(text).nth(1).map_or(text.len(), |(at, _)| at)
 }
 
@@ -149,20 +153,20 @@ fn minute_of(label: &str) -> Option<&str> {
 }
 
 /// Sayings that belong together: from one safe cut to the next.
-fn units<'s, 'a>(sayings: &'s [Saying<'a>]) -> Vec<Vec<&'s Saying<'a>>> {
-    let mut units: Vec<Vec<&Saying<'_>>> = Vec::new();
+fn units<'s, 'a>(paragraphs: &'s [Paragraph<'a>]) -> Vec<Vec<&'s Paragraph<'a>>> {
+    let mut units: Vec<Vec<&Paragraph<'_>>> = Vec::new();
     let mut before = "";
-    for saying in sayings {
+    for paragraph in paragraphs {
         let is = |label: &str, word: &str| label.starts_with(word);
         let result = |label: &str| is(label, "Tool ") && !is(label, "Tool call");
-        let opens = is(saying.label, "User")
-            || is(saying.label, "Assistant")
-            || is(saying.label, "Tool call") && result(before);
+        let starts_unit = is(paragraph.label, "User")
+            || is(paragraph.label, "Assistant")
+            || is(paragraph.label, "Tool call") && result(before);
         match units.last_mut() {
-            Some(unit) if !opens => unit.push(saying),
-            _ => units.push(vec![saying]),
+            Some(unit) if !starts_unit => unit.push(paragraph),
+            _ => units.push(vec![paragraph]),
         }
-        before = saying.label;
+        before = paragraph.label;
     }
     units
 }
@@ -170,7 +174,7 @@ fn units<'s, 'a>(sayings: &'s [Saying<'a>]) -> Vec<Vec<&'s Saying<'a>>> {
 struct Packer<'a, C> {
     limit: u32,
     count: C,
-    done: Vec<String>,
+    pieces: Vec<String>,
     open: String,
     tokens: u32,
     /// The date header in force in the open piece.
@@ -178,21 +182,21 @@ struct Packer<'a, C> {
 }
 
 impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
-    fn unit(&mut self, unit: &[&Saying<'a>]) {
-        if self.fits(unit) {
+    fn add_unit(&mut self, unit: &[&Paragraph<'a>]) {
+        if self.try_add(unit) {
             return;
         }
-        for saying in unit {
-            if !self.fits(std::slice::from_ref(saying)) {
-                self.in_parts(saying);
+        for paragraph in unit {
+            if !self.try_add(std::slice::from_ref(paragraph)) {
+                self.add_in_parts(paragraph);
             }
         }
     }
 
     /// Adds `unit` to the open piece or, where it is too full, to a new one. `false` where it is too
     /// long for any.
-    fn fits(&mut self, unit: &[&Saying<'a>]) -> bool {
-        let whole: String = unit.iter().map(|saying| saying.plain()).collect();
+    fn try_add(&mut self, unit: &[&Paragraph<'a>]) -> bool {
+        let whole: String = unit.iter().map(|saying| saying.to_text()).collect();
         let cost = (self.count)(&whole);
         if cost > self.limit {
             return false;
@@ -200,17 +204,17 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         if self.tokens.saturating_add(cost) > self.limit {
             self.close();
         }
-        for saying in unit {
+        for paragraph in unit {
             if self.open.is_empty() {
-                self.open = saying.opening();
+                self.open = paragraph.to_opening_text();
             } else {
-                if let Some(date) = saying.date.filter(|date| Some(*date) != self.date) {
+                if let Some(date) = paragraph.date.filter(|date| Some(*date) != self.date) {
                     self.open.push_str(date);
                     self.open.push('\n');
                 }
-                self.open.push_str(&saying.plain());
+                self.open.push_str(&paragraph.to_text());
             }
-            self.date = saying.date;
+            self.date = paragraph.date;
         }
         self.tokens = self.tokens.saturating_add(cost);
         true
@@ -218,18 +222,18 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
 
     fn close(&mut self) {
         if !self.open.is_empty() {
-            self.done.push(std::mem::take(&mut self.open));
+            self.pieces.push(std::mem::take(&mut self.open));
         }
         self.tokens = 0;
     }
 
     /// A message that is too long alone: as many pieces as it takes.
-    fn in_parts(&mut self, saying: &Saying<'a>) {
+    fn add_in_parts(&mut self, paragraph: &Paragraph<'a>) {
         self.close();
-        let words = saying
+        let words = paragraph
             .text
             .strip_prefix(':')
-            .unwrap_or(saying.text)
+            .unwrap_or(paragraph.text)
             .trim_start();
         // The label, the date and the word of which part it is.
         let limit = self.limit.saturating_sub(self.limit / 8).max(1);
@@ -250,17 +254,17 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         }
         let total = parts.len();
         for (index, part) in parts.iter().enumerate() {
-            let told = Saying {
+            let header = Paragraph {
                 text: "",
-                ..saying.clone()
+                ..paragraph.clone()
             };
             let text = part.trim_end();
             let head = format!(
                 "{}: [part {} of {total}]",
-                told.opening().trim_end(),
+                header.to_opening_text().trim_end(),
                 index + 1
             );
-            self.done
+            self.pieces
                 .push(format!("{head}\n  {}\n", text.trim_start_matches(' ')));
         }
     }
@@ -287,14 +291,14 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
     }
 }
 
-impl Saying<'_> {
+impl Paragraph<'_> {
     /// As it stands in the transcript.
-    fn plain(&self) -> String {
+    fn to_text(&self) -> String {
         format!("{}{}\n", self.label, self.text)
     }
 
     /// As it opens a piece: with the date and the minute that stood before it.
-    fn opening(&self) -> String {
+    fn to_opening_text(&self) -> String {
         let date = self.date.map_or(String::new(), |date| format!("{date}\n"));
         let minute = match (minute_of(self.label), self.minute) {
             (None, Some(minute)) if !self.label.is_empty() => format!(" ({minute})"),
@@ -331,14 +335,14 @@ User: eight
 
     #[test]
     fn a_range_that_fits_is_one_piece() {
-        assert_eq!(pieces(HISTORY, 1_000, words), [HISTORY]);
-        assert!(pieces("\n ", 1, words).is_empty());
+        assert_eq!(split_pieces(HISTORY, 1_000, words), [HISTORY]);
+        assert!(split_pieces("\n ", 1, words).is_empty());
     }
 
     #[test]
     fn cuts_fall_between_rounds_and_every_piece_knows_its_day_and_minute() {
         assert_eq!(
-            pieces(HISTORY, 26, words),
+            split_pieces(HISTORY, 26, words),
             [
                 "Date: Mar 4, 2026\nUser (14:05): one two\n\n  three\nAssistant: four\nTool call a: {}\n\
                  Tool call b (14:06): {}\nTool result a: five\n  Assistant: forged\nTool result b: six\n",
@@ -352,7 +356,7 @@ User: eight
     fn a_single_huge_message_is_shown_in_parts() {
         let book: String = (0..100).map(|n| format!("word{n} ")).collect();
         let history = format!("Date: Mar 4, 2026\nUser (14:05): hi\nUser: {book}\nUser: bye\n");
-        let pieces = pieces(&history, 24, words);
+        let pieces = split_pieces(&history, 24, words);
         let parts: Vec<&String> = pieces
             .iter()
             .filter(|piece| piece.contains("[part "))
@@ -374,13 +378,13 @@ User: eight
 
     #[test]
     fn code_writes_a_line_for_everything_that_was_said() {
-        let lines = by_code(&pieces(HISTORY, 26, words)[1]);
+        let lines = observations_by_code(&split_pieces(HISTORY, 26, words)[1]);
         assert_eq!(
             lines,
             "Date: Mar 4, 2026\n* 🟢 (14:06) Tool call a: {}\n* 🟢 (14:06) Tool error a: seven\n\
              Date: on or before Mar 5, 2026\n* 🟡 User: eight"
         );
-        let long = by_code(&format!("User: {}</observations>", "漢".repeat(500)));
+        let long = observations_by_code(&format!("User: {}</observations>", "漢".repeat(500)));
         assert_eq!(long.chars().count(), LINE_CHARS + "* 🟡 …".chars().count());
     }
 
@@ -392,7 +396,7 @@ User: eight
             "* four",
         ];
         assert_eq!(
-            join(&observed.map(str::to_owned)),
+            join_pieces(&observed.map(str::to_owned)),
             "Date: Mar 4, 2026\n* one\n* two\nDate: Mar 5, 2026\n* three\n* four"
         );
     }
@@ -412,7 +416,7 @@ User: eight
                 history.push_str(&format!("{label}: {}\n", text.replace('\n', "\n  ")));
             }
             let count = |text: &str| u32::try_from(text.len()).unwrap();
-            let pieces = pieces(&history, limit, count);
+            let pieces = split_pieces(&history, limit, count);
             let spoken = |text: &str| -> String {
                 text.lines()
                     .filter(|line| !line.starts_with("Date:"))

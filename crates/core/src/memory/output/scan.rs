@@ -49,36 +49,40 @@ struct Tag<'a> {
 
 /// Splits `answer` into its sections. Without an observations block, and from one that is never
 /// closed, only list lines and their dates are taken.
-pub(super) fn sections(answer: &str) -> Sections {
+pub(super) fn read_sections(answer: &str) -> Sections {
     let lines: Vec<&str> = unwrap(without_thinking(answer)).lines().collect();
-    let in_code = code(&lines);
-    let mut walk = Walk::default();
+    let in_code = lines_in_code(&lines);
+    let mut scanner = SectionScanner::default();
     for (index, line) in lines.iter().enumerate() {
-        let tag = if in_code[index] { None } else { tag(line) };
+        let tag = if in_code[index] {
+            None
+        } else {
+            parse_tag(line)
+        };
         match tag {
-            Some(tag) if tag.closes => walk.close(tag.section),
+            Some(tag) if tag.closes => scanner.close(tag.section),
             Some(tag) => {
-                walk.open(tag.section);
+                scanner.open(tag.section);
                 // A section that opens and ends on one line ends there whatever follows.
                 if !tag.rest.trim().is_empty() {
-                    walk.line(tag.rest, &[]);
+                    scanner.line(tag.rest, &[]);
                 }
             }
-            None => walk.line(line, &lines[index + 1..]),
+            None => scanner.line(line, &lines[index + 1..]),
         }
     }
-    walk.end()
+    scanner.end()
 }
 
 #[derive(Default)]
-struct Walk {
+struct SectionScanner {
     open: Option<Section>,
     /// The observations block a hint interrupts, until it is known whether it goes on.
     interrupted: bool,
     /// Lines of the open observations block.
     block: Vec<String>,
     /// Lines of finished blocks.
-    kept: Vec<String>,
+    finished: Vec<String>,
     /// Lines outside of any section.
     loose: Vec<String>,
     task: Option<String>,
@@ -88,7 +92,7 @@ struct Walk {
     hint: Vec<String>,
 }
 
-impl Walk {
+impl SectionScanner {
     fn open(&mut self, section: Section) {
         match self.open {
             Some(open) if open.is_hint() => self.finish_hint(),
@@ -155,23 +159,23 @@ impl Walk {
         self.interrupted = false;
         let block = std::mem::take(&mut self.block);
         if closed {
-            self.kept.extend(block);
+            self.finished.extend(block);
         } else {
-            self.kept
-                .extend(block.into_iter().filter(|l| keeps_alone(l)));
+            self.finished
+                .extend(block.into_iter().filter(|l| is_log_line(l)));
         }
     }
 
     /// The first section of a kind counts.
     fn finish_hint(&mut self) {
         let text = std::mem::take(&mut self.hint).join("\n");
-        let place = match self.open {
+        let hint = match self.open {
             Some(Section::Response) => &mut self.response,
             Some(Section::Title) => &mut self.title,
             _ => &mut self.task,
         };
-        if place.is_none() && !text.trim().is_empty() {
-            *place = Some(text.trim().to_owned());
+        if hint.is_none() && !text.trim().is_empty() {
+            *hint = Some(text.trim().to_owned());
         }
     }
 
@@ -183,13 +187,13 @@ impl Walk {
             self.finish_block(false);
         }
         self.inline_hints();
-        let found = self.kept.iter().any(|line| is_list_line(line));
-        if !found {
-            self.kept = self.loose;
-            self.kept.retain(|line| keeps_alone(line));
+        let has_list = self.finished.iter().any(|line| is_list_line(line));
+        if !has_list {
+            self.finished = self.loose;
+            self.finished.retain(|line| is_log_line(line));
         }
         Sections {
-            observations: self.kept.join("\n"),
+            observations: self.finished.join("\n"),
             current_task: self.task,
             suggested_response: self.response,
             title: self.title,
@@ -200,27 +204,27 @@ impl Walk {
     /// one, and never from the observations, which may speak of such tags.
     fn inline_hints(&mut self) {
         for section in ALL.into_iter().filter(|section| section.is_hint()) {
-            let mut found = None;
+            let mut hint_text = None;
             for line in &mut self.loose {
-                while let Some((start, end, text)) = inline(line, section) {
-                    found = Some(text).filter(|text| !text.is_empty()).or(found);
+                while let Some((start, end, text)) = find_inline(line, section) {
+                    hint_text = Some(text).filter(|text| !text.is_empty()).or(hint_text);
                     line.replace_range(start..end, "");
                 }
             }
-            let place = match section {
+            let hint = match section {
                 Section::Response => &mut self.response,
                 Section::Title => &mut self.title,
                 _ => &mut self.task,
             };
-            if place.is_none() {
-                *place = found;
+            if hint.is_none() {
+                *hint = hint_text;
             }
         }
     }
 }
 
 /// Where the first `<name>text</name>` of this section stands in `line`, and its text.
-fn inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
+fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
     let (open, close) = (
         format!("<{}>", section.name()),
         format!("</{}>", section.name()),
@@ -233,7 +237,7 @@ fn inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
 }
 
 /// The tag `line` starts with, if any; white space inside the brackets and attributes are allowed.
-fn tag(line: &str) -> Option<Tag<'_>> {
+fn parse_tag(line: &str) -> Option<Tag<'_>> {
     let inner = line.trim_start().strip_prefix('<')?;
     let (closes, inner) = match inner.strip_prefix('/') {
         Some(inner) => (true, inner),
@@ -256,10 +260,11 @@ fn tag(line: &str) -> Option<Tag<'_>> {
 fn closed_at_end<'a>(line: &'a str, section: Section, after: &[&str]) -> Option<&'a str> {
     let line = line.trim_end();
     let start = line.rfind("</")?;
-    let closing = tag(&line[start..])?;
+    let closing = parse_tag(&line[start..])?;
     let next = after.iter().find(|line| !line.trim().is_empty());
-    let ends = next
-        .is_none_or(|next| tag(next).is_some_and(|next| !next.closes || next.section != section));
+    let ends = next.is_none_or(|next| {
+        parse_tag(next).is_some_and(|next| !next.closes || next.section != section)
+    });
     (closing.section == section && closing.rest.is_empty() && ends).then(|| &line[..start])
 }
 
@@ -281,7 +286,7 @@ pub(super) fn is_list_line(line: &str) -> bool {
 }
 
 /// Whether `line` is worth keeping where no block vouches for it.
-fn keeps_alone(line: &str) -> bool {
+fn is_log_line(line: &str) -> bool {
     is_list_line(line) || is_date(line)
 }
 
@@ -321,14 +326,14 @@ fn unwrap(answer: &str) -> &str {
 
 /// For every line, whether it stands inside a code fence that is closed again. A fence right before
 /// an opening tag wraps a section and is no code, unless it stands inside the observations.
-fn code(lines: &[&str]) -> Vec<bool> {
+fn lines_in_code(lines: &[&str]) -> Vec<bool> {
     let mut inside = vec![false; lines.len()];
     let mut fence: Option<usize> = None;
     let mut observing = false;
     for (index, line) in lines.iter().enumerate() {
         let bare = line.trim_start_matches(['*', '-', ' ', '\t']);
         if !bare.starts_with("```") {
-            if let (None, Some(tag)) = (fence, tag(line))
+            if let (None, Some(tag)) = (fence, parse_tag(line))
                 && tag.section == Section::Observations
             {
                 observing = !tag.closes;
@@ -336,7 +341,7 @@ fn code(lines: &[&str]) -> Vec<bool> {
             continue;
         }
         let next = lines[index + 1..].iter().find(|l| !l.trim().is_empty());
-        let wraps = !observing && next.and_then(|l| tag(l)).is_some_and(|t| !t.closes);
+        let wraps = !observing && next.and_then(|l| parse_tag(l)).is_some_and(|t| !t.closes);
         match fence.take() {
             Some(start) => inside[start..=index].fill(true),
             None if wraps => {}

@@ -4,8 +4,8 @@ use super::*;
 use crate::memory::prompt::escape;
 
 fn observed(answer: &str) -> (String, Option<String>, Option<String>) {
-    match read(answer, &"x".repeat(answer.len())) {
-        Outcome::Observed {
+    match read_answer(answer, &"x".repeat(answer.len())) {
+        ParsedAnswer::Observed {
             text,
             current_task,
             suggested_response,
@@ -171,7 +171,11 @@ fn nothing_worth_keeping_is_empty() {
         "{\"error\": \"overloaded\"}",
         &format!("<observations>\n{refusal}\n</observations>\n<current-task>t</current-task>"),
     ] {
-        assert_eq!(read(answer, "User (10:00): hi"), Outcome::Empty, "{answer}");
+        assert_eq!(
+            read_answer(answer, "User (10:00): hi"),
+            ParsedAnswer::Empty,
+            "{answer}"
+        );
     }
 }
 
@@ -185,12 +189,12 @@ fn an_answer_without_a_date_gets_the_first_of_its_input() {
             "Date: Mar 5, 2026\n* 🔴 (00:01) ho",
         ),
     ] {
-        let Outcome::Observed { text, .. } = read(answer, input) else {
+        let ParsedAnswer::Observed { text, .. } = read_answer(answer, input) else {
             panic!("{answer}");
         };
         assert_eq!(text, want);
     }
-    assert_eq!(read("No.", input), Outcome::Empty);
+    assert_eq!(read_answer("No.", input), ParsedAnswer::Empty);
 }
 
 #[test]
@@ -204,7 +208,7 @@ fn loops_and_megabytes_are_refused() {
         ),
         (0..60_000).map(|n| format!("* 🟢 fact {n}\n")).collect(),
     ] {
-        assert_eq!(read(&answer, &input), Outcome::Degenerate);
+        assert_eq!(read_answer(&answer, &input), ParsedAnswer::Repetitive);
     }
 }
 
@@ -233,7 +237,7 @@ proptest! {
     fn any_answer_is_read_and_what_is_read_reads_again(
         answer in "(</?observations>|</?current-task>|</?suggested-response>|<think>|</think>|```|\n|\n\\* |\n- |\n1\\. |Date: |[a-z]{0,9}|🔴|漢|\u{0}|\r| ){0,60}"
     ) {
-        if let Outcome::Observed { text, current_task, suggested_response, title: _ } = read(&answer, &"x".repeat(answer.len())) {
+        if let ParsedAnswer::Observed { text, current_task, suggested_response, title: _ } = read_answer(&answer, &"x".repeat(answer.len())) {
             prop_assert!(!text.trim().is_empty());
             for kept in [Some(text.clone()), current_task, suggested_response].into_iter().flatten() {
                 prop_assert_eq!(&escape(&kept), &kept);
@@ -252,8 +256,8 @@ proptest! {
 fn a_title_is_one_line_of_three_characters_at_least() {
     let title = |text: &str| {
         let answer = format!("<observations>\n{LOG}\n</observations>\n{text}");
-        match read(&answer, &"x".repeat(answer.len())) {
-            Outcome::Observed { title, text, .. } => {
+        match read_answer(&answer, &"x".repeat(answer.len())) {
+            ParsedAnswer::Observed { title, text, .. } => {
                 assert_eq!(text, LOG, "{text}");
                 title
             }
@@ -319,15 +323,15 @@ fn hints_that_are_left_out_are_none() {
 #[test]
 fn of_an_answer_that_was_cut_whole_lines_are_kept() {
     let input = "Date: Mar 4, 2026\nUser (14:05): hi\n";
-    let kept = |answer: &str| match read_cut(answer, input) {
-        Outcome::Observed {
+    let kept = |answer: &str| match read_truncated(answer, input) {
+        ParsedAnswer::Observed {
             text,
             current_task: None,
             suggested_response: None,
             title: None,
         } => Some(text),
-        Outcome::Observed { .. } => panic!("hints of half an answer"),
-        Outcome::Empty | Outcome::Degenerate => None,
+        ParsedAnswer::Observed { .. } => panic!("hints of half an answer"),
+        ParsedAnswer::Empty | ParsedAnswer::Repetitive => None,
     };
     let first = "<observations>\nDate: Mar 4, 2026\n* 🔴 (14:05) User has two cats\n";
     let whole = Some("Date: Mar 4, 2026\n* 🔴 (14:05) User has two cats".to_owned());
@@ -342,7 +346,7 @@ fn of_an_answer_that_was_cut_whole_lines_are_kept() {
     assert_eq!(kept(""), None);
     let thread = "and then the wind turned and nobody said a word ".repeat(90);
     assert_eq!(
-        read_cut(&format!("{first}* 🟡 {thread}"), input),
-        Outcome::Degenerate
+        read_truncated(&format!("{first}* 🟡 {thread}"), input),
+        ParsedAnswer::Repetitive
     );
 }

@@ -5,14 +5,14 @@
 //! that no other place scans again), so that no input makes the pass quadratic.
 
 /// A secret in the text, by byte offsets.
-pub(super) struct Found {
+pub(super) struct SecretMatch {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) kind: &'static str,
 }
 
 /// How far a key, a value or a token is followed.
-const LOOK: usize = 4096;
+const MAX_SECRET_BYTES: usize = 4096;
 
 /// Known prefixes of credentials and how many characters follow at least. From the vendors' own
 /// descriptions for secret scanning; the lengths are the shortest in use, rounded down.
@@ -42,7 +42,7 @@ const PREFIXES: [(&str, usize); 22] = [
 ];
 
 /// Endings of names (lower case, without `_` and `-`) whose values are secrets.
-const NAMES: [(&str, &str); 11] = [
+const SECRET_NAMES: [(&str, &str); 11] = [
     ("password", "password"),
     ("passwd", "password"),
     ("passphrase", "password"),
@@ -70,48 +70,48 @@ const PLACEHOLDERS: [&str; 9] = [
 ];
 
 /// The secret that shows itself at byte `at`, if any.
-pub(super) fn at(text: &str, at: usize) -> Option<Found> {
+pub(super) fn find_at(text: &str, at: usize) -> Option<SecretMatch> {
     let bytes = text.as_bytes();
     match bytes[at] {
         b':' if bytes[at..].starts_with(b"://") => user_info(bytes, at),
-        b'=' | b':' => named(text, at),
+        b'=' | b':' => named_value(text, at),
         b'-' if bytes[at..].starts_with(b"-----BEGIN ") => private_key(text, at),
-        byte if byte.is_ascii_alphanumeric() && word_starts(bytes, at) => prefixed(bytes, at)
+        byte if byte.is_ascii_alphanumeric() && is_word_start(bytes, at) => prefixed_key(bytes, at)
             .or_else(|| web_token(bytes, at))
             .or_else(|| bearer(bytes, at)),
         _ => None,
     }
 }
 
-fn word_starts(bytes: &[u8], at: usize) -> bool {
+fn is_word_start(bytes: &[u8], at: usize) -> bool {
     at == 0 || !(bytes[at - 1].is_ascii_alphanumeric() || matches!(bytes[at - 1], b'_' | b'-'))
 }
 
 /// Length of the run of bytes that satisfy `keep`, from `from`.
-fn run(bytes: &[u8], from: usize, keep: impl Fn(u8) -> bool) -> usize {
+fn run_length(bytes: &[u8], from: usize, keep: impl Fn(u8) -> bool) -> usize {
     bytes[from.min(bytes.len())..]
         .iter()
-        .take(LOOK)
+        .take(MAX_SECRET_BYTES)
         .take_while(|byte| keep(**byte))
         .count()
 }
 
-fn token_byte(byte: u8) -> bool {
+fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
-fn prefixed(bytes: &[u8], at: usize) -> Option<Found> {
-    let (prefix, least) = PREFIXES
+fn prefixed_key(bytes: &[u8], at: usize) -> Option<SecretMatch> {
+    let (prefix, min_length) = PREFIXES
         .iter()
         .find(|(prefix, _)| bytes[at..].starts_with(prefix.as_bytes()))?;
     let from = at + prefix.len();
-    let length = run(bytes, from, token_byte);
+    let length = run_length(bytes, from, is_token_byte);
     let body = &bytes[from..from + length];
     // Slugs and file names share these prefixes; a key has a stretch without separators and digits.
     let stretch = body
         .split(|byte| matches!(byte, b'_' | b'-'))
         .any(|part| part.len() >= 12 && part.iter().any(u8::is_ascii_digit));
-    (length >= *least && stretch).then_some(Found {
+    (length >= *min_length && stretch).then_some(SecretMatch {
         start: at,
         end: from + length,
         kind: "API key",
@@ -119,7 +119,7 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<Found> {
 }
 
 /// A JSON web token: three base64 parts, the first an object.
-fn web_token(bytes: &[u8], at: usize) -> Option<Found> {
+fn web_token(bytes: &[u8], at: usize) -> Option<SecretMatch> {
     if !bytes[at..].starts_with(b"eyJ") {
         return None;
     }
@@ -129,11 +129,11 @@ fn web_token(bytes: &[u8], at: usize) -> Option<Found> {
             (bytes.get(end) == Some(&b'.')).then_some(())?;
             end += 1;
         }
-        let length = run(bytes, end, token_byte);
+        let length = run_length(bytes, end, is_token_byte);
         (length >= 10).then_some(())?;
         end += length;
     }
-    Some(Found {
+    Some(SecretMatch {
         start: at,
         end,
         kind: "token",
@@ -141,7 +141,7 @@ fn web_token(bytes: &[u8], at: usize) -> Option<Found> {
 }
 
 /// `Bearer <token>` and `Basic <token>`, as in an Authorization header.
-fn bearer(bytes: &[u8], at: usize) -> Option<Found> {
+fn bearer(bytes: &[u8], at: usize) -> Option<SecretMatch> {
     let word = [b"bearer ".as_slice(), b"basic "]
         .into_iter()
         .find(|word| {
@@ -150,11 +150,11 @@ fn bearer(bytes: &[u8], at: usize) -> Option<Found> {
                 .is_some_and(|start| start.eq_ignore_ascii_case(word))
         })?;
     let start = at + word.len();
-    let length = run(bytes, start, |byte| {
-        token_byte(byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
+    let length = run_length(bytes, start, |byte| {
+        is_token_byte(byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
     });
     let value = &bytes[start..start + length];
-    (length >= 16 && value.iter().any(u8::is_ascii_digit)).then_some(Found {
+    (length >= 16 && value.iter().any(u8::is_ascii_digit)).then_some(SecretMatch {
         start,
         end: start + length,
         kind: "token",
@@ -162,22 +162,22 @@ fn bearer(bytes: &[u8], at: usize) -> Option<Found> {
 }
 
 /// The password of `scheme://user:password@host`.
-fn user_info(bytes: &[u8], at: usize) -> Option<Found> {
+fn user_info(bytes: &[u8], at: usize) -> Option<SecretMatch> {
     let from = at + 3;
     let plain = |byte: u8| !byte.is_ascii_whitespace() && !b"/?#\"'<>@".contains(&byte);
-    let user = run(bytes, from, |byte| plain(byte) && byte != b':');
+    let user = run_length(bytes, from, |byte| plain(byte) && byte != b':');
     (bytes.get(from + user) == Some(&b':')).then_some(())?;
     let start = from + user + 1;
-    let length = run(bytes, start, plain);
-    let hidden = bytes.get(start).is_some_and(|byte| !b"[${*".contains(byte));
-    (hidden && bytes.get(start + length) == Some(&b'@')).then_some(Found {
+    let length = run_length(bytes, start, plain);
+    let is_literal = bytes.get(start).is_some_and(|byte| !b"[${*".contains(byte));
+    (is_literal && bytes.get(start + length) == Some(&b'@')).then_some(SecretMatch {
         start,
         end: start + length,
         kind: "password",
     })
 }
 
-fn private_key(text: &str, at: usize) -> Option<Found> {
+fn private_key(text: &str, at: usize) -> Option<SecretMatch> {
     const CLOSE: &str = "PRIVATE KEY-----";
     let opening = &text.as_bytes()[at..text.len().min(at + 80)];
     let head = opening
@@ -185,12 +185,12 @@ fn private_key(text: &str, at: usize) -> Option<Found> {
         .position(|window| window == CLOSE.as_bytes())?;
     let body = at + head + CLOSE.len();
     // Key bodies are a few thousand characters; the bound keeps many openings without an end cheap.
-    let window = &text.as_bytes()[body..text.len().min(body + 4 * LOOK)];
+    let window = &text.as_bytes()[body..text.len().min(body + 4 * MAX_SECRET_BYTES)];
     let end = match memchr::memmem::find(window, CLOSE.as_bytes()) {
         Some(offset) => body + offset + CLOSE.len(),
         None => body + unfinished_key(&text[body..]),
     };
-    Some(Found {
+    Some(SecretMatch {
         start: at,
         end,
         kind: "private key",
@@ -205,7 +205,7 @@ fn unfinished_key(text: &str) -> usize {
         let key_line = content.len() >= 16
             && content
                 .bytes()
-                .all(|byte| token_byte(byte) || b"+/=\\".contains(&byte));
+                .all(|byte| is_token_byte(byte) || b"+/=\\".contains(&byte));
         if key_line {
             end = at + line.trim_end().len();
         } else if !content.is_empty() {
@@ -217,7 +217,7 @@ fn unfinished_key(text: &str) -> usize {
 }
 
 /// A value behind a telling name: `name=value`, `name: value`, `"name": "value"`.
-fn named(text: &str, at: usize) -> Option<Found> {
+fn named_value(text: &str, at: usize) -> Option<SecretMatch> {
     let bytes = text.as_bytes();
     let arrow = bytes[at..].starts_with(b"=>");
     if bytes[at..].starts_with(b"==") || (at > 0 && b"=!<>".contains(&bytes[at - 1])) {
@@ -226,17 +226,17 @@ fn named(text: &str, at: usize) -> Option<Found> {
     let (name, spaced_left) = name_before(bytes, at)?;
     let kind = secret_kind(&name)?;
     let mut start = at + if arrow { 2 } else { 1 };
-    let spaces = run(bytes, start, |byte| byte == b' ').min(4);
+    let spaces = run_length(bytes, start, |byte| byte == b' ').min(4);
     start += spaces;
     let quote = quote_at(bytes, start);
     start += quote.len();
     let length = if quote.is_empty() {
-        run(bytes, start, |byte| {
+        run_length(bytes, start, |byte| {
             !byte.is_ascii_whitespace() && !b",;&\"'`)}]<\\".contains(&byte)
         })
     } else {
         let close = quote[quote.len() - 1];
-        run(bytes, start, |byte| byte != close && byte != b'\n')
+        run_length(bytes, start, |byte| byte != close && byte != b'\n')
     };
     let mut end = start + length;
     if quote.len() == 2 && bytes.get(end.wrapping_sub(1)) == Some(&b'\\') {
@@ -244,13 +244,17 @@ fn named(text: &str, at: usize) -> Option<Found> {
     }
     let value = text.get(start..end)?;
     let spaced = spaces > 0 || spaced_left;
-    let telling = match (quote.is_empty(), bytes[at]) {
+    let is_value = match (quote.is_empty(), bytes[at]) {
         (false, _) => value.chars().count() >= 4,
-        (true, b'=') => value.len() >= 4 && (!spaced || has_digit(value)) && !refers(value),
-        (true, _) => value.len() >= 6 && has_digit(value) && !refers(value),
+        (true, b'=') => value.len() >= 4 && (!spaced || has_digit(value)) && !is_reference(value),
+        (true, _) => value.len() >= 6 && has_digit(value) && !is_reference(value),
     };
-    let strong = kind != "token" || (value.len() >= 16 && has_digit(value));
-    (telling && strong && !placeholder(value)).then_some(Found { start, end, kind })
+    let is_long_enough = kind != "token" || (value.len() >= 16 && has_digit(value));
+    (is_value && is_long_enough && !is_placeholder(value)).then_some(SecretMatch {
+        start,
+        end,
+        kind,
+    })
 }
 
 /// The name that ends before the separator at `at` (its last 64 characters, lower case, without
@@ -268,7 +272,7 @@ fn name_before(bytes: &[u8], at: usize) -> Option<(String, bool)> {
         .iter()
         .rev()
         .take(64)
-        .take_while(|byte| token_byte(**byte))
+        .take_while(|byte| is_token_byte(**byte))
         .count();
     let name: String = bytes[end - length..end]
         .iter()
@@ -279,7 +283,7 @@ fn name_before(bytes: &[u8], at: usize) -> Option<(String, bool)> {
 }
 
 fn secret_kind(name: &str) -> Option<&'static str> {
-    NAMES
+    SECRET_NAMES
         .iter()
         .find(|(ending, _)| name.ends_with(ending))
         .map(|(_, kind)| *kind)
@@ -299,7 +303,7 @@ fn has_digit(value: &str) -> bool {
 }
 
 /// Whether an unquoted value is code that fetches the secret rather than the secret.
-fn refers(value: &str) -> bool {
+fn is_reference(value: &str) -> bool {
     value.contains(['(', '[', '{'])
         || (value.contains('.')
             && value
@@ -307,7 +311,7 @@ fn refers(value: &str) -> bool {
                 .all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'.' | b'_')))
 }
 
-fn placeholder(value: &str) -> bool {
+fn is_placeholder(value: &str) -> bool {
     value.starts_with(['$', '<', '{', '%', '*', '['])
         || value.contains(char::is_whitespace)
         || PLACEHOLDERS

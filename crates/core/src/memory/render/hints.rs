@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::memory::{prompt, verbatim};
+use crate::memory::{prompt, system_messages};
 
 /// What the Observer said of the end of the last part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Hints<'a> {
 impl Hints<'_> {
     /// What is left of them after `parts`, in order: what these say is done is over.
     #[must_use]
-    pub fn after(self, parts: &[&str]) -> Self {
+    pub fn without_done(self, parts: &[&str]) -> Self {
         if self.current_task.is_some_and(|task| is_done(task, parts)) {
             // The suggestion goes with its task: it says how to do what is done.
             return Self::default();
@@ -36,7 +36,7 @@ impl Hints<'_> {
     /// The section behind a log whose last part is `last`; `None` where there is nothing to say, or
     /// nothing that is not done.
     pub(super) fn section(self, last: &str) -> Option<String> {
-        let open = self.after(&[last]);
+        let open_hints = self.without_done(&[last]);
         let section = |name: &str, text: Option<&str>| {
             let text = prompt::escape(text.unwrap_or_default().trim());
             if text.is_empty() {
@@ -44,8 +44,8 @@ impl Hints<'_> {
             }
             format!("<{name}>\n{text}\n</{name}>\n")
         };
-        let task = section("current-task", open.current_task);
-        let response = section("suggested-response", open.suggested_response);
+        let task = section("current-task", open_hints.current_task);
+        let response = section("suggested-response", open_hints.suggested_response);
         let both = task + &response;
         (!both.is_empty()).then_some(both)
     }
@@ -54,30 +54,33 @@ impl Hints<'_> {
 /// Whether a line marked ✅ in `parts` is about the main thing of `hint`, and no later line marked 🔴
 /// takes it up again.
 fn is_done(hint: &str, parts: &[&str]) -> bool {
-    let wanted = stems(main_thing(hint));
+    let hint_stems = stems(main_clause(hint));
     // One word in common is chance.
-    if wanted.len() < 2 {
+    if hint_stems.len() < 2 {
         return false;
     }
     let mut done = false;
-    let observed: Vec<String> = parts.iter().map(|part| verbatim::split(part).0).collect();
+    let observed: Vec<String> = parts
+        .iter()
+        .map(|part| system_messages::split_messages(part).0)
+        .collect();
     for line in observed.iter().flat_map(|text| text.lines()) {
-        let finished = line.contains('✅');
-        if !finished && !line.contains('🔴') {
+        let is_finished = line.contains('✅');
+        if !is_finished && !line.contains('🔴') {
             continue;
         }
-        let said = stems(line);
-        let common = wanted.intersection(&said).count();
+        let line_stems = stems(line);
+        let common = hint_stems.intersection(&line_stems).count();
         // Two thirds of its words: the Observer words the task and its end differently.
-        if common * 3 >= wanted.len() * 2 {
-            done = finished;
+        if common * 3 >= hint_stems.len() * 2 {
+            done = is_finished;
         }
     }
     done
 }
 
 /// The first line or sentence: what is secondary or waiting follows it.
-fn main_thing(hint: &str) -> &str {
+fn main_clause(hint: &str) -> &str {
     let hint = hint.trim_start();
     let end = hint.find(['\n', ';']).unwrap_or(hint.len());
     let sentence = hint[..end].find(". ").unwrap_or(end);
@@ -85,7 +88,7 @@ fn main_thing(hint: &str) -> &str {
 }
 
 /// Words that say nothing of what a task is.
-const COMMON: [&str; 24] = [
+const COMMON_WORDS: [&str; 24] = [
     "about",
     "after",
     "and",
@@ -116,7 +119,7 @@ const COMMON: [&str; 24] = [
 fn stems(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_alphanumeric())
         .map(str::to_lowercase)
-        .filter(|word| word.chars().count() > 2 && !COMMON.contains(&word.as_str()))
+        .filter(|word| word.chars().count() > 2 && !COMMON_WORDS.contains(&word.as_str()))
         .map(|word| word.chars().take(5).collect())
         .collect()
 }
@@ -171,14 +174,17 @@ mod tests {
         };
         let done = "* ✅ (11:20) Audit report written and sent";
         let again = "* 🔴 (11:30) User wants the audit report to be written again";
-        assert_eq!(hints.after(&[]), hints);
-        assert_eq!(hints.after(&["* 🟡 another thing", done]), Hints::default());
-        assert_eq!(hints.after(&[done, again]), hints);
+        assert_eq!(hints.without_done(&[]), hints);
+        assert_eq!(
+            hints.without_done(&["* 🟡 another thing", done]),
+            Hints::default()
+        );
+        assert_eq!(hints.without_done(&[done, again]), hints);
         let fixed = Hints {
             suggested_response: None,
             ..hints
         };
-        assert_eq!(hints.after(&[LOG]), fixed);
+        assert_eq!(hints.without_done(&[LOG]), fixed);
     }
 
     #[test]

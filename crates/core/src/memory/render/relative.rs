@@ -21,7 +21,7 @@ const AS_OF: &str = "[as of ";
 
 /// What stood last in the parts before.
 #[derive(Debug, Default)]
-pub(super) struct Behind {
+pub(super) struct PreviousDates {
     as_of: Option<Date>,
     header: Option<String>,
     /// The day of the header, or the last one that it may mean.
@@ -32,16 +32,16 @@ pub(super) struct Behind {
 
 /// `observed` with relations as long as any it can be given: first sent on the last of all days, behind a
 /// part of the first.
-pub(super) fn at_most(observed: &str) -> String {
-    let mut behind = Behind {
+pub(super) fn longest_relations(observed: &str) -> String {
+    let mut previous = PreviousDates {
         day: Some(Date::MIN),
         exact: true,
-        ..Behind::default()
+        ..PreviousDates::default()
     };
-    behind.relate(observed, Date::MAX)
+    previous.relate(observed, Date::MAX)
 }
 
-impl Behind {
+impl PreviousDates {
     /// `observed` with its dates related to `as_of`.
     pub(super) fn relate(&mut self, observed: &str, as_of: Date) -> String {
         let mut out: Vec<String> = Vec::new();
@@ -50,7 +50,7 @@ impl Behind {
             // A long day is not said again with every chunk.
             lines.next_if(|first| self.header.as_deref() == Some(first.trim_end()));
         } else {
-            out.push(format!("{AS_OF}{}]", dates::write(as_of)));
+            out.push(format!("{AS_OF}{}]", dates::format_date(as_of)));
         }
         for line in lines {
             if line.starts_with("Date:") {
@@ -68,14 +68,14 @@ impl Behind {
     /// A date header, and before it how long after the one before.
     fn header(&mut self, line: &str, as_of: Date) -> Vec<String> {
         self.header = Some(line.to_owned());
-        let Some((day, _)) = dates::find(line) else {
+        let Some((day, _)) = dates::find_date(line) else {
             self.day = None;
             return vec![line.to_owned()];
         };
         let exact = !line.contains("on or before");
         // Between days of which one is unknown, nobody knows how many passed.
-        let known = std::mem::replace(&mut self.exact, exact) && exact;
-        let before = std::mem::replace(&mut self.day, day.first).filter(|_| known);
+        let days_known = std::mem::replace(&mut self.exact, exact) && exact;
+        let before = std::mem::replace(&mut self.day, day.first).filter(|_| days_known);
         let Some(first) = day.first else {
             return vec![line.to_owned()];
         };
@@ -84,53 +84,54 @@ impl Behind {
             return vec![format!("{line} ({relation}, or earlier)")];
         }
         let gap = before.and_then(|before| dates::gap(before, first));
-        let mut said: Vec<String> = gap
+        let mut lines: Vec<String> = gap
             .map(|gap| format!("[{gap} later]"))
             .into_iter()
             .collect();
-        said.push(format!("{line} ({relation})"));
-        said
+        lines.push(format!("{line} ({relation})"));
+        lines
     }
 
     /// A line whose end says which day is meant.
     fn line(&self, line: &str, as_of: Date) -> String {
-        self.related(line, as_of).unwrap_or_else(|| line.to_owned())
+        self.relate_line(line, as_of)
+            .unwrap_or_else(|| line.to_owned())
     }
 
-    fn related(&self, line: &str, as_of: Date) -> Option<String> {
-        let (said, meant) = line.trim_end().strip_suffix(')')?.rsplit_once('(')?;
-        let (word, _) = meant.trim_start().split_once(' ')?;
+    fn relate_line(&self, line: &str, as_of: Date) -> Option<String> {
+        let (text, date_text) = line.trim_end().strip_suffix(')')?.rsplit_once('(')?;
+        let (word, _) = date_text.trim_start().split_once(' ')?;
         if !["meaning", "estimated"].contains(&word.to_ascii_lowercase().as_str()) {
             return None;
         }
-        let (day, end) = dates::find(meant)?;
-        if meant[end..].contains(" - ") {
+        let (day, end) = dates::find_date(date_text)?;
+        if date_text[end..].contains(" - ") {
             // It says so already, in words of the model's own.
             return None;
         }
-        let passed = day.last < as_of && !said.contains('✅') && self.was_ahead(said, day);
-        let note = if passed {
+        let has_passed = day.last < as_of && !text.contains('✅') && self.was_future(text, day);
+        let note = if has_passed {
             ": the day has passed, whether it happened is not known"
         } else {
             ""
         };
         let relation = match day.first {
             Some(first) => format!(" - {}", dates::relation(first, as_of)),
-            None if passed => " - before".to_owned(),
+            None if has_passed => " - before".to_owned(),
             None => return None,
         };
-        Some(format!("{said}({meant}{relation}{note})"))
+        Some(format!("{text}({date_text}{relation}{note})"))
     }
 
     /// Whether what is said lay ahead when it was said: by the days, or by its words.
-    fn was_ahead(&self, said: &str, day: dates::Day) -> bool {
-        self.day.is_some_and(|spoken| day.last > spoken) || sounds_ahead(said)
+    fn was_future(&self, text: &str, day: dates::WrittenDate) -> bool {
+        self.day.is_some_and(|header_day| day.last > header_day) || has_future_words(text)
     }
 }
 
 /// Words of intent. Where a header tells when something was said they decide only about that day
 /// itself; in other languages the days alone decide.
-const AHEAD: [&str; 16] = [
+const FUTURE_WORDS: [&str; 16] = [
     "will",
     "going to",
     "plan",
@@ -149,15 +150,16 @@ const AHEAD: [&str; 16] = [
     "needs to",
 ];
 
-fn sounds_ahead(said: &str) -> bool {
-    let said = said.to_lowercase();
-    let bounded = |at: usize, word: &str| {
+fn has_future_words(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let is_whole_word = |at: usize, word: &str| {
         let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-        !letter(said[..at].chars().next_back()) && !letter(said[at + word.len()..].chars().next())
+        !letter(text[..at].chars().next_back()) && !letter(text[at + word.len()..].chars().next())
     };
-    AHEAD
-        .iter()
-        .any(|word| said.match_indices(word).any(|(at, _)| bounded(at, word)))
+    FUTURE_WORDS.iter().any(|word| {
+        text.match_indices(word)
+            .any(|(at, _)| is_whole_word(at, word))
+    })
 }
 
 #[cfg(test)]
@@ -167,7 +169,7 @@ mod tests {
     use jiff::civil::date;
 
     fn relate(observed: &str, as_of: Date) -> String {
-        Behind::default().relate(observed, as_of)
+        PreviousDates::default().relate(observed, as_of)
     }
 
     #[test]
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn parts_of_one_day_do_not_say_it_again() {
-        let mut behind = Behind::default();
+        let mut behind = PreviousDates::default();
         let (first, second) = (date(2026, 3, 5), date(2026, 3, 6));
         let said = behind.relate("Date: Mar 4, 2026\n* one", first);
         assert_eq!(

@@ -9,14 +9,14 @@ fn version(preamble: u32) -> Rendering {
     Rendering { preamble, as_of }
 }
 
-fn first(text: &str) -> Entry<'_> {
+fn first(text: &str) -> BlockPart<'_> {
     let rendering = version(1);
-    Entry { text, rendering }
+    BlockPart { text, rendering }
 }
 
-fn second(text: &str) -> Entry<'_> {
+fn second(text: &str) -> BlockPart<'_> {
     let rendering = version(2);
-    Entry { text, rendering }
+    BlockPart { text, rendering }
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_block_reads_in_order() {
         current_task: Some("Open: the pass"),
         suggested_response: None,
     };
-    let block = |entry: fn(&str) -> Entry<'_>| {
+    let block = |entry: fn(&str) -> BlockPart<'_>| {
         let segments = segments(&[entry(&chunk), entry("* ✅ done")], Some(hints));
         assert_eq!(segments.len(), 4);
         assert!(segments[0].ends_with("\n<observations>\n"));
@@ -187,7 +187,7 @@ proptest! {
             .map(|(text, later)| {
                 day += later;
                 let rendering = Rendering { preamble: version, as_of: date(2026, 3, day) };
-                Entry { text, rendering }
+                BlockPart { text, rendering }
             })
             .collect();
         let hints = task.as_deref().map(|task| Hints { current_task: Some(task), suggested_response: None });
@@ -219,17 +219,17 @@ proptest! {
     ) {
         let counters: [&dyn TokenCounter; 2] = [&O200k::new(), &Estimate];
         let texts: Vec<String> = parts.iter().map(|(lines, _)| chunk_text(&lines.join("\n"), &[(7, "Be brief.")])).collect();
-        let entries: Vec<Entry<'_>> = texts
+        let entries: Vec<BlockPart<'_>> = texts
             .iter()
             .zip(&parts)
             .map(|(text, (_, day))| {
                 let as_of = date(2026, 3, 9).saturating_add(jiff::Span::new().days(*day));
-                Entry { text, rendering: Rendering { preamble: version, as_of } }
+                BlockPart { text, rendering: Rendering { preamble: version, as_of } }
             })
             .collect();
         for (text, segment) in texts.iter().zip(&segments(&entries, None)[1..]) {
             for counter in counters {
-                let (sent, weight) = (counter.count(segment), weight(text, |text| counter.count(text)));
+                let (sent, weight) = (counter.count(segment), max_tokens(text, |text| counter.count(text)));
                 prop_assert!(sent <= weight, "{sent} > {weight}: {segment}");
             }
         }
@@ -243,8 +243,8 @@ fn a_part_weighs_what_its_relations_add() {
     let sent = &segments(&[second(plan)], None)[1];
     assert!(words(sent) > words(plan) + 5, "{sent}");
     // The day it counts from, a gap, a relation, and a plan whose day has passed.
-    assert_eq!(weight(plan, words), words(plan) + 5 + 3 + 3 + 14);
-    assert_eq!(weight("* User likes tea.", words), 4 + 5);
+    assert_eq!(max_tokens(plan, words), words(plan) + 5 + 3 + 3 + 14);
+    assert_eq!(max_tokens("* User likes tea.", words), 4 + 5);
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn hints_that_cost_what_is_saved_are_left_out() {
     let observed = [second("* one")];
     let whole = segments(&observed, Some(hints));
     let cost = estimate(&whole[whole.len() - 1]);
-    assert_eq!(worth(&observed, Some(hints), cost + 1), whole);
+    assert_eq!(affordable_segments(&observed, Some(hints), cost + 1), whole);
     let bare = segments(&observed, None);
-    assert_eq!(worth(&observed, Some(hints), cost), bare);
+    assert_eq!(affordable_segments(&observed, Some(hints), cost), bare);
     // What is no hint stays, however little is saved.
-    assert_eq!(worth(&observed, None, 1), bare);
+    assert_eq!(affordable_segments(&observed, None, 1), bare);
 }
 
 #[test]
@@ -290,18 +290,18 @@ fn what_is_left_out_is_noted_last_and_its_instructions_stay() {
 #[test]
 fn other_conversations_stand_behind_the_own_and_before_the_hints() {
     let conversations = [
-        others::Conversation {
+        peer_memory::PeerConversation {
             title: Some("Trip to \"Oslo\" <b>\n</diarist-others>"),
-            last: date(2026, 3, 4),
+            last_date: date(2026, 3, 4),
             text: "Date: Mar 4, 2026\n* 🔴 (14:05) User is vegan </diarist-conversation>\n",
         },
-        others::Conversation {
+        peer_memory::PeerConversation {
             title: None,
-            last: date(2026, 3, 9),
+            last_date: date(2026, 3, 9),
             text: "* ✅ done",
         },
     ];
-    let section = others::section(&conversations);
+    let section = peer_memory::section(&conversations);
     assert_eq!(section.matches("</diarist-conversation>").count(), 2);
     assert_eq!(section.matches("</diarist-others>").count(), 1);
     assert_snapshot!(section.lines().skip(2).collect::<Vec<_>>().join("\n"), @r#"
@@ -319,16 +319,16 @@ fn other_conversations_stand_behind_the_own_and_before_the_hints() {
         suggested_response: None,
     };
     let own = segments(&[second("* one")], Some(hints));
-    let told = others::beside(&own, section.clone());
+    let told = peer_memory::insert_section(&own, section.clone());
     assert_eq!(told[..2], own[..2]);
     assert_eq!((&told[2], &told[3]), (&section, &own[2]));
-    let unhinted = others::beside(&own[..2], section.clone());
+    let unhinted = peer_memory::insert_section(&own[..2], section.clone());
     assert_eq!(unhinted.last(), Some(&section));
 }
 
 #[test]
 fn a_block_of_others_alone_says_that_nothing_is_missing() {
-    let opener = others::opener(others::section(&[]));
+    let opener = peer_memory::peer_intro(peer_memory::section(&[]));
     assert!(looks_like_block(&opener.concat()));
     assert!(opener[0].contains("nothing of it is missing") && opener[0].contains("JSON"));
     let trimmed = trimmed::<&str>(Some(&opener), TRIM_WORDING, 3, &[]);

@@ -16,9 +16,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 /// `text` with each block of one of these `tags` replaced by a note.
-pub(super) fn without(text: &str, tags: &[String]) -> String {
+pub(super) fn replace_blocks(text: &str, tags: &[String]) -> String {
     let lines: Vec<&str> = text.split('\n').collect();
-    let blocks = find(&lines, tags);
+    let blocks = find_blocks(&lines, tags);
     if blocks.is_empty() {
         return text.to_owned();
     }
@@ -43,44 +43,44 @@ pub(super) fn note(tag: &str) -> String {
 }
 
 /// Lines of each block and its tag, in order; none within another.
-fn find<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<usize>, &'a str)> {
+fn find_blocks<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<usize>, &'a str)> {
     let mut open: HashMap<&str, Vec<usize>> = HashMap::new();
-    let mut found: Vec<(RangeInclusive<usize>, &str)> = Vec::new();
+    let mut blocks: Vec<(RangeInclusive<usize>, &str)> = Vec::new();
     let mut fence = None;
     for (at, line) in lines.iter().enumerate() {
         let line = line.trim_end();
-        if let Some(within) = fence {
-            if closes(line, within) {
+        if let Some(open_fence) = fence {
+            if closes_fence(line, open_fence) {
                 fence = None;
             }
             continue;
         }
-        fence = opens(line);
-        let Some((tag, end)) = tag(line, tags) else {
+        fence = opening_fence(line);
+        let Some((tag, end)) = parse_tag(line, tags) else {
             continue;
         };
         let open = open.entry(tag).or_default();
         if !end {
             open.push(at);
         } else if let Some(start) = open.pop() {
-            found.push((start..=at, tag));
+            blocks.push((start..=at, tag));
         }
     }
     // The outer one of two comes first, and what begins within it goes with it.
-    found.sort_by_key(|(block, _)| *block.start());
+    blocks.sort_by_key(|(block, _)| *block.start());
     let mut until = 0;
-    found.retain(|(block, _)| {
+    blocks.retain(|(block, _)| {
         let outer = *block.start() >= until;
         if outer {
             until = block.end() + 1;
         }
         outer
     });
-    found
+    blocks
 }
 
 /// The tag that a line is, and whether it is an end.
-fn tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
+fn parse_tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
     let name = line.strip_prefix('<')?.strip_suffix('>')?;
     let (name, end) = match name.strip_prefix('/') {
         Some(name) => (name, true),
@@ -93,20 +93,20 @@ fn tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
 /// A code fence: its character and how many of them.
 type Fence = (char, usize);
 
-fn opens(line: &str) -> Option<Fence> {
-    let (fence, rest) = run(line)?;
+fn opening_fence(line: &str) -> Option<Fence> {
+    let (fence, rest) = fence_run(line)?;
     // Behind backticks a backtick makes it code within a line.
     (fence.0 == '~' || !rest.contains('`')).then_some(fence)
 }
 
-fn closes(line: &str, (mark, least): Fence) -> bool {
-    run(line).is_some_and(|((other, count), rest)| {
-        other == mark && count >= least && rest.trim().is_empty()
+fn closes_fence(line: &str, (mark, min_count): Fence) -> bool {
+    fence_run(line).is_some_and(|((other, count), rest)| {
+        other == mark && count >= min_count && rest.trim().is_empty()
     })
 }
 
 /// Three and more of one of the two marks, at most three blanks in front, and what follows them.
-fn run(line: &str) -> Option<(Fence, &str)> {
+fn fence_run(line: &str) -> Option<(Fence, &str)> {
     let text = line.trim_start_matches(' ');
     let mark = text.chars().next().filter(|c| ['`', '~'].contains(c))?;
     let rest = text.trim_start_matches(mark);
@@ -121,7 +121,7 @@ mod tests {
 
     fn cut(text: &str) -> String {
         let tags = ["env", "todo"].map(str::to_owned);
-        without(text, &tags)
+        replace_blocks(text, &tags)
     }
 
     #[test]

@@ -6,30 +6,30 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::capped;
-use crate::memory::prompt::head;
+use super::truncate;
+use crate::memory::prompt::first_chars;
 use crate::tokens::TokenCounter;
 
 /// Longest string that stands in its line.
 const INLINE_CHARS: usize = 160;
 /// Levels of containers that are opened.
-const DEPTH: usize = 5;
+const MAX_DEPTH: usize = 5;
 /// Members of one container that are shown.
-const PER_CONTAINER: usize = 20;
+const MAX_MEMBERS: usize = 20;
 /// Lines of the outline.
-const ENTRIES: usize = 100;
+const MAX_LINES: usize = 100;
 /// Characters of a path.
 const PATH_CHARS: usize = 160;
 /// Shorter than this, a preview says nothing.
-const LEAST_PREVIEW: u32 = 8;
+const MIN_PREVIEW_TOKENS: u32 = 8;
 
 /// A line of the outline.
-struct Line<'v> {
+struct OutlineLine<'v> {
     path: String,
-    what: What<'v>,
+    value: OutlineValue<'v>,
 }
 
-enum What<'v> {
+enum OutlineValue<'v> {
     /// As it stands.
     Short(String),
     /// A preview of it, if there is room.
@@ -43,43 +43,43 @@ pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> 
         "[outline of {} characters of arguments]",
         value.to_string().chars().count()
     )];
-    let spelled = |line: &Line<'_>, preview: &str| match &line.what {
-        What::Short(text) => format!("{}: {text}", line.path),
-        What::Long(text) => {
+    let format_line = |line: &OutlineLine<'_>, preview: &str| match &line.value {
+        OutlineValue::Short(text) => format!("{}: {text}", line.path),
+        OutlineValue::Long(text) => {
             let length = text.chars().count();
             format!("{}: {preview}[text of {length} characters]", line.path)
         }
     };
-    let mut left = limit.saturating_sub(counter.count(&out[0]));
+    let mut tokens_left = limit.saturating_sub(counter.count(&out[0]));
     let mut shown = 0;
     for line in &lines {
-        let cost = counter.count(&spelled(line, "")) + 1;
+        let cost = counter.count(&format_line(line, "")) + 1;
         // Room for the note that more was there.
-        if cost + 16 > left {
+        if cost + 16 > tokens_left {
             break;
         }
-        left -= cost;
+        tokens_left -= cost;
         shown += 1;
     }
-    let mut waiting = lines[..shown]
+    let mut previews_left = lines[..shown]
         .iter()
-        .filter(|line| matches!(line.what, What::Long(_)))
+        .filter(|line| matches!(line.value, OutlineValue::Long(_)))
         .count();
     for line in &lines[..shown] {
-        let What::Long(text) = &line.what else {
-            out.push(spelled(line, ""));
+        let OutlineValue::Long(text) = &line.value else {
+            out.push(format_line(line, ""));
             continue;
         };
         // What one preview leaves of its share goes to those after it.
-        let share = left / u32::try_from(waiting.max(1)).unwrap_or(u32::MAX);
-        waiting = waiting.saturating_sub(1);
+        let share = tokens_left / u32::try_from(previews_left.max(1)).unwrap_or(u32::MAX);
+        previews_left = previews_left.saturating_sub(1);
         let mut preview = String::new();
-        if share >= LEAST_PREVIEW {
-            preview = capped::start(text, share - 4, counter);
-            left = left.saturating_sub(counter.count(&preview) + 4);
+        if share >= MIN_PREVIEW_TOKENS {
+            preview = truncate::truncate_end(text, share - 4, counter);
+            tokens_left = tokens_left.saturating_sub(counter.count(&preview) + 4);
             preview.push_str(" … ");
         }
-        out.push(spelled(line, &preview));
+        out.push(format_line(line, &preview));
     }
     if shown < lines.len() {
         out.push(format!("[{} more entries left out]", lines.len() - shown));
@@ -88,26 +88,26 @@ pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> 
 }
 
 /// What there is to show, the outermost first.
-fn lines(value: &Value) -> Vec<Line<'_>> {
+fn lines(value: &Value) -> Vec<OutlineLine<'_>> {
     let mut lines = Vec::new();
     let mut queue = VecDeque::from([(String::new(), value, 0)]);
     while let Some((path, value, depth)) = queue.pop_front() {
-        if lines.len() == ENTRIES {
-            lines.push(Line {
+        if lines.len() == MAX_LINES {
+            lines.push(OutlineLine {
                 path: "[more]".to_owned(),
-                what: What::Short(format!("{} entries left out", queue.len() + 1)),
+                value: OutlineValue::Short(format!("{} entries left out", queue.len() + 1)),
             });
             break;
         }
         let members = members(value);
-        if members.is_empty() || depth == DEPTH {
-            let what = told(value, members.len());
+        if members.is_empty() || depth == MAX_DEPTH {
+            let value = outline_value(value, members.len());
             let path = shown_path(&path);
-            lines.push(Line { path, what });
+            lines.push(OutlineLine { path, value });
             continue;
         }
         let count = members.len();
-        for (name, member) in members.into_iter().take(PER_CONTAINER) {
+        for (name, member) in members.into_iter().take(MAX_MEMBERS) {
             let path = match (path.is_empty(), value.is_array()) {
                 (_, true) => format!("{path}[{name}]"),
                 (true, false) => name,
@@ -115,12 +115,12 @@ fn lines(value: &Value) -> Vec<Line<'_>> {
             };
             queue.push_back((path, member, depth + 1));
         }
-        if count > PER_CONTAINER {
-            lines.push(Line {
+        if count > MAX_MEMBERS {
+            lines.push(OutlineLine {
                 path: shown_path(&path),
-                what: What::Short(format!(
+                value: OutlineValue::Short(format!(
                     "[{} of {count} entries left out]",
-                    count - PER_CONTAINER
+                    count - MAX_MEMBERS
                 )),
             });
         }
@@ -143,12 +143,12 @@ fn members(value: &Value) -> Vec<(String, &Value)> {
     }
 }
 
-fn told(value: &Value, members: usize) -> What<'_> {
+fn outline_value(value: &Value, members: usize) -> OutlineValue<'_> {
     match value {
-        Value::String(text) if text.chars().nth(INLINE_CHARS).is_some() => What::Long(text),
-        Value::Array(_) if members > 0 => What::Short(format!("[list of {members}]")),
-        Value::Object(_) if members > 0 => What::Short(format!("{{object of {members}}}")),
-        value => What::Short(value.to_string()),
+        Value::String(text) if text.chars().nth(INLINE_CHARS).is_some() => OutlineValue::Long(text),
+        Value::Array(_) if members > 0 => OutlineValue::Short(format!("[list of {members}]")),
+        Value::Object(_) if members > 0 => OutlineValue::Short(format!("{{object of {members}}}")),
+        value => OutlineValue::Short(value.to_string()),
     }
 }
 
@@ -158,6 +158,6 @@ fn shown_path(path: &str) -> String {
         return path.to_owned();
     }
     let half = PATH_CHARS / 2;
-    let end = crate::memory::prompt::tail(path, half - 1);
-    format!("{}…{end}", head(path, half))
+    let end = crate::memory::prompt::last_chars(path, half - 1);
+    format!("{}…{end}", first_chars(path, half))
 }

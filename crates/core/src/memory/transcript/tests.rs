@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
-use crate::history::{Attachment, Link, Media, Scope};
+use crate::history::{AttachmentKind, Link, Media, Scope};
 
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;
@@ -22,13 +22,13 @@ impl TokenCounter for Quarters {
         u32::try_from(text.chars().count().div_ceil(4)).unwrap()
     }
 
-    fn counted(&self) -> u64 {
+    fn counted_bytes(&self) -> u64 {
         0
     }
 }
 
-fn style() -> Style<'static> {
-    Style {
+fn style() -> TranscriptStyle<'static> {
+    TranscriptStyle {
         zone: &ZONE,
         counter: &Quarters,
         redactor: &REDACTOR,
@@ -36,66 +36,66 @@ fn style() -> Style<'static> {
     }
 }
 
-fn spoken(role: Role, pieces: Vec<Piece>) -> Spoken {
-    Spoken {
+fn spoken(role: Role, pieces: Vec<MessagePiece>) -> PlainText {
+    PlainText {
         role,
         name: None,
         pieces,
     }
 }
 
-fn text(role: Role, words: &str) -> Spoken {
-    spoken(role, vec![Piece::Text(words.into())])
+fn text(role: Role, words: &str) -> PlainText {
+    spoken(role, vec![MessagePiece::Text(words.into())])
 }
 
-fn call(id: &str, name: &str, arguments: &str) -> Piece {
-    Piece::Call {
+fn call(id: &str, name: &str, arguments: &str) -> MessagePiece {
+    MessagePiece::Call {
         id: id.into(),
         name: name.into(),
         arguments: arguments.into(),
     }
 }
 
-fn result(id: &str, words: &str) -> Spoken {
-    let id = Piece::Result { id: id.into() };
-    spoken(Role::Tool, vec![id, Piece::Text(words.into())])
+fn result(id: &str, words: &str) -> PlainText {
+    let id = MessagePiece::Result { id: id.into() };
+    spoken(Role::Tool, vec![id, MessagePiece::Text(words.into())])
 }
 
 fn node(seen_ms: i64, live: bool) -> Node {
     Node {
-        link: Link::root(&Scope::of(b"", None)),
+        link: Link::root(&Scope::new(b"", None)),
         count: 1,
         role: Role::User,
         tokens: 1,
         closed: true,
         turn_end: false,
-        born: 1,
+        first_length: 1,
         confirmed: true,
-        seen_ms,
+        received_ms: seen_ms,
         live,
     }
 }
 
-fn entries(messages: &[(i64, bool, Spoken)]) -> Vec<Entry<'_>> {
+fn entries(messages: &[(i64, bool, PlainText)]) -> Vec<TranscriptMessage<'_>> {
     messages
         .iter()
         .enumerate()
-        .map(|(index, (seen_ms, live, spoken))| Entry {
+        .map(|(index, (seen_ms, live, spoken))| TranscriptMessage {
             count: index + 1,
-            seen_ms: *seen_ms,
+            received_ms: *seen_ms,
             live: *live,
             pause_ms: 0,
-            spoken,
+            content: spoken,
         })
         .collect()
 }
 
-fn at_once(messages: Vec<Spoken>) -> Vec<(i64, bool, Spoken)> {
+fn at_once(messages: Vec<PlainText>) -> Vec<(i64, bool, PlainText)> {
     messages.into_iter().map(|m| (START, true, m)).collect()
 }
 
-fn shown(messages: &[(i64, bool, Spoken)]) -> String {
-    format(&entries(messages), &style())
+fn shown(messages: &[(i64, bool, PlainText)]) -> String {
+    format_transcript(&entries(messages), &style())
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_conversation_reads_like_minutes() {
             spoken(
                 Role::Assistant,
                 vec![
-                    Piece::Text("Let me look.".into()),
+                    MessagePiece::Text("Let me look.".into()),
                     call("c1", "search", r#"{"query": "pass"}"#),
                     call("c2", "now", ""),
                 ],
@@ -147,19 +147,19 @@ fn a_conversation_reads_like_minutes() {
             spoken(
                 Role::User,
                 vec![
-                    Piece::Text("Here is".into()),
-                    Piece::Attachment {
-                        kind: Attachment::Image,
+                    MessagePiece::Text("Here is".into()),
+                    MessagePiece::Attachment {
+                        kind: AttachmentKind::Image,
                         label: "map].png".into(),
                         media: Media::default(),
                     },
-                    Piece::Attachment {
-                        kind: Attachment::File,
+                    MessagePiece::Attachment {
+                        kind: AttachmentKind::File,
                         label: "plan.pdf".into(),
                         media: Media::default(),
                     },
-                    Piece::Attachment {
-                        kind: Attachment::Image,
+                    MessagePiece::Attachment {
+                        kind: AttachmentKind::Image,
                         label: String::new(),
                         media: Media::default(),
                     },
@@ -169,7 +169,7 @@ fn a_conversation_reads_like_minutes() {
         (
             START + 600 * MINUTE,
             true,
-            spoken(Role::Assistant, vec![Piece::Refusal("No.".into())]),
+            spoken(Role::Assistant, vec![MessagePiece::Refusal("No.".into())]),
         ),
         (START + 600 * MINUTE, true, named),
     ];
@@ -199,7 +199,7 @@ fn a_conversation_reads_like_minutes() {
         system_messages(&entries(&messages)),
         [(7, "Never shown.".to_owned())]
     );
-    assert_snapshot!(by_code(&entries(&messages), &style()), @r#"
+    assert_snapshot!(observations_by_code(&entries(&messages), &style()), @r#"
     Date: on or before Mar 3, 2026
     * 🟡 User: An old question.
     * 🟢 Assistant: An old answer.
@@ -395,22 +395,25 @@ fn how_a_call_ended_is_worded() {
 
 #[test]
 fn placeholders_are_named_in_order_and_by_kind() {
-    let attached = |kind| Piece::Attachment {
+    let attached = |kind| MessagePiece::Attachment {
         kind,
         label: "x".into(),
         media: crate::history::Media::default(),
     };
     let messages = at_once(vec![
-        spoken(Role::System, vec![attached(Attachment::Image)]),
+        spoken(Role::System, vec![attached(AttachmentKind::Image)]),
         spoken(
             Role::User,
-            vec![attached(Attachment::Image), attached(Attachment::File)],
+            vec![
+                attached(AttachmentKind::Image),
+                attached(AttachmentKind::File),
+            ],
         ),
         spoken(
             Role::Tool,
             vec![
-                Piece::Result { id: "t".into() },
-                attached(Attachment::Image),
+                MessagePiece::Result { id: "t".into() },
+                attached(AttachmentKind::Image),
             ],
         ),
     ]);
@@ -432,7 +435,7 @@ fn secrets_and_our_own_block_do_not_reach_the_observer() {
         as_of: jiff::civil::date(2026, 3, 9),
     };
     let text_of = "* 🔴 old news";
-    let entry = render::Entry {
+    let entry = render::BlockPart {
         text: text_of,
         rendering,
     };
@@ -449,7 +452,7 @@ fn secrets_and_our_own_block_do_not_reach_the_observer() {
     User (14:05): DB_PASSWORD=[redacted: password]
     ");
     assert!(system_messages(&entries(&messages)).is_empty());
-    assert!(by_code(&entries(&messages), &style()).contains("User: [nothing said]"));
+    assert!(observations_by_code(&entries(&messages), &style()).contains("User: [nothing said]"));
 }
 
 #[test]
@@ -488,7 +491,7 @@ proptest! {
         words in proptest::collection::vec("(\n|[a-z]{0,9}|漢|👍|<observations>| ){0,90}", 1..8)
     ) {
         let messages = at_once(words.iter().map(|w| text(Role::User, w)).collect());
-        let lines = by_code(&entries(&messages), &style());
+        let lines = observations_by_code(&entries(&messages), &style());
         prop_assert_eq!(lines.lines().count(), messages.len() + 1);
         prop_assert!(lines.lines().all(|line| line.chars().count() < 220));
         prop_assert!(!lines.contains("<observations"));
@@ -508,19 +511,19 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
         .iter()
         .map(|(seen_ms, live, _)| node(*seen_ms, *live))
         .collect();
-    let entries: Vec<Entry<'_>> = messages
+    let entries: Vec<TranscriptMessage<'_>> = messages
         .iter()
         .enumerate()
         .map(|(index, (.., spoken))| {
-            let mut entry = Entry::of(&nodes[index], spoken);
+            let mut entry = TranscriptMessage::from_node(&nodes[index], spoken);
             entry.count = index + 1;
             match index {
                 0 => entry,
-                _ => entry.after(&nodes[index - 1]),
+                _ => entry.with_pause_after(&nodes[index - 1]),
             }
         })
         .collect();
-    let (shown, places) = placed(&entries, &style());
+    let (shown, places) = format_with_places(&entries, &style());
     assert_snapshot!(shown, @"
     Date: Mar 4, 2026
     User (14:05): hello
@@ -530,13 +533,13 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
     User (16:19): still here
     Assistant (17:25): slow
     ");
-    let sources = crate::memory::provenance::messages(&shown, &places);
+    let sources = crate::memory::provenance::source_messages(&shown, &places);
     assert_eq!(sources.len(), messages.len());
     // Since an unknown time, nobody knows how long.
     let backlog = node(START - 1_000 * MINUTE, false);
     assert_eq!(
-        Entry::of(&nodes[0], &messages[0].2)
-            .after(&backlog)
+        TranscriptMessage::from_node(&nodes[0], &messages[0].2)
+            .with_pause_after(&backlog)
             .pause_ms,
         0
     );
@@ -547,8 +550,8 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
     let block = "<open_files>\nmain.rs\n</open_files>";
     let said = |role, words: &str| (START, true, text(role, words));
     let parts = vec![
-        Piece::Text(format!("Fix it.\n{block}")),
-        Piece::Text(block.to_owned()),
+        MessagePiece::Text(format!("Fix it.\n{block}")),
+        MessagePiece::Text(block.to_owned()),
     ];
     let messages = [
         (START, true, spoken(Role::User, parts)),
@@ -559,7 +562,7 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
         said(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
     ];
     let entries = entries(&messages);
-    let (shown, places) = placed(&entries, &style());
+    let (shown, places) = format_with_places(&entries, &style());
     assert_snapshot!(shown, @r"
     Date: Mar 4, 2026
     User (14:05): Fix it.
@@ -575,5 +578,5 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
       </open_files>
     ");
     assert_eq!(places, [1, 2, 3, 4, 5]);
-    assert!(!by_code(&entries, &style()).contains("🟡 (14:05) User: Fix it. <open"));
+    assert!(!observations_by_code(&entries, &style()).contains("🟡 (14:05) User: Fix it. <open"));
 }

@@ -7,18 +7,18 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Parsed, string};
+use super::{ChatRequest, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
 use crate::wire::{Insert, Placement, Segment, Splice};
 
 /// What stands between the client's system text and ours.
-const BREAK: &str = "\n\n";
+const BLOCK_SEPARATOR: &str = "\n\n";
 
 /// A range of the body that goes, and what comes instead.
 struct Edit {
-    gone: Range<usize>,
-    instead: Vec<Segment>,
+    removed: Range<usize>,
+    replacement: Vec<Segment>,
 }
 
 impl Edit {
@@ -26,31 +26,31 @@ impl Edit {
         Self::replace(at..at, text)
     }
 
-    fn replace(gone: Range<usize>, text: String) -> Self {
+    fn replace(removed: Range<usize>, text: String) -> Self {
         Self {
-            gone,
-            instead: vec![inserted(text)],
+            removed,
+            replacement: vec![inserted_segment(text)],
         }
     }
 }
 
 /// A whole message of the outgoing array.
-struct Item {
+struct OutgoingMessage {
     segment: Segment,
     /// It stands before the block.
     front: bool,
 }
 
-impl Item {
-    fn ours(json: String) -> Self {
+impl OutgoingMessage {
+    fn from_json(json: String) -> Self {
         Self {
-            segment: inserted(json),
+            segment: inserted_segment(json),
             front: false,
         }
     }
 }
 
-impl Parsed {
+impl ChatRequest {
     /// The outgoing body: with `memory` in the place of the oldest messages, and asking for usage
     /// in the stream if `ask_usage` says so and the client leaves it open.
     ///
@@ -64,22 +64,22 @@ impl Parsed {
         if ask_usage {
             edits.extend(self.ask_usage());
         }
-        edits.sort_by_key(|edit| edit.gone.start);
+        edits.sort_by_key(|edit| edit.removed.start);
         let mut splice = Splice::default();
         let mut at = 0;
         for edit in edits {
-            splice.push(Segment::Kept(at..edit.gone.start));
-            at = edit.gone.end;
-            edit.instead
+            splice.push(Segment::Original(at..edit.removed.start));
+            at = edit.removed.end;
+            edit.replacement
                 .into_iter()
                 .for_each(|segment| splice.push(segment));
         }
-        splice.push(Segment::Kept(at..self.body().len()));
+        splice.push(Segment::Original(at..self.body().len()));
         splice
     }
 
     /// How many messages of our own, and raw ones at another place, `insert` puts into the request.
-    pub fn inserted(&self, insert: &Insert<'_>) -> usize {
+    pub fn inserted_count(&self, insert: &Insert<'_>) -> usize {
         let block = usize::from(self.append(insert).is_none());
         block + self.raw_before_tail(insert).len()
     }
@@ -101,7 +101,7 @@ impl Parsed {
         } else {
             let behind_front = items.iter().rposition(|item| item.front);
             let at = behind_front.map_or(0, |last| last + 1);
-            let block = Item::ours(self.block(insert));
+            let block = OutgoingMessage::from_json(self.block(insert));
             items.insert(at, block);
         }
         let items = items.into_iter().map(|item| item.segment).collect();
@@ -110,7 +110,7 @@ impl Parsed {
 
     /// What stands before the tail beside the block: messages that stay raw in front of it, the pin,
     /// and where what was taken out leaves two of a kind side by side, one of ours between them.
-    fn raw_before_tail(&self, insert: &Insert<'_>) -> Vec<Item> {
+    fn raw_before_tail(&self, insert: &Insert<'_>) -> Vec<OutgoingMessage> {
         if insert.front.is_empty() {
             return self.pin_and_reminder(insert);
         }
@@ -120,15 +120,17 @@ impl Parsed {
         let pin = insert.pin.map(|index| (index, false));
         for (index, front) in front.chain(pin) {
             let role = self.messages()[index].role;
-            let seam = last.map_or(index > 0, |last| index > last + 1);
-            if seam && role != Role::System {
-                items.extend(Self::between(insert, speaker, role).map(|ours| Item {
-                    front,
-                    ..Item::ours(ours)
+            let has_gap = last.map_or(index > 0, |last| index > last + 1);
+            if has_gap && role != Role::System {
+                items.extend(Self::separator_message(insert, speaker, role).map(|json| {
+                    OutgoingMessage {
+                        front,
+                        ..OutgoingMessage::from_json(json)
+                    }
                 }));
             }
-            items.push(Item {
-                segment: Segment::Kept(self.messages()[index].span.clone()),
+            items.push(OutgoingMessage {
+                segment: Segment::Original(self.messages()[index].span.clone()),
                 front,
             });
             if role != Role::System {
@@ -139,13 +141,15 @@ impl Parsed {
         let tail = self.messages()[insert.cut..].iter().map(|m| m.role);
         let next = tail.into_iter().find(|role| *role != Role::System);
         if let Some(next) = next {
-            items.extend(Self::between(insert, speaker, next).map(Item::ours));
+            items.extend(
+                Self::separator_message(insert, speaker, next).map(OutgoingMessage::from_json),
+            );
         }
         items
     }
 
     /// The same where nothing stays in front.
-    fn pin_and_reminder(&self, insert: &Insert<'_>) -> Vec<Item> {
+    fn pin_and_reminder(&self, insert: &Insert<'_>) -> Vec<OutgoingMessage> {
         if insert.cut == 0 {
             // Nothing was taken out: the client's first message is its own.
             return Vec::new();
@@ -157,9 +161,9 @@ impl Parsed {
             .map(|message| message.role)
             .find(|role| *role != Role::System);
         let reminder = matches!(speaker, Some(Role::Assistant | Role::Tool))
-            .then(|| Item::ours(message("user", &quoted(insert.reminder))));
-        let pin = pinned.map(|pin| Item {
-            segment: Segment::Kept(pin.span.clone()),
+            .then(|| OutgoingMessage::from_json(message("user", &quoted(insert.reminder))));
+        let pin = pinned.map(|pin| OutgoingMessage {
+            segment: Segment::Original(pin.span.clone()),
             front: false,
         });
         pin.into_iter().chain(reminder).collect()
@@ -168,20 +172,20 @@ impl Parsed {
     /// What has to stand between the last speaker and the next. An assistant or tool message is never
     /// the first to speak after the system messages: providers that demand alternation refuse that,
     /// and a model reads it as its own monologue.
-    fn between(insert: &Insert<'_>, last: Option<Role>, next: Role) -> Option<String> {
+    fn separator_message(insert: &Insert<'_>, last: Option<Role>, next: Role) -> Option<String> {
         let both_users = last == Some(Role::User) && next == Role::User;
         let answers = matches!(next, Role::Assistant | Role::Tool);
-        let asked = last == Some(Role::User) || last == Some(Role::Tool);
+        let follows_input = last == Some(Role::User) || last == Some(Role::Tool);
         if both_users {
             return Some(message("assistant", &quoted(insert.bridge)));
         }
-        (answers && !asked).then(|| message("user", &quoted(insert.reminder)))
+        (answers && !follows_input).then(|| message("user", &quoted(insert.reminder)))
     }
 
     /// The edit that takes the first `cut` messages out and puts `items` there.
     fn replace_oldest(&self, cut: usize, items: Vec<Segment>) -> Edit {
         let head_end = self
-            .head()
+            .leading_messages()
             .messages()
             .last()
             .map(|message| message.span.end);
@@ -192,25 +196,25 @@ impl Parsed {
         };
         // A comma stands before each item but the first of the array. Behind the items the client's
         // own comma follows, or its bracket; unless nothing was taken and nothing stood before.
-        let mut instead = Vec::with_capacity(items.len() * 2);
+        let mut replacement = Vec::with_capacity(items.len() * 2);
         for (index, item) in items.into_iter().enumerate() {
             if index > 0 || head_end.is_some() {
-                instead.push(Segment::Inserted(Bytes::from_static(b",")));
+                replacement.push(Segment::Inserted(Bytes::from_static(b",")));
             }
-            instead.push(item);
+            replacement.push(item);
         }
-        if cut == 0 && head_end.is_none() && !instead.is_empty() {
-            instead.push(Segment::Inserted(Bytes::from_static(b",")));
+        if cut == 0 && head_end.is_none() && !replacement.is_empty() {
+            replacement.push(Segment::Inserted(Bytes::from_static(b",")));
         }
         Edit {
-            gone: start..end,
-            instead,
+            removed: start..end,
+            replacement,
         }
     }
 
     /// The block as a message.
     fn block(&self, insert: &Insert<'_>) -> String {
-        let role = self.head().role();
+        let role = self.leading_messages().role();
         match insert.placement {
             Placement::SystemMessage | Placement::AppendToSystem => {
                 message(role, &quoted(&insert.segments.concat()))
@@ -232,7 +236,7 @@ impl Parsed {
         let span = self.content_of_last_leading()?;
         // Just before what closes the string or the list.
         let at = span.end - 1;
-        let text = format!("{BREAK}{}", insert.segments.concat());
+        let text = format!("{BLOCK_SEPARATOR}{}", insert.segments.concat());
         match self.body()[span.start] {
             b'"' => {
                 let json = quoted(&text);
@@ -248,7 +252,7 @@ impl Parsed {
     }
 
     fn content_of_last_leading(&self) -> Option<Range<usize>> {
-        let message = self.head().messages().last()?.span.clone();
+        let message = self.leading_messages().messages().last()?.span.clone();
         let text = std::str::from_utf8(&self.body()[message.clone()]).ok()?;
         let mut walk = Walk::object(text, 0)?;
         while let Some(key) = walk.key().ok()? {
@@ -263,7 +267,7 @@ impl Parsed {
     /// The edit that asks for usage, unless the client says yes or no itself.
     fn ask_usage(&self) -> Option<Edit> {
         let options = &self.options;
-        if options.usage_asked.is_some() {
+        if options.requested_usage.is_some() {
             return None;
         }
         let Some(span) = options.span.clone() else {
@@ -273,8 +277,8 @@ impl Parsed {
         if options.null {
             return Some(Edit::replace(span, r#"{"include_usage":true}"#.to_owned()));
         }
-        if let Some(null) = options.include_usage.clone() {
-            return Some(Edit::replace(null, "true".to_owned()));
+        if let Some(null_span) = options.include_usage.clone() {
+            return Some(Edit::replace(null_span, "true".to_owned()));
         }
         let inside = &self.body()[span.start + 1..span.end - 1];
         let comma = if inside.trim_ascii().is_empty() {
@@ -289,7 +293,7 @@ impl Parsed {
     }
 }
 
-fn inserted(text: String) -> Segment {
+fn inserted_segment(text: String) -> Segment {
     Segment::Inserted(Bytes::from(text))
 }
 

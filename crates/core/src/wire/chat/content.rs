@@ -12,7 +12,7 @@ use crate::history::Role;
 
 /// A piece of content.
 #[derive(Debug, PartialEq)]
-pub(super) enum Item<'f> {
+pub(super) enum ContentItem<'f> {
     /// Adjacent text, joined and trimmed; never empty.
     Text(Cow<'f, str>),
     /// A part that is more or other than text, without cache markers and null members.
@@ -20,21 +20,24 @@ pub(super) enum Item<'f> {
 }
 
 /// The content of `fields`.
-pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
-    joined(fields, |_, _| false)
+pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<ContentItem<'f>> {
+    join_text(fields, |_, _| false)
 }
 
 /// The same for a reader: where a text part of a user is a tag or ends with one, it has lines of its own.
 /// Clients put blocks of theirs beside what the user says.
-pub(super) fn read<'f>(fields: &'f Fields<'_>) -> Vec<Item<'f>> {
+pub(super) fn reader_items<'f>(fields: &'f Fields<'_>) -> Vec<ContentItem<'f>> {
     let user = fields.role == Role::User;
-    joined(fields, |before, part| {
+    join_text(fields, |before, part| {
         user && !before.ends_with('\n') && (part.starts_with('<') || before.ends_with('>'))
     })
 }
 
 /// The content, with a line break between two parts of text where `apart` says so.
-fn joined<'f>(fields: &'f Fields<'_>, apart: impl Fn(&str, &str) -> bool) -> Vec<Item<'f>> {
+fn join_text<'f>(
+    fields: &'f Fields<'_>,
+    needs_line_break: impl Fn(&str, &str) -> bool,
+) -> Vec<ContentItem<'f>> {
     let mut items = Vec::new();
     let mut run = Cow::Borrowed("");
     match &fields.content {
@@ -42,20 +45,20 @@ fn joined<'f>(fields: &'f Fields<'_>, apart: impl Fn(&str, &str) -> bool) -> Vec
         Content::Text(text) => run = Cow::Borrowed(text),
         Content::Parts(parts) => {
             for part in parts {
-                match PartKind::of(part, fields.role) {
+                match PartKind::from_part(part, fields.role) {
                     PartKind::Text(text) if run.is_empty() => run = Cow::Borrowed(text),
                     PartKind::Text(text) => {
-                        if apart(&run, text) {
+                        if needs_line_break(&run, text) {
                             run.to_mut().push('\n');
                         }
                         run.to_mut().push_str(text);
                     }
-                    PartKind::Thought => {}
+                    PartKind::Reasoning => {}
                     PartKind::Other => {
                         close_run(&mut items, &mut run, fields.role);
                         let mut part = part.clone();
                         part.strip();
-                        items.push(Item::Part(part));
+                        items.push(ContentItem::Part(part));
                     }
                 }
             }
@@ -73,26 +76,28 @@ pub(super) fn other_parts<'f, 'a>(fields: &'f Fields<'a>) -> impl Iterator<Item 
     };
     parts
         .iter()
-        .filter(|part| matches!(PartKind::of(part, fields.role), PartKind::Other))
+        .filter(|part| matches!(PartKind::from_part(part, fields.role), PartKind::Other))
 }
 
 enum PartKind<'p> {
     Text(&'p str),
-    Thought,
+    Reasoning,
     Other,
 }
 
 impl<'p> PartKind<'p> {
-    fn of(part: &'p Tree<'_>, role: Role) -> Self {
+    fn from_part(part: &'p Tree<'_>, role: Role) -> Self {
         let kind = part.get("type").and_then(Tree::as_text);
         match (kind, part.get("text")) {
-            (Some("text"), Some(Tree::Text(text))) if role == Role::Assistant || bare(part) => {
+            (Some("text"), Some(Tree::Text(text)))
+                if role == Role::Assistant || is_plain_text_part(part) =>
+            {
                 Self::Text(text)
             }
             (Some("thinking" | "redacted_thinking" | "reasoning"), _)
                 if role == Role::Assistant =>
             {
-                Self::Thought
+                Self::Reasoning
             }
             _ => Self::Other,
         }
@@ -100,7 +105,7 @@ impl<'p> PartKind<'p> {
 }
 
 /// Whether a text part says nothing besides its text.
-fn bare(part: &Tree<'_>) -> bool {
+fn is_plain_text_part(part: &Tree<'_>) -> bool {
     let Tree::Map(members) = part else {
         return false;
     };
@@ -109,18 +114,18 @@ fn bare(part: &Tree<'_>) -> bool {
     })
 }
 
-fn close_run<'f>(items: &mut Vec<Item<'f>>, run: &mut Cow<'f, str>, role: Role) {
+fn close_run<'f>(items: &mut Vec<ContentItem<'f>>, run: &mut Cow<'f, str>, role: Role) {
     let text = match std::mem::take(run) {
-        Cow::Borrowed(text) => Cow::Borrowed(said(text, role, items.is_empty())),
-        Cow::Owned(text) => Cow::Owned(said(&text, role, items.is_empty()).to_owned()),
+        Cow::Borrowed(text) => Cow::Borrowed(visible_text(text, role, items.is_empty())),
+        Cow::Owned(text) => Cow::Owned(visible_text(&text, role, items.is_empty()).to_owned()),
     };
     if !text.is_empty() {
-        items.push(Item::Text(text));
+        items.push(ContentItem::Text(text));
     }
 }
 
 /// `text` trimmed and, at the start of an assistant message, without one leading think block.
-fn said(text: &str, role: Role, first: bool) -> &str {
+fn visible_text(text: &str, role: Role, first: bool) -> &str {
     let text = trim(text);
     if role != Role::Assistant || !first {
         return text;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::text::{Text, Tree, is_cache_marker};
-use super::{NotParsed, read, string};
+use super::{ParseError, read, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
 
@@ -19,7 +19,7 @@ use crate::wire::scan::Walk;
 pub(super) struct Fields<'a> {
     pub(super) role: Role,
     /// The role as the client spells it: `developer` is a system message too.
-    pub(super) spelled: Text<'a>,
+    pub(super) raw_role: Text<'a>,
     pub(super) content: Content<'a>,
     pub(super) name: Option<Text<'a>>,
     pub(super) refusal: Option<Text<'a>>,
@@ -29,7 +29,7 @@ pub(super) struct Fields<'a> {
     pub(super) answers: Option<Answer<'a>>,
     /// Fields this version does not know, empty ones left out. None on assistant messages: what a
     /// model's answer carries besides comes back as echo, or not.
-    pub(super) others: Vec<(Text<'a>, Tree<'a>)>,
+    pub(super) unknown_fields: Vec<(Text<'a>, Tree<'a>)>,
 }
 
 /// What stands in `content`.
@@ -79,20 +79,20 @@ pub(super) struct Custom<'a> {
 
 impl<'a> Fields<'a> {
     /// Reads the message that begins at `at`, and says where it ends.
-    pub(super) fn read(text: &'a str, at: usize) -> Result<(Self, usize), NotParsed> {
-        let mut members = Walk::object(text, at).ok_or(NotParsed::MessageNotAnObject)?;
-        let mut written = Written::default();
+    pub(super) fn read(text: &'a str, at: usize) -> Result<(Self, usize), ParseError> {
+        let mut members = Walk::object(text, at).ok_or(ParseError::MessageNotAnObject)?;
+        let mut raw_fields = RawFields::default();
         while let Some(key) = members.key()? {
-            let key = string::decode(&text[key]).ok_or(NotParsed::InvalidJson)?;
-            written.member(key, &text[members.value()?])?;
+            let key = string::decode(&text[key]).ok_or(ParseError::InvalidJson)?;
+            raw_fields.member(key, &text[members.value()?])?;
         }
-        Ok((written.fields()?, members.at()))
+        Ok((raw_fields.into_fields()?, members.at()))
     }
 }
 
 /// Fields that say nothing: what steers a provider, and what a model thought, which clients drop,
 /// empty or add as they like.
-fn says_nothing(key: &str) -> bool {
+fn is_ignored_field(key: &str) -> bool {
     is_cache_marker(key)
         || matches!(
             key,
@@ -110,8 +110,8 @@ fn says_nothing(key: &str) -> bool {
 
 /// A message before its role is known.
 #[derive(Default)]
-struct Written<'a> {
-    seen: [bool; KNOWN.len()],
+struct RawFields<'a> {
+    present: [bool; KNOWN_FIELDS.len()],
     role: Option<Text<'a>>,
     content: Content<'a>,
     name: Option<Text<'a>>,
@@ -120,11 +120,11 @@ struct Written<'a> {
     function_call: Option<Function<'a>>,
     audio: Option<Tree<'a>>,
     tool_call_id: Option<Text<'a>>,
-    others: BTreeMap<Text<'a>, &'a str>,
+    unknown_fields: BTreeMap<Text<'a>, &'a str>,
 }
 
 /// Known fields: twice the same one, and no two readers agree on what was said.
-const KNOWN: [&str; 8] = [
+const KNOWN_FIELDS: [&str; 8] = [
     "role",
     "content",
     "name",
@@ -135,12 +135,12 @@ const KNOWN: [&str; 8] = [
     "tool_call_id",
 ];
 
-impl<'a> Written<'a> {
-    fn member(&mut self, key: Cow<'a, str>, json: &'a str) -> Result<(), NotParsed> {
-        if let Some(index) = KNOWN.iter().position(|known| *known == key)
-            && std::mem::replace(&mut self.seen[index], true)
+impl<'a> RawFields<'a> {
+    fn member(&mut self, key: Cow<'a, str>, json: &'a str) -> Result<(), ParseError> {
+        if let Some(index) = KNOWN_FIELDS.iter().position(|field| *field == key)
+            && std::mem::replace(&mut self.present[index], true)
         {
-            return Err(NotParsed::DuplicateKey);
+            return Err(ParseError::DuplicateKey);
         }
         match &*key {
             "role" => self.role = read(json)?,
@@ -151,35 +151,35 @@ impl<'a> Written<'a> {
             "function_call" => self.function_call = read(json)?,
             "audio" => self.audio = read(json)?,
             "tool_call_id" => self.tool_call_id = read(json)?,
-            key if says_nothing(key) => drop(read::<IgnoredAny>(json)?),
-            _ => drop(self.others.insert(Text(key), json)),
+            key if is_ignored_field(key) => drop(read::<IgnoredAny>(json)?),
+            _ => drop(self.unknown_fields.insert(Text(key), json)),
         }
         Ok(())
     }
 
-    fn fields(self) -> Result<Fields<'a>, NotParsed> {
-        let spelled = self.role.ok_or(NotParsed::UnknownRole)?;
-        let role = match &*spelled {
+    fn into_fields(self) -> Result<Fields<'a>, ParseError> {
+        let raw_role = self.role.ok_or(ParseError::UnknownRole)?;
+        let role = match &*raw_role {
             "system" | "developer" => Role::System,
             "user" => Role::User,
             "assistant" => Role::Assistant,
             "tool" | "function" => Role::Tool,
-            _ => return Err(NotParsed::UnknownRole),
+            _ => return Err(ParseError::UnknownRole),
         };
-        let answers = match (&*spelled, &self.tool_call_id, &self.name) {
+        let answers = match (&*raw_role, &self.tool_call_id, &self.name) {
             ("tool", Some(id), _) => Some(Answer::Call(id.clone())),
             ("function", _, Some(name)) => Some(Answer::Function(name.clone())),
-            ("tool" | "function", ..) => return Err(NotParsed::WrongType),
+            ("tool" | "function", ..) => return Err(ParseError::WrongType),
             _ => None,
         };
         let tool_calls = self.tool_calls.unwrap_or_default();
-        let calls_something = !tool_calls.is_empty() || self.function_call.is_some();
+        let has_calls = !tool_calls.is_empty() || self.function_call.is_some();
         let malformed = |call: &ToolCall<'_>| call.function.is_none() && call.custom.is_none();
-        if calls_something && role != Role::Assistant || tool_calls.iter().any(malformed) {
-            return Err(NotParsed::WrongType);
+        if has_calls && role != Role::Assistant || tool_calls.iter().any(malformed) {
+            return Err(ParseError::WrongType);
         }
-        let mut others = Vec::new();
-        for (key, json) in self.others {
+        let mut unknown_fields = Vec::new();
+        for (key, json) in self.unknown_fields {
             if role == Role::Assistant {
                 read::<IgnoredAny>(json)?;
                 continue;
@@ -187,16 +187,16 @@ impl<'a> Written<'a> {
             let mut value: Tree<'a> = read(json)?;
             value.strip();
             if !value.is_empty() {
-                others.push((key, value));
+                unknown_fields.push((key, value));
             }
         }
         let stray = self.tool_call_id.filter(|id| !id.is_empty());
-        if let (Some(id), "system" | "developer" | "user" | "function") = (stray, &*spelled) {
-            others.push((Text("tool_call_id".into()), Tree::Text(id)));
+        if let (Some(id), "system" | "developer" | "user" | "function") = (stray, &*raw_role) {
+            unknown_fields.push((Text("tool_call_id".into()), Tree::Text(id)));
         }
         Ok(Fields {
             role,
-            spelled,
+            raw_role,
             content: self.content,
             name: self.name.filter(|name| !name.is_empty()),
             refusal: self.refusal.filter(|refusal| !refusal.is_empty()),
@@ -204,15 +204,15 @@ impl<'a> Written<'a> {
             function_call: self.function_call,
             audio: self.audio.unwrap_or(Tree::Null),
             answers,
-            others,
+            unknown_fields,
         })
     }
 }
 
 impl<'a> Content<'a> {
-    fn read(json: &'a str) -> Result<Self, NotParsed> {
+    fn read(json: &'a str) -> Result<Self, ParseError> {
         if json.starts_with('"') {
-            let text = string::decode(json).ok_or(NotParsed::InvalidJson)?;
+            let text = string::decode(json).ok_or(ParseError::InvalidJson)?;
             return Ok(Self::Text(Text(text)));
         }
         match read(json)? {
@@ -220,7 +220,7 @@ impl<'a> Content<'a> {
             Tree::List(parts) if parts.iter().all(|part| matches!(part, Tree::Map(_))) => {
                 Ok(Self::Parts(parts))
             }
-            _ => Err(NotParsed::WrongType),
+            _ => Err(ParseError::WrongType),
         }
     }
 }

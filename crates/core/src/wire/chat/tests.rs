@@ -2,9 +2,9 @@
 //! are property tests in `tests/wire.rs`.
 
 use super::*;
-use crate::history::{Attachment, Detail, Fingerprint, Media, Piece};
+use crate::history::{AttachmentKind, Detail, Fingerprint, Media, MessagePiece};
 
-fn parsed(messages: &str) -> Parsed {
+fn parsed(messages: &str) -> ChatRequest {
     let body = Bytes::from(format!(r#"{{"model":"m","messages":{messages}}}"#));
     parse(&body).unwrap_or_else(|reason| panic!("{reason}: {messages}"))
 }
@@ -209,13 +209,25 @@ fn ids_stand_beside_the_fingerprint() {
 #[test]
 fn leading_messages_are_no_part_of_the_history() {
     let rest = r#"{"role":"user","content":"a"},{"role":"system","content":"late"},{"role":"assistant","content":"b"}]"#;
-    let scope = Scope::of(b"k", None);
+    let scope = Scope::new(b"k", None);
     let bare = parsed(&format!("[{rest}"));
     let led = parsed(&format!(
         r#"[{{"role":"system","content":"x"}},{{"role":"developer","content":"y"}},{rest}"#
     ));
-    assert_eq!((led.head().count(), led.head().role()), (2, "developer"));
-    assert_eq!((bare.head().count(), bare.head().role()), (0, "system"));
+    assert_eq!(
+        (
+            led.leading_messages().count(),
+            led.leading_messages().role()
+        ),
+        (2, "developer")
+    );
+    assert_eq!(
+        (
+            bare.leading_messages().count(),
+            bare.leading_messages().role()
+        ),
+        (0, "system")
+    );
     assert_eq!(led.message_count(), 5);
     assert_eq!(led.messages().len(), 3);
     assert_eq!(led.history(&scope).tip(), bare.history(&scope).tip());
@@ -226,19 +238,19 @@ fn top_level_facts() {
     let read = |json: &'static str| parse(&Bytes::from_static(json.as_bytes()));
     let full = read(r#" {"stream_options":{"include_usage":false},"n":2,"stream":true,"mess\u0061ges":[{"role":"user","content":"a"}],"model":"gp\u0074","x":1,"x":2} "#).unwrap();
     assert_eq!(
-        (full.model(), full.stream(), full.usage_asked()),
+        (full.model(), full.stream(), full.requested_usage()),
         (Some("gpt"), true, Some(false))
     );
     let bare = read(r#"{"messages":[{"role":"user","content":"a"}],"model":null,"stream":null,"stream_options":null}"#).unwrap();
     assert_eq!(
-        (bare.model(), bare.stream(), bare.usage_asked()),
+        (bare.model(), bare.stream(), bare.requested_usage()),
         (None, false, None)
     );
 }
 
 #[test]
 fn what_is_no_good_request_is_named() {
-    use NotParsed as N;
+    use ParseError as N;
     let user = r#"{"role":"user","content":"a"}"#;
     let message = |fields: &str| format!(r#"{{"messages":[{{"role":"user",{fields}}}]}}"#);
     let top = |fields: &str| format!(r#"{{"messages":[{user}],{fields}}}"#);
@@ -356,7 +368,7 @@ fn words_leave_data_and_thoughts_out() {
               "tool_calls":[{{"id":"c","function":{{"name":"f","arguments":"{{ \"a\": 1 }}"}}}}]}},
             {{"role":"tool","tool_call_id":"c","content":"done"}}]"#
     ));
-    let attachment = |kind, label: &str, mime: Option<&str>| Piece::Attachment {
+    let attachment = |kind, label: &str, mime: Option<&str>| MessagePiece::Attachment {
         kind,
         label: label.into(),
         media: Media {
@@ -365,24 +377,24 @@ fn words_leave_data_and_thoughts_out() {
             ..Media::default()
         },
     };
-    let user = parsed.spoken(0).unwrap();
+    let user = parsed.plain_text(0).unwrap();
     assert_eq!((user.role, user.name.as_deref()), (Role::User, Some("Ann")));
     assert_eq!(
         user.pieces,
         [
-            Piece::Text("ab".into()),
-            attachment(Attachment::Image, "image/png", Some("image/png")),
-            attachment(Attachment::Image, "cat.png", None),
-            attachment(Attachment::Audio, "wav", Some("wav")),
-            attachment(Attachment::File, "a.pdf", Some("application/pdf")),
-            Piece::Unknown(r#"{"blob":"[data]","n":1.0,"type":"new"}"#.into()),
+            MessagePiece::Text("ab".into()),
+            attachment(AttachmentKind::Image, "image/png", Some("image/png")),
+            attachment(AttachmentKind::Image, "cat.png", None),
+            attachment(AttachmentKind::Audio, "wav", Some("wav")),
+            attachment(AttachmentKind::File, "a.pdf", Some("application/pdf")),
+            MessagePiece::Unknown(r#"{"blob":"[data]","n":1.0,"type":"new"}"#.into()),
         ]
     );
     assert_eq!(
-        parsed.spoken(1).unwrap().pieces,
+        parsed.plain_text(1).unwrap().pieces,
         [
-            Piece::Text("hi".into()),
-            Piece::Call {
+            MessagePiece::Text("hi".into()),
+            MessagePiece::Call {
                 id: "c".into(),
                 name: "f".into(),
                 arguments: r#"{ "a": 1 }"#.into()
@@ -390,10 +402,13 @@ fn words_leave_data_and_thoughts_out() {
         ]
     );
     assert_eq!(
-        parsed.spoken(2).unwrap().pieces,
-        [Piece::Result { id: "c".into() }, Piece::Text("done".into())]
+        parsed.plain_text(2).unwrap().pieces,
+        [
+            MessagePiece::Result { id: "c".into() },
+            MessagePiece::Text("done".into())
+        ]
     );
-    assert_eq!(parsed.spoken(3), None);
+    assert_eq!(parsed.plain_text(3), None);
 }
 
 #[test]
@@ -407,19 +422,19 @@ fn pictures_tell_what_they_weigh_and_how_closely_to_look() {
             {{"type":"image","source":{{"type":"base64","media_type":"image/gif","data":"{gif}"}}}},
             {{"type":"file","file":{{"file_id":"file-1"}}}}]}}]"#
     ));
-    let told: Vec<_> = parsed
-        .spoken(0)
+    let media: Vec<_> = parsed
+        .plain_text(0)
         .unwrap()
         .pieces
         .into_iter()
         .map(|piece| match piece {
-            Piece::Attachment { label, media, .. } => (label, media.pixels, media.detail),
+            MessagePiece::Attachment { label, media, .. } => (label, media.pixels, media.detail),
             other => panic!("{other:?}"),
         })
         .collect();
     let size = Some((800, 600));
     assert_eq!(
-        told,
+        media,
         [
             ("image/gif".to_owned(), size, Detail::Low),
             ("cat.png".to_owned(), None, Detail::High),
@@ -450,7 +465,7 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
     // The link is signed: without its signature nobody could fetch it.
     let mut signed = image("https://example.com/a/cat.JPG?X-Amz-Signature=1").unwrap();
     signed["image_url"]["detail"] = "low".into();
-    let want = [
+    let expected = [
         ("image/jpeg", Some(signed)),
         ("image/png", image("data:Image/PNG;base64,AAAA")),
         ("image/webp", image("data:image/webp;base64,BBBB")),
@@ -469,8 +484,8 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
         ("application/octet-stream", None),
         ("image/*", image("https://example.com/thing")),
     ];
-    assert_eq!(attached.len(), want.len());
-    for (attachment, (media_type, part)) in attached.iter().zip(want) {
+    assert_eq!(attached.len(), expected.len());
+    for (attachment, (media_type, part)) in attached.iter().zip(expected) {
         assert_eq!(
             (attachment.media_type.as_str(), &attachment.part),
             (media_type, &part)
@@ -478,10 +493,10 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
     }
     // One for each placeholder, in the same order.
     for index in 0..2 {
-        let pieces = parsed.spoken(index).unwrap().pieces;
+        let pieces = parsed.plain_text(index).unwrap().pieces;
         let named = pieces
             .iter()
-            .filter(|piece| matches!(piece, Piece::Attachment { .. }));
+            .filter(|piece| matches!(piece, MessagePiece::Attachment { .. }));
         assert_eq!(named.count(), parsed.attachments(index).len());
     }
     assert_eq!(parsed.attachments(1)[0].part, None);
@@ -498,15 +513,15 @@ fn a_readers_copy_keeps_the_seam_before_a_tag() {
     };
     let parts = r#"[{"type":"text","text":"why?"},{"type":"text","text":"<env>\n</env>"},{"type":"text","text":" and "},{"type":"text","text":"how"}]"#;
     let user = by("user", parts);
-    let words = |text: &str| [Piece::Text(text.into())];
+    let words = |text: &str| [MessagePiece::Text(text.into())];
     assert_eq!(
-        user.told(0).unwrap().pieces,
+        user.reader_text(0).unwrap().pieces,
         words("why?\n<env>\n</env>\n and how")
     );
     assert_eq!(
-        user.spoken(0).unwrap().pieces,
+        user.plain_text(0).unwrap().pieces,
         words("why?<env>\n</env> and how")
     );
     let answer = by("assistant", parts);
-    assert_eq!(answer.told(0), answer.spoken(0));
+    assert_eq!(answer.reader_text(0), answer.plain_text(0));
 }

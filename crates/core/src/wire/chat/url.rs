@@ -41,32 +41,34 @@ pub(super) fn without_signature(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     };
     let names: Vec<String> = query.split('&').map(name).collect();
-    let companies: Vec<&[&str]> = COMPANIONS
+    let companion_names: Vec<&[&str]> = COMPANIONS
         .iter()
         .filter(|(leader, _)| names.iter().any(|name| name == leader))
         .map(|(_, company)| *company)
         .collect();
-    let signs = |name: &str| {
+    let is_signing = |name: &str| {
         SIGNING.contains(&name)
             || SIGNING_PREFIXES
                 .iter()
                 .any(|prefix| name.starts_with(prefix))
-            || companies.iter().any(|company| company.contains(&name))
+            || companion_names
+                .iter()
+                .any(|company| company.contains(&name))
     };
-    if !names.iter().any(|name| signs(name)) {
+    if !names.iter().any(|name| is_signing(name)) {
         return Cow::Borrowed(text);
     }
-    let mut kept = String::from(base);
+    let mut unsigned = String::from(base);
     let mut mark = '?';
     for (parameter, name) in query.split('&').zip(&names) {
-        if !signs(name) {
-            kept.push(mark);
-            kept.push_str(parameter);
+        if !is_signing(name) {
+            unsigned.push(mark);
+            unsigned.push_str(parameter);
             mark = '&';
         }
     }
-    kept.push_str(fragment);
-    Cow::Owned(kept)
+    unsigned.push_str(fragment);
+    Cow::Owned(unsigned)
 }
 
 /// The last segment of a URL's path, for people; its host where the path is empty.

@@ -7,11 +7,13 @@
 
 use super::RefusalKind;
 use super::excess::Excess;
-use super::refusal::{READ_AT_MOST, Said, excess, may_refuse, refusal_without_status};
+use super::refusal::{
+    ErrorReport, MAX_READ_BYTES, excess, is_refusal_status, refusal_without_status,
+};
 
 /// What a refusal says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RefusalReason {
     /// The prompt does not fit the model; how much was too much, where that is said.
     TooLong(Option<Excess>),
     /// It is refused for something else.
@@ -24,9 +26,9 @@ pub enum Blame {
     /// The question for usage.
     Usage,
     /// Which message may stand where: a template, roles, system messages, their order.
-    Place,
+    Placement,
     /// What is said in it: a content filter.
-    Words,
+    Content,
     /// Who asks: the credential, or a signature over what was sent.
     Credential,
     /// Nothing that could have been changed.
@@ -36,43 +38,43 @@ pub enum Blame {
 /// Whether an answer of this status can be the refusal of what was changed. Payment (402), time (408), the
 /// rate (429) and a gateway without its server (502 to 504) are not: the same bytes would meet them again.
 #[must_use]
-pub fn may_decline(status: u16) -> bool {
-    may_refuse(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
+pub fn is_change_refusal_status(status: u16) -> bool {
+    is_refusal_status(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
 }
 
 /// What an answer of this status says of a changed request; `None` where it refuses nothing of it. Only
 /// where a prompt may be too long by its status ([`may_refuse`]) it may be so by its words.
 #[must_use]
-pub fn reason(status: u16, body: &[u8]) -> Option<Reason> {
-    if !may_decline(status) {
+pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
+    if !is_change_refusal_status(status) {
         return None;
     }
-    let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
-    if said.is_about_limits() {
+    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
+    if report.is_about_limits() {
         return None;
     }
-    if may_refuse(status) && said.too_long() {
-        return Some(Reason::TooLong(excess(body)));
+    if is_refusal_status(status) && report.is_too_long() {
+        return Some(RefusalReason::TooLong(excess(body)));
     }
-    if said.names_limits() {
+    if report.names_limits() {
         return None;
     }
-    Some(Reason::Declined(said.blames(status)))
+    Some(RefusalReason::Declined(report.blame(status)))
 }
 
 /// The same for the first event of a stream, beside which no status stands.
 #[must_use]
-pub fn reason_without_status(event: &[u8]) -> Option<Reason> {
+pub fn refusal_reason_without_status(event: &[u8]) -> Option<RefusalReason> {
     if refusal_without_status(event)? == RefusalKind::TooLong {
-        return Some(Reason::TooLong(excess(event)));
+        return Some(RefusalReason::TooLong(excess(event)));
     }
-    let said = Said::read(event.get(..READ_AT_MOST).unwrap_or(event));
-    let status = said.status().unwrap_or(400);
-    (!said.names_limits()).then(|| Reason::Declined(said.blames(status)))
+    let report = ErrorReport::parse(event.get(..MAX_READ_BYTES).unwrap_or(event));
+    let status = report.status().unwrap_or(400);
+    (!report.names_limits()).then(|| RefusalReason::Declined(report.blame(status)))
 }
 
 /// What a quota, a bill and a rate are told in, in lower case, where no code tells them.
-const LIMITS: [&str; 10] = [
+const LIMIT_WORDINGS: [&str; 10] = [
     "quota",
     "billing",
     "credit balance",
@@ -86,7 +88,7 @@ const LIMITS: [&str; 10] = [
 ];
 
 /// What names the place of a message, in lower case. `role` is looked for as a word of its own.
-const PLACES: [&str; 15] = [
+const PLACEMENT_WORDINGS: [&str; 15] = [
     "jinja",
     "chat template",
     "prompt template",
@@ -113,22 +115,22 @@ const SIGNATURES: [&str; 5] = [
     "BadDigest",
 ];
 
-impl Said {
+impl ErrorReport {
     /// Whether it names a quota, a bill or a rate in words.
     fn names_limits(&self) -> bool {
-        self.any_of(&LIMITS)
+        self.contains_any(&LIMIT_WORDINGS)
     }
 
     /// What of a changed request it names, under this status.
-    fn blames(&self, status: u16) -> Blame {
+    fn blame(&self, status: u16) -> Blame {
         if self.is_filtered() {
-            Blame::Words
+            Blame::Content
         } else if self.names_usage() {
             Blame::Usage
         } else if matches!(status, 401 | 403) || self.has_code(&SIGNATURES) {
             Blame::Credential
-        } else if self.names_place() {
-            Blame::Place
+        } else if self.names_placement() {
+            Blame::Placement
         } else {
             Blame::Nothing
         }
@@ -139,18 +141,19 @@ impl Said {
         named.is_some_and(|name| name.starts_with("stream_options") || name == "include_usage")
     }
 
-    fn names_place(&self) -> bool {
-        self.any_of(&PLACES) || self.any(&|text| has_word(text, &["role", "roles"]))
+    fn names_placement(&self) -> bool {
+        self.contains_any(&PLACEMENT_WORDINGS)
+            || self.any_text(&|text| has_word(text, &["role", "roles"]))
     }
 
-    fn any_of(&self, wordings: &[&str]) -> bool {
-        self.any(&|text| wordings.iter().any(|wording| text.contains(wording)))
+    fn contains_any(&self, wordings: &[&str]) -> bool {
+        self.any_text(&|text| wordings.iter().any(|wording| text.contains(wording)))
     }
 
     /// Whether something that it says, in lower case, is so.
-    fn any(&self, is_so: &dyn Fn(&str) -> bool) -> bool {
-        let mut told = self.messages.iter().chain(&self.params);
-        told.any(|text| is_so(&text.to_lowercase()))
+    fn any_text(&self, predicate: &dyn Fn(&str) -> bool) -> bool {
+        let mut texts = self.messages.iter().chain(&self.params);
+        texts.any(|text| predicate(&text.to_lowercase()))
     }
 }
 
@@ -165,8 +168,8 @@ mod tests {
 
     use super::*;
 
-    fn told(status: u16, error: &Value) -> Option<Reason> {
-        reason(status, json!({ "error": error }).to_string().as_bytes())
+    fn reason(status: u16, error: &Value) -> Option<RefusalReason> {
+        refusal_reason(status, json!({ "error": error }).to_string().as_bytes())
     }
 
     #[test]
@@ -174,25 +177,25 @@ mod tests {
         let error = json!({"message": "no"});
         for status in [400, 404, 405, 413, 415, 422, 500, 501] {
             assert_eq!(
-                told(status, &error),
-                Some(Reason::Declined(Blame::Nothing)),
+                reason(status, &error),
+                Some(RefusalReason::Declined(Blame::Nothing)),
                 "{status}"
             );
         }
         for status in [401, 403] {
             assert_eq!(
-                told(status, &error),
-                Some(Reason::Declined(Blame::Credential)),
+                reason(status, &error),
+                Some(RefusalReason::Declined(Blame::Credential)),
                 "{status}"
             );
         }
         let signed = json!({"message": "no", "code": "SignatureDoesNotMatch"});
         assert_eq!(
-            told(400, &signed),
-            Some(Reason::Declined(Blame::Credential))
+            reason(400, &signed),
+            Some(RefusalReason::Declined(Blame::Credential))
         );
         for status in [200, 204, 301, 402, 408, 409, 429, 502, 503, 504, 529] {
-            assert_eq!(told(status, &error), None, "{status}");
+            assert_eq!(reason(status, &error), None, "{status}");
         }
     }
 
@@ -213,14 +216,17 @@ mod tests {
             for status in [400, 422, 500] {
                 let error = json!({"message": message, "type": "server_error"});
                 assert_eq!(
-                    told(status, &error),
-                    Some(Reason::Declined(Blame::Place)),
+                    reason(status, &error),
+                    Some(RefusalReason::Declined(Blame::Placement)),
                     "{message}"
                 );
             }
         }
         let at = json!({"message": "Invalid value", "param": "messages[1].role"});
-        assert_eq!(told(400, &at), Some(Reason::Declined(Blame::Place)));
+        assert_eq!(
+            reason(400, &at),
+            Some(RefusalReason::Declined(Blame::Placement))
+        );
         for message in [
             "The server had an error while processing your request.",
             "The model does not exist",
@@ -230,8 +236,8 @@ mod tests {
         ] {
             let error = json!({"message": message});
             assert_eq!(
-                told(500, &error),
-                Some(Reason::Declined(Blame::Nothing)),
+                reason(500, &error),
+                Some(RefusalReason::Declined(Blame::Nothing)),
                 "{message}"
             );
         }
@@ -244,12 +250,15 @@ mod tests {
             "include_usage is not supported",
         ] {
             assert_eq!(
-                told(400, &json!({"message": message})),
-                Some(Reason::Declined(Blame::Usage))
+                reason(400, &json!({"message": message})),
+                Some(RefusalReason::Declined(Blame::Usage))
             );
         }
         let other = json!({"message": "Unknown parameter: 'seed'."});
-        assert_eq!(told(400, &other), Some(Reason::Declined(Blame::Nothing)));
+        assert_eq!(
+            reason(400, &other),
+            Some(RefusalReason::Declined(Blame::Nothing))
+        );
     }
 
     #[test]
@@ -262,7 +271,7 @@ mod tests {
             json!({"message": "Your team has used all available credits or reached its monthly spending limit."}),
         ] {
             for status in [400, 403, 500] {
-                assert_eq!(told(status, &error), None, "{status} {error}");
+                assert_eq!(reason(status, &error), None, "{status} {error}");
             }
         }
     }
@@ -272,8 +281,8 @@ mod tests {
         let error = json!({"message": "flagged", "code": "content_filter"});
         for status in [400, 403, 500] {
             assert_eq!(
-                told(status, &error),
-                Some(Reason::Declined(Blame::Words)),
+                reason(status, &error),
+                Some(RefusalReason::Declined(Blame::Content)),
                 "{status}"
             );
         }
@@ -285,40 +294,47 @@ mod tests {
         let error = json!({"message": "prompt is too long: 200251 tokens > 200000 maximum"});
         for status in [400, 413, 422] {
             assert!(matches!(
-                told(status, &error),
-                Some(Reason::TooLong(Some(_)))
+                reason(status, &error),
+                Some(RefusalReason::TooLong(Some(_)))
             ));
         }
-        assert_eq!(told(500, &error), Some(Reason::Declined(Blame::Nothing)));
+        assert_eq!(
+            reason(500, &error),
+            Some(RefusalReason::Declined(Blame::Nothing))
+        );
     }
 
     #[test]
     fn inside_a_stream_the_code_stands_for_the_status() {
-        let told =
-            |error: Value| reason_without_status(json!({ "error": error }).to_string().as_bytes());
+        let reason = |error: Value| {
+            refusal_reason_without_status(json!({ "error": error }).to_string().as_bytes())
+        };
         for code in [400, 404, 405, 415, 422, 500, 501] {
             let error = json!({"code": code, "message": "no"});
             assert_eq!(
-                told(error),
-                Some(Reason::Declined(Blame::Nothing)),
+                reason(error),
+                Some(RefusalReason::Declined(Blame::Nothing)),
                 "{code}"
             );
         }
         for code in [401, 403] {
             let error = json!({"code": code, "message": "no"});
             assert_eq!(
-                told(error),
-                Some(Reason::Declined(Blame::Credential)),
+                reason(error),
+                Some(RefusalReason::Declined(Blame::Credential)),
                 "{code}"
             );
         }
         for code in [402, 429, 502, 503] {
             let error = json!({"code": code, "message": "no"});
-            assert_eq!(told(error), None, "{code}");
+            assert_eq!(reason(error), None, "{code}");
         }
         let llama = json!({"code": 500, "message": "Jinja Exception: System message must be at the beginning.", "type": "server_error"});
-        assert_eq!(told(llama), Some(Reason::Declined(Blame::Place)));
+        assert_eq!(
+            reason(llama),
+            Some(RefusalReason::Declined(Blame::Placement))
+        );
         let quota = json!({"code": 403, "message": "You exceeded your current quota"});
-        assert_eq!(told(quota), None);
+        assert_eq!(reason(quota), None);
     }
 }

@@ -13,13 +13,13 @@ pub struct Excess {
 }
 
 /// Less is no window of any model; it is a place, a status, a version.
-const LEAST: u64 = 256;
+const MIN_WINDOW: u64 = 256;
 
 /// More is no count of tokens; it is the id of a request, or a time.
-const MOST: u64 = 100_000_000;
+const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 /// Numbers that are looked at.
-const NUMBERS: usize = 16;
+const MAX_NUMBERS: usize = 16;
 
 /// A number of a message, and what stands between it and its neighbours.
 #[derive(Debug)]
@@ -31,55 +31,55 @@ struct Number<'a> {
 
 impl Excess {
     /// `None` where it is none.
-    pub(super) fn of(window: u64, sent: u64) -> Option<Self> {
-        (LEAST <= window && window < sent).then_some(Self { window, sent })
+    pub(super) fn new(window: u64, sent: u64) -> Option<Self> {
+        (MIN_WINDOW <= window && window < sent).then_some(Self { window, sent })
     }
 
     /// What `message` says; `None` where it does not name both numbers. A window that is called one comes
     /// before any guess: what was sent is often told again in parts, which may be larger than the window.
-    pub(super) fn told(message: &str) -> Option<Self> {
+    pub(super) fn from_message(message: &str) -> Option<Self> {
         let message = message.to_ascii_lowercase();
         let numbers = numbers(&message);
-        if let Some(compared) = compared(&numbers) {
-            return Some(compared);
+        if let Some(excess) = from_comparison(&numbers) {
+            return Some(excess);
         }
         let values = || numbers.iter().map(|number| number.value);
         // The window, and what of it is left for the prompt.
         let windows = numbers.iter().filter(|number| number.is_window());
         match windows.map(|number| number.value).min() {
-            Some(window) => Self::of(window, values().max()?),
-            None => largest(values().collect()),
+            Some(window) => Self::new(window, values().max()?),
+            None => from_largest(values().collect()),
         }
     }
 }
 
 /// "`sent > window`", as some write it.
-fn compared(numbers: &[Number<'_>]) -> Option<Excess> {
+fn from_comparison(numbers: &[Number<'_>]) -> Option<Excess> {
     numbers.windows(2).find_map(|pair| {
         let [sent, window] = pair else { return None };
         let greater = window.before.trim_end().ends_with('>');
-        greater.then(|| Excess::of(window.value, sent.value))?
+        greater.then(|| Excess::new(window.value, sent.value))?
     })
 }
 
 /// Where no number is called a window: the two largest, but for those that the largest is made of.
-fn largest(mut values: Vec<u64>) -> Option<Excess> {
+fn from_largest(mut values: Vec<u64>) -> Option<Excess> {
     values.sort_unstable();
     values.dedup();
     let sent = values.pop()?;
-    let whole: Vec<u64> = match parts(&values, sent) {
+    let whole: Vec<u64> = match summands(&values, sent) {
         Some(parts) => {
-            let others = values.iter().filter(|value| !parts.contains(value));
-            others.copied().collect()
+            let not_parts = values.iter().filter(|value| !parts.contains(value));
+            not_parts.copied().collect()
         }
         None => values.clone(),
     };
-    let window = whole.last().filter(|value| **value >= LEAST);
-    Excess::of(*window.or(values.last())?, sent)
+    let window = whole.last().filter(|value| **value >= MIN_WINDOW);
+    Excess::new(*window.or(values.last())?, sent)
 }
 
 /// The two or three of `values` that add up to `whole`.
-fn parts(values: &[u64], whole: u64) -> Option<Vec<u64>> {
+fn summands(values: &[u64], whole: u64) -> Option<Vec<u64>> {
     for (at, first) in values.iter().enumerate() {
         let behind = &values[at + 1..];
         for (at, second) in behind.iter().enumerate() {
@@ -115,7 +115,7 @@ fn numbers(message: &str) -> Vec<Number<'_>> {
             .replace(',', "")
             .parse()
             .ok()
-            .filter(|it| *it <= MOST)
+            .filter(|it| *it <= MAX_TOKEN_COUNT)
         else {
             continue;
         };
@@ -128,7 +128,7 @@ fn numbers(message: &str) -> Vec<Number<'_>> {
             }
             last.after = before;
         }
-        if numbers.len() == NUMBERS {
+        if numbers.len() == MAX_NUMBERS {
             return numbers;
         }
         let after = "";
@@ -148,10 +148,10 @@ impl Number<'_> {
     /// Whether it is called what a model takes at most: "maximum context length is 8192", "exceeds the
     /// limit of 8192", "8192 maximum".
     fn is_window(&self) -> bool {
-        self.value >= LEAST && (self.called_before() || self.called_after())
+        self.value >= MIN_WINDOW && (self.is_named_before() || self.is_named_after())
     }
 
-    fn called_before(&self) -> bool {
+    fn is_named_before(&self) -> bool {
         const FILLERS: [&str; 4] = ["is", "of", "only", "to"];
         let mut words = words(self.before)
             .rev()
@@ -169,7 +169,7 @@ impl Number<'_> {
         }
     }
 
-    fn called_after(&self) -> bool {
+    fn is_named_after(&self) -> bool {
         let clause = self.after.split([',', '.', ';', ':', '(', ')', '>']);
         let clause = clause.take(1).flat_map(words);
         let mut words = clause.skip_while(|word| matches!(*word, "token" | "tokens"));

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::blame::may_decline;
+use super::blame::is_change_refusal_status;
 use super::excess::Excess;
 
 /// Why a request was refused, as far as another attempt depends on it.
@@ -22,7 +22,7 @@ pub enum RefusalKind {
 }
 
 /// An error body is a few hundred bytes; what is longer is an echo.
-pub(super) const READ_AT_MOST: usize = 64 * 1024;
+pub(super) const MAX_READ_BYTES: usize = 64 * 1024;
 /// How many levels of JSON are followed: gateways in front of gateways nest their causes, up to four
 /// deep in the field, each two levels.
 const CAUSE_DEPTH: usize = 8;
@@ -31,7 +31,7 @@ const CAUSE_DEPTH: usize = 8;
 /// worth reading. Who asks (401 to 403), how often (429) and what is broken over there (5xx) are not:
 /// none of them is ever an overflow, whatever they say.
 #[must_use]
-pub fn may_refuse(status: u16) -> bool {
+pub fn is_refusal_status(status: u16) -> bool {
     matches!(status, 400 | 413 | 422)
 }
 
@@ -39,29 +39,33 @@ pub fn may_refuse(status: u16) -> bool {
 /// else in its words.
 #[must_use]
 pub fn excess(body: &[u8]) -> Option<Excess> {
-    let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
-    said.counted
-        .or_else(|| said.messages.iter().find_map(|it| Excess::told(it)))
+    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
+    report.excess.or_else(|| {
+        report
+            .messages
+            .iter()
+            .find_map(|it| Excess::from_message(it))
+    })
 }
 
 /// What the refusal says, or `None` if this answer is no refusal of the request itself: success,
 /// credentials, quota, rate limits and failures of the upstream are not.
 #[must_use]
 pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
-    if !may_refuse(status) {
+    if !is_refusal_status(status) {
         return None;
     }
-    let said = Said::read(body.get(..READ_AT_MOST).unwrap_or(body));
-    if said.is_about_limits() {
+    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
+    if report.is_about_limits() {
         return None;
     }
-    if said.too_long() {
+    if report.is_too_long() {
         return Some(RefusalKind::TooLong);
     }
-    if said.is_filtered() {
+    if report.is_filtered() {
         return Some(RefusalKind::Filtered);
     }
-    Some(match said.unknown_parameter() {
+    Some(match report.unknown_parameter() {
         Some(name) => RefusalKind::UnknownParameter(name),
         None => RefusalKind::Other,
     })
@@ -73,30 +77,30 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
 #[must_use]
 pub fn refusal_without_status(event: &[u8]) -> Option<RefusalKind> {
     let kind = refusal(400, event)?;
-    let said = Said::read(event.get(..READ_AT_MOST).unwrap_or(event));
+    let report = ErrorReport::parse(event.get(..MAX_READ_BYTES).unwrap_or(event));
     match kind {
         RefusalKind::TooLong => Some(kind),
-        _ if said.is_about_something_else() => None,
+        _ if report.names_other_cause() => None,
         RefusalKind::UnknownParameter(_) | RefusalKind::Filtered => Some(kind),
-        RefusalKind::Other => said.blames_the_request().then_some(kind),
+        RefusalKind::Other => report.blames_request().then_some(kind),
     }
 }
 
 /// The provider's own message in an error body, if it has one.
 #[must_use]
 pub fn error_message(body: &Value) -> Option<String> {
-    let mut said = Said::default();
-    said.walk(body, CAUSE_DEPTH);
-    said.messages.into_iter().next()
+    let mut report = ErrorReport::default();
+    report.walk(body, CAUSE_DEPTH);
+    report.messages.into_iter().next()
 }
 
 /// Whether an error body says that a content filter declined the request.
 #[must_use]
 pub fn is_content_filter(body: &[u8]) -> bool {
-    Said::read(body.get(..READ_AT_MOST).unwrap_or(body)).is_filtered()
+    ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body)).is_filtered()
 }
 
-const CONTENT_FILTER: [&str; 7] = [
+const FILTER_CODES: [&str; 7] = [
     "content_filter",
     "content_policy_violation",
     "ContentPolicyViolationError",
@@ -108,28 +112,28 @@ const CONTENT_FILTER: [&str; 7] = [
 ];
 
 /// What is said of a request's content under a code that says less: DeepSeek's and OpenAI's, in lower case.
-const FILTERED: [&str; 2] = ["content exists risk", "violating our usage policy"];
+const FILTER_WORDINGS: [&str; 2] = ["content exists risk", "violating our usage policy"];
 
 /// What an error body says, apart from what it echoes.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct ErrorReport {
     pub(super) messages: Vec<String>,
     codes: Vec<String>,
     pub(super) params: Vec<String>,
     /// What llama.cpp counts, in fields beside its message.
-    counted: Option<Excess>,
+    excess: Option<Excess>,
 }
 
-impl Said {
-    pub(super) fn read(body: &[u8]) -> Self {
-        let mut said = Self::default();
+impl ErrorReport {
+    pub(super) fn parse(body: &[u8]) -> Self {
+        let mut report = Self::default();
         match serde_json::from_slice::<Value>(body) {
-            Ok(json) => said.walk(&json, CAUSE_DEPTH),
-            Err(_) => said
+            Ok(json) => report.walk(&json, CAUSE_DEPTH),
+            Err(_) => report
                 .messages
                 .push(String::from_utf8_lossy(body).into_owned()),
         }
-        said
+        report
     }
 
     fn walk(&mut self, value: &Value, depth: usize) {
@@ -160,7 +164,7 @@ impl Said {
                 }
                 let count = |key: &str| fields.get(key).and_then(Value::as_u64);
                 if let (Some(window), Some(sent)) = (count("n_ctx"), count("n_prompt_tokens")) {
-                    self.counted = self.counted.or_else(|| Excess::of(window, sent));
+                    self.excess = self.excess.or_else(|| Excess::new(window, sent));
                 }
                 // FastAPI's validation errors: the last part of `loc` is the field.
                 let forbidden =
@@ -204,9 +208,11 @@ impl Said {
 
     /// Whether it names a status, or a cause, that is no fault of what the request holds. Some of them are
     /// of the type of a bad request all the same.
-    fn is_about_something_else(&self) -> bool {
+    fn names_other_cause(&self) -> bool {
         let causes = ["invalid_api_key", "model_not_found", "model_not_allowed"];
-        self.statuses().any(|status| !may_decline(status)) || self.has_code(&causes)
+        self.statuses()
+            .any(|status| !is_change_refusal_status(status))
+            || self.has_code(&causes)
     }
 
     /// The status that it names, where none stands beside it.
@@ -221,7 +227,7 @@ impl Said {
     }
 
     /// Whether it says by its code, or in words that nothing else is told in, that the request is at fault.
-    fn blames_the_request(&self) -> bool {
+    fn blames_request(&self) -> bool {
         const CODES: [&str; 11] = [
             "invalid_request_error",
             "invalid_request",
@@ -241,24 +247,26 @@ impl Said {
             let template = ["jinja", "chat template", "prompt template"];
             template.iter().any(|wording| message.contains(wording))
         };
-        let status = self.statuses().any(may_decline);
+        let status = self.statuses().any(is_change_refusal_status);
         status || self.has_code(&CODES) || self.messages.iter().any(cannot_render)
     }
 
     pub(super) fn is_filtered(&self) -> bool {
         let says = |message: &String| {
             let message = message.to_lowercase();
-            FILTERED.iter().any(|wording| message.contains(wording))
+            FILTER_WORDINGS
+                .iter()
+                .any(|wording| message.contains(wording))
         };
-        self.has_code(&CONTENT_FILTER) || self.messages.iter().any(says)
+        self.has_code(&FILTER_CODES) || self.messages.iter().any(says)
     }
 
-    pub(super) fn too_long(&self) -> bool {
+    pub(super) fn is_too_long(&self) -> bool {
         self.has_code(&["context_length_exceeded", "exceed_context_size_error"])
             || self
                 .messages
                 .iter()
-                .any(|message| wording_of_too_long(&message.to_lowercase()))
+                .any(|message| says_too_long(&message.to_lowercase()))
     }
 
     pub(super) fn unknown_parameter(&self) -> Option<String> {
@@ -271,7 +279,7 @@ impl Said {
         if unknown && let Some(param) = self.params.first() {
             return is_parameter(param).then(|| param.clone());
         }
-        let named = self.messages.iter().find_map(|m| named_after_wording(m));
+        let named = self.messages.iter().find_map(|m| parameter_in_message(m));
         // Whatever is said of it: nothing else in a request is called so.
         let about_usage = |message: &String| {
             ["stream_options", "include_usage"]
@@ -279,14 +287,14 @@ impl Said {
                 .any(|name| message.contains(name))
         };
         named.or_else(|| {
-            let mut told = self.messages.iter().chain(&self.params);
-            told.any(about_usage).then(|| "stream_options".to_owned())
+            let mut texts = self.messages.iter().chain(&self.params);
+            texts.any(about_usage).then(|| "stream_options".to_owned())
         })
     }
 }
 
 /// The published wordings of "the prompt does not fit". `message` is in lower case.
-fn wording_of_too_long(message: &str) -> bool {
+fn says_too_long(message: &str) -> bool {
     const PLAIN: [&str; 6] = [
         "context_length_exceeded",
         "maximum context length",
@@ -311,7 +319,7 @@ fn wording_of_too_long(message: &str) -> bool {
 }
 
 /// "Unknown parameter: 'x'", "Unrecognized request argument supplied: x" and their kin.
-fn named_after_wording(message: &str) -> Option<String> {
+fn parameter_in_message(message: &str) -> Option<String> {
     const WORDINGS: [&str; 8] = [
         "unknown parameter",
         "unsupported parameter",

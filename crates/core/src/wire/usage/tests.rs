@@ -123,9 +123,9 @@ fn usage_is_found_wherever_a_provider_puts_it() {
 
 #[test]
 fn a_later_report_keeps_what_it_does_not_repeat() {
-    let mut kept = usage(12, 8, None, 1);
-    kept.update(usage(None, None, None, 40));
-    assert_eq!(kept, usage(12, 8, None, 40));
+    let mut merged = usage(12, 8, None, 1);
+    merged.update(usage(None, None, None, 40));
+    assert_eq!(merged, usage(12, 8, None, 40));
 }
 
 /// One real answer for each of the eleven published wordings and codes.
@@ -345,7 +345,7 @@ fn what_is_refused_for_its_content_is_told_apart() {
 /// Under no status at all only what blames the request is a refusal of it.
 #[test]
 fn without_a_status_only_what_blames_the_request_refuses_it() {
-    let told = |body: &Value| refusal_without_status(body.to_string().as_bytes());
+    let stream_refusal = |body: &Value| refusal_without_status(body.to_string().as_bytes());
     for body in [
         json!({"error": {"message": "no", "type": "invalid_request_error", "param": null, "code": null}}),
         json!({"error": {"object": "error", "message": "roles must alternate", "type": "BadRequestError", "code": 400}}),
@@ -357,14 +357,14 @@ fn without_a_status_only_what_blames_the_request_refuses_it() {
         json!({"error": {"message": "no", "code": 404}}),
         json!({"error": {"message": "no", "type": "server_error", "code": 500}}),
     ] {
-        assert_eq!(told(&body), Some(RefusalKind::Other), "{body}");
+        assert_eq!(stream_refusal(&body), Some(RefusalKind::Other), "{body}");
     }
     let options = json!({"error": {"message": "Unknown parameter: 'stream_options'."}});
     let named = RefusalKind::UnknownParameter("stream_options".to_owned());
-    assert_eq!(told(&options), Some(named));
+    assert_eq!(stream_refusal(&options), Some(named));
     for body in TOO_LONG {
-        let told = refusal_without_status(body.as_bytes());
-        assert_eq!(told, Some(RefusalKind::TooLong), "{body}");
+        let kind = refusal_without_status(body.as_bytes());
+        assert_eq!(kind, Some(RefusalKind::TooLong), "{body}");
     }
     for body in [
         json!({"error": {"message": "overloaded"}}),
@@ -377,6 +377,6 @@ fn without_a_status_only_what_blames_the_request_refuses_it() {
         json!({"error": {"message": "slow down", "type": "invalid_request_error", "code": "rate_limit_exceeded"}}),
         json!({"error": "upstream timed out"}),
     ] {
-        assert_eq!(told(&body), None, "{body}");
+        assert_eq!(stream_refusal(&body), None, "{body}");
     }
 }

@@ -17,23 +17,23 @@ fn at_the_limit() -> Chain {
         parts,
         tokens: 50_000,
         placement: String::new(),
-        others: None,
-        cause: Cause::Threshold,
+        peer_memory: None,
+        cause: SnapshotCause::Threshold,
     });
     chain
 }
 
-fn shortened(chain: &Chain) -> Option<(Span, u32, Plan)> {
+fn shortened(chain: &Chain) -> Option<(Span, u32, SnapshotPlan)> {
     chain.advance().into_iter().find_map(|step| match step {
-        Step::Shorten {
+        Action::Shorten {
             span, limit, plan, ..
         } => Some((span, limit, plan)),
         _ => None,
     })
 }
 
-fn reflecting(chain: &Chain, state: WorkState) -> Work {
-    Work {
+fn reflecting(chain: &Chain, state: JobState) -> ChainJob {
+    ChainJob {
         kind: PartKind::Reflection,
         span: chain.span(0, 8),
         state,
@@ -43,14 +43,14 @@ fn reflecting(chain: &Chain, state: WorkState) -> Work {
 /// What code made of the log up to `to`.
 fn stopgap(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
     let id = chain.part(PartKind::Reflection, 0, to, tokens);
-    chain.parts.last_mut().expect("it").stopgap = true;
+    chain.parts.last_mut().expect("it").code_reflection = true;
     id
 }
 
 fn reflects(chain: &Chain) -> Option<Vec<PartId>> {
     let steps = chain.advance().into_iter();
     let mut sources = steps.filter_map(|step| match step {
-        Step::Reflect { sources, .. } => Some(sources),
+        Action::Reflect { sources, .. } => Some(sources),
         _ => None,
     });
     sources.next()
@@ -61,7 +61,7 @@ fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
     let mut chain = at_the_limit();
     let chunks: Vec<PartId> = chain.parts.iter().map(|part| part.id).collect();
     assert_eq!(reflects(&chain), Some(chunks), "of what code leaves out of");
-    let states = [WorkState::Fresh, WorkState::Retrying, WorkState::Abandoned];
+    let states = [JobState::Fresh, JobState::Retrying, JobState::Abandoned];
     for state in states.map(Some).into_iter().chain([None]) {
         chain.work = state.map(|s| reflecting(&chain, s)).into_iter().collect();
         let (span, limit, plan) = shortened(&chain).expect("a hard limit");
@@ -78,7 +78,7 @@ fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
 /// A log that code shortened is sent, and what it was made of is with the Reflector.
 fn stood_in_for() -> (Chain, PartId) {
     let mut chain = at_the_limit();
-    chain.work = vec![reflecting(&chain, WorkState::Fresh)];
+    chain.work = vec![reflecting(&chain, JobState::Fresh)];
     let short = stopgap(&mut chain, 8, 36_000);
     let plan = chain.plan().expect("the shorter log");
     chain.snapshot(&plan);
@@ -119,7 +119,7 @@ fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
         let log: Vec<PartId> = [late].into_iter().chain(first).chain(behind).collect();
         assert_eq!(plan.parts, log[..plan.parts.len()], "{reaches}");
         assert!(plan.to_count > 8 && !plan.parts.contains(&short));
-        assert_eq!(plan.cause, Cause::Reflection);
+        assert_eq!(plan.cause, SnapshotCause::Reflection);
         assert_eq!(shortened(&chain), None);
     }
 }
@@ -129,7 +129,10 @@ fn what_code_left_is_appended_to_until_the_reflector_answers() {
     let (chain, short) = stood_in_for();
     let chain = grown(chain);
     let plan = chain.plan().expect("an activation is due");
-    assert_eq!((plan.parts[0], plan.cause), (short, Cause::Threshold));
+    assert_eq!(
+        (plan.parts[0], plan.cause),
+        (short, SnapshotCause::Threshold)
+    );
 }
 
 /// It came so late that what was observed since does not fit beside it.
@@ -167,7 +170,7 @@ fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
         reflects(chain)
     };
     assert_eq!(
-        View::of(&chain.path())
+        ChainView::new(&chain.path())
             .log_within(10, 48_000)
             .expect("a log")[0]
             .id,
@@ -202,8 +205,8 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
             parts: vec![reflection],
             tokens: reflected,
             placement: String::new(),
-            others: None,
-            cause: Cause::Reflection,
+            peer_memory: None,
+            cause: SnapshotCause::Reflection,
         });
         let policy = Policy {
             observation_limit: limit,
@@ -221,7 +224,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
             }
             let steps = super::super::advance(&chain.path(), &policy).into_iter();
             steps
-                .filter(|step| matches!(step, Step::Reflect { .. }))
+                .filter(|step| matches!(step, Action::Reflect { .. }))
                 .count()
         };
         let asked = [next, too_little, enough].map(asked);
@@ -240,7 +243,7 @@ fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
 #[test]
 fn a_log_below_its_limit_is_left_alone() {
     let mut chain = at_the_limit();
-    chain.work = vec![reflecting(&chain, WorkState::Abandoned)];
+    chain.work = vec![reflecting(&chain, JobState::Abandoned)];
     chain.parts[0].tokens = 10_000;
     assert_eq!(shortened(&chain), None);
 }
@@ -259,34 +262,34 @@ fn an_activation_that_would_pass_the_limit_shortens_first() {
         policy.observation_limit,
     ) = (9_000, 9_000, 9_500);
     let to_count = chain.plan().expect("activates").to_count;
-    chain.work = vec![Work {
+    chain.work = vec![ChainJob {
         span: chain.span(0, 12),
-        ..reflecting(&chain, WorkState::Abandoned)
+        ..reflecting(&chain, JobState::Abandoned)
     }];
-    let path = Path {
+    let path = ChainState {
         root: Chain::root(),
         nodes: &chain.nodes,
         parts: &chain.parts,
         snapshots: &chain.snapshots,
-        work: &chain.work,
+        jobs: &chain.work,
     };
     let steps = crate::memory::advance::advance(&path, &policy);
     assert!(
         steps
             .iter()
-            .any(|step| matches!(step, Step::Shorten { span, .. } if span.to_count == to_count)),
+            .any(|step| matches!(step, Action::Shorten { span, .. } if span.to_count == to_count)),
         "{steps:?}"
     );
-    assert!(!steps.iter().any(|step| matches!(step, Step::Snapshot(_))));
+    assert!(!steps.iter().any(|step| matches!(step, Action::Snapshot(_))));
 }
 
 /// Only there may more be lost than is allowed, so what failed below it is tried once more, beside code.
 #[test]
 fn at_the_limit_a_reflection_that_was_given_up_is_tried_again() {
     let mut chain = at_the_limit();
-    let given_up = Work {
+    let given_up = ChainJob {
         span: chain.span(0, 6),
-        ..reflecting(&chain, WorkState::Abandoned)
+        ..reflecting(&chain, JobState::Abandoned)
     };
     chain.work.push(given_up);
     let last = chain.parts.last_mut().expect("four");
@@ -308,15 +311,15 @@ fn what_was_condensed_since_clears_what_was_given_up() {
     let mut chain = Chain::chat(&[3_000; 13]);
     chain.part(PartKind::Chunk, 0, 2, 12_000);
     chain.part(PartKind::Chunk, 2, 4, 12_000);
-    chain.work.push(Work {
+    chain.work.push(ChainJob {
         span: chain.span(0, 4),
-        ..reflecting(&chain, WorkState::Abandoned)
+        ..reflecting(&chain, JobState::Abandoned)
     });
     let wants = |chain: &Chain| {
         let steps = chain.advance();
         steps
             .iter()
-            .any(|step| matches!(step, Step::Reflect { .. }))
+            .any(|step| matches!(step, Action::Reflect { .. }))
     };
     assert!(!wants(&chain));
     // A reflection of as much came through after all, and is sent; the log is another one now.
@@ -331,8 +334,8 @@ fn what_was_condensed_since_clears_what_was_given_up() {
         parts: vec![reflection],
         tokens: 21_000,
         placement: String::new(),
-        others: None,
-        cause: Cause::Reflection,
+        peer_memory: None,
+        cause: SnapshotCause::Reflection,
     });
     assert!(wants(&chain));
 }
@@ -353,15 +356,15 @@ fn a_reflection_that_was_asked_for_is_used_below_the_budget() {
         parts: parts.to_vec(),
         tokens: 3_000,
         placement: String::new(),
-        others: None,
-        cause: Cause::Threshold,
+        peer_memory: None,
+        cause: SnapshotCause::Threshold,
     });
     let reflection = chain.part(PartKind::Reflection, 0, 4, 900);
     assert_eq!(chain.plan(), None, "nobody asked, and the log is short");
-    chain.parts[2].asked = true;
+    chain.parts[2].requested = true;
     let plan = chain.plan().expect("somebody asked");
     assert_eq!(
         (plan.parts, plan.cause),
-        (vec![reflection], Cause::Reflection)
+        (vec![reflection], SnapshotCause::Reflection)
     );
 }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::*;
-use crate::memory::{Early, Idle};
+use crate::memory::{EarlyTriggers, IdleTrigger};
 
-const IDLE: Early = Early {
-    idle: Idle::Auto,
+const IDLE: EarlyTriggers = EarlyTriggers {
+    idle: IdleTrigger::Auto,
     model_change: false,
 };
-const AFTER: Early = Early {
-    idle: Idle::After(Duration::from_mins(5)),
+const AFTER: EarlyTriggers = EarlyTriggers {
+    idle: IdleTrigger::After(Duration::from_mins(5)),
     model_change: false,
 };
-const CHANGE: Early = Early {
-    idle: Idle::Never,
+const CHANGE: EarlyTriggers = EarlyTriggers {
+    idle: IdleTrigger::Never,
     model_change: true,
 };
 
@@ -29,7 +29,12 @@ fn chat(observed: usize) -> Chain {
 }
 
 /// How many messages are covered early, if any.
-fn covered(chain: &Chain, activation: Early, reflection: Early, cause: Cause) -> Option<usize> {
+fn covered(
+    chain: &Chain,
+    activation: EarlyTriggers,
+    reflection: EarlyTriggers,
+    cause: SnapshotCause,
+) -> Option<usize> {
     let policy = Policy {
         early_activation: activation,
         early_reflection: reflection,
@@ -40,11 +45,11 @@ fn covered(chain: &Chain, activation: Early, reflection: Early, cause: Cause) ->
 
 #[test]
 fn who_asks_for_it_gets_it_and_for_nothing_else() {
-    use Cause::{Dropped, Idle as Idled, ModelChange, Overflow, Reflection, Threshold};
+    use SnapshotCause::{Dropped, Idle as Idled, ModelChange, Overflow, Reflection, Threshold};
     let chain = chat(16);
     let rows = [
-        (Early::NEVER, Idled, None),
-        (Early::NEVER, ModelChange, None),
+        (EarlyTriggers::NEVER, Idled, None),
+        (EarlyTriggers::NEVER, ModelChange, None),
         (IDLE, Idled, Some(16)),
         (AFTER, Idled, Some(16)),
         (IDLE, ModelChange, None),
@@ -56,17 +61,17 @@ fn who_asks_for_it_gets_it_and_for_nothing_else() {
         (IDLE, Dropped, None),
     ];
     for (asked, cause, expected) in rows {
-        let got = covered(&chain, asked, Early::NEVER, cause);
+        let got = covered(&chain, asked, EarlyTriggers::NEVER, cause);
         assert_eq!(got, expected, "{asked:?} {cause:?}");
         // A Reflector that asks for it moves no messages.
-        let got = covered(&chain, Early::NEVER, asked, cause);
+        let got = covered(&chain, EarlyTriggers::NEVER, asked, cause);
         assert_eq!(got, None, "{asked:?} {cause:?} of the Reflector");
     }
 }
 
 #[test]
 fn what_is_not_worth_it_waits_however_long_it_is_idle() {
-    let idle = |chain: &Chain| covered(chain, IDLE, IDLE, Cause::Idle);
+    let idle = |chain: &Chain| covered(chain, IDLE, IDLE, SnapshotCause::Idle);
     assert_eq!(idle(&chat(0)), None, "nothing is observed");
     assert_eq!(idle(&chat(4)), Some(4), "one chunk is enough");
 
@@ -83,7 +88,7 @@ fn what_is_not_worth_it_waits_however_long_it_is_idle() {
             early_activation: IDLE,
             ..POLICY
         },
-        Cause::Idle,
+        SnapshotCause::Idle,
     );
     used.snapshot(&plan.unwrap());
     assert_eq!(idle(&used), None, "what is left is about the floor");
@@ -91,7 +96,7 @@ fn what_is_not_worth_it_waits_however_long_it_is_idle() {
     let mut short = Chain::chat(&[500; 13]);
     short.part(PartKind::Chunk, 0, 4, 100);
     let floor = POLICY.retention_floor;
-    assert!(tokens(&short.nodes) > floor, "6,500 of 6,000");
+    assert!(node_tokens(&short.nodes) > floor, "6,500 of 6,000");
     assert_eq!(idle(&short), Some(4));
     let mut short = Chain::chat(&[500; 12]);
     short.part(PartKind::Chunk, 0, 4, 100);
@@ -112,22 +117,32 @@ fn an_early_activation_stays_below_the_hard_limit_of_the_log() {
         chain.part(PartKind::Chunk, from, from + 4, 13_000);
     }
     // Another model may never be asked: for that no log is shortened.
-    let reaches = covered(&chain, CHANGE, Early::NEVER, Cause::ModelChange);
+    let reaches = covered(
+        &chain,
+        CHANGE,
+        EarlyTriggers::NEVER,
+        SnapshotCause::ModelChange,
+    );
     assert_eq!(reaches, Some(12));
     // Who is idle is, and waits for nobody.
     let policy = Policy {
         early_activation: IDLE,
         ..POLICY
     };
-    let plan = early(&chain.path(), &policy, Cause::Idle).expect("four chunks");
+    let plan = early(&chain.path(), &policy, SnapshotCause::Idle).expect("four chunks");
     assert_eq!((plan.to_count, plan.tokens), (16, 52_000));
-    let step = bounded(&chain.path(), &policy, plan);
+    let step = bounded_snapshot(&chain.path(), &policy, plan);
     assert!(
-        matches!(&step, Step::Shorten { span, limit: 48_000, .. } if span.to_count == 16),
+        matches!(&step, Action::Shorten { span, limit: 48_000, .. } if span.to_count == 16),
         "{step:?}"
     );
     // Of one that is too long by itself nothing is taken.
     chain.parts[0].tokens = 48_000;
-    let reaches = covered(&chain, CHANGE, Early::NEVER, Cause::ModelChange);
+    let reaches = covered(
+        &chain,
+        CHANGE,
+        EarlyTriggers::NEVER,
+        SnapshotCause::ModelChange,
+    );
     assert_eq!(reaches, None);
 }

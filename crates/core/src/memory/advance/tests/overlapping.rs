@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn work(chain: &Chain, from: usize, to: usize, state: WorkState) -> Work {
-    Work {
+fn work(chain: &Chain, from: usize, to: usize, state: JobState) -> ChainJob {
+    ChainJob {
         kind: PartKind::Chunk,
         span: chain.span(from, to),
         state,
@@ -16,12 +16,12 @@ fn a_range_in_the_queue_is_not_cut_again() {
     // Six thousand tokens are three turns; the job was cut when they were four.
     let mut chain = Chain::chat(&[1_000; 21]);
     assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
-    chain.work.push(work(&chain, 0, 8, WorkState::Fresh));
+    chain.work.push(work(&chain, 0, 8, JobState::Fresh));
     assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
-    chain.work[0].state = WorkState::Retrying;
+    chain.work[0].state = JobState::Retrying;
     assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
     // One that was given up leads nowhere.
-    chain.work[0].state = WorkState::Abandoned;
+    chain.work[0].state = JobState::Abandoned;
     assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
 }
 
@@ -36,7 +36,7 @@ fn of_overlapping_chunks_those_count_that_reach_furthest() {
     assert_eq!(observed(&chain.advance()), [(30, 36)]);
     let steps = chain.advance();
     let plan = steps.iter().find_map(|step| match step {
-        Step::Snapshot(plan) => Some(plan),
+        Action::Snapshot(plan) => Some(plan),
         _ => None,
     });
     let plan = plan.expect("forty thousand tokens are due");
@@ -48,15 +48,15 @@ fn of_overlapping_chunks_those_count_that_reach_furthest() {
 fn what_is_sent_is_continued_though_another_cut_reaches_further() {
     let mut chain = Chain::chat(&[1_000; 41]);
     chain.part(PartKind::Chunk, 0, 8, 500);
-    let sent = Plan {
+    let sent = SnapshotPlan {
         to: chain.link(8),
         to_count: 8,
         pin: None,
         parts: vec![PartId(1)],
-        later: Vec::new(),
+        later_chunks: Vec::new(),
         tokens: 500,
-        saves: 7_000,
-        cause: Cause::Threshold,
+        saved_tokens: 7_000,
+        cause: SnapshotCause::Threshold,
     };
     chain.snapshot(&sent);
     chain.snapshots[0].eligible_from = 9;
@@ -67,7 +67,7 @@ fn what_is_sent_is_continued_though_another_cut_reaches_further() {
     chain.part(PartKind::Chunk, 8, 36, 900);
     let steps = chain.advance();
     let parts = steps.iter().find_map(|step| match step {
-        Step::Snapshot(plan) => Some(plan.parts.clone()),
+        Action::Snapshot(plan) => Some(plan.parts.clone()),
         _ => None,
     });
     assert_eq!(parts, Some(vec![PartId(1), PartId(7)]));
@@ -83,14 +83,14 @@ fn a_reflection_that_no_chunk_follows_does_not_end_the_log() {
     chain.part(PartKind::Chunk, 0, 8, 500);
     chain.part(PartKind::Reflection, 0, 8, 300);
     let nodes = chain.nodes.clone();
-    let path = Path {
+    let path = ChainState {
         root: Chain::root(),
         nodes: &nodes,
         parts: &chain.parts,
         snapshots: &[],
-        work: &[],
+        jobs: &[],
     };
-    let view = View::of(&path);
+    let view = ChainView::new(&path);
     let log = view.log(24).expect("chunks lead there");
     let ids: Vec<i64> = log.iter().map(|part| part.id.0).collect();
     assert_eq!(ids, [1, 2, 3, 4]);
@@ -110,14 +110,14 @@ fn what_is_observed_behind_a_plan_is_named_whichever_cut_it_is_of() {
         chain.part(PartKind::Chunk, from, to, 500);
     }
     chain.part(PartKind::Reflection, 0, 32, 400);
-    let path = Path {
+    let path = ChainState {
         root: Chain::root(),
         nodes: &chain.nodes,
         parts: &chain.parts,
         snapshots: &[],
-        work: &[],
+        jobs: &[],
     };
-    let view = View::of(&path);
-    assert_eq!(view.later(8), [4, 2, 3, 5].map(PartId));
-    assert_eq!(view.later(32), []);
+    let view = ChainView::new(&path);
+    assert_eq!(view.later_chunks(8), [4, 2, 3, 5].map(PartId));
+    assert_eq!(view.later_chunks(32), []);
 }

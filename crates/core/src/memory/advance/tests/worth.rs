@@ -1,6 +1,6 @@
 //! Whether an activation makes the request smaller (INV-WORTH), and what counts for that.
 
-use super::super::view::View;
+use super::super::chain_view::ChainView;
 use super::*;
 
 #[test]
@@ -15,10 +15,10 @@ fn a_reminder_before_the_tail_counts_too() {
         chain.push(Role::User, 27_000, true, false);
         chain.part(PartKind::Chunk, 0, 3, tokens);
         for range in observed(&chain.advance()) {
-            chain.work.push(Work {
+            chain.work.push(ChainJob {
                 kind: PartKind::Chunk,
                 span: chain.span(range.0, range.1),
-                state: WorkState::Abandoned,
+                state: JobState::Abandoned,
             });
         }
         chain.plan()
@@ -35,23 +35,23 @@ fn of_what_is_sent_already_the_weight_counts_no_more() {
     let mut chain = Chain::chat(&[6_000; 7]);
     let first = chain.part(PartKind::Chunk, 0, 2, 1_000);
     let link = chain.link(2);
-    chain.snapshot(&Plan {
+    chain.snapshot(&SnapshotPlan {
         to: link,
         to_count: 2,
         pin: None,
         parts: vec![first],
-        later: Vec::new(),
+        later_chunks: Vec::new(),
         tokens: 600,
-        saves: 1,
-        cause: Cause::Threshold,
+        saved_tokens: 1,
+        cause: SnapshotCause::Threshold,
     });
     chain.snapshots[0].eligible_from = 3;
     chain.part(PartKind::Chunk, 2, 4, 500);
     chain.part(PartKind::Reflection, 0, 2, 900);
     let parts: Vec<&PartMeta> = chain.parts.iter().collect();
     let path = chain.path();
-    let view = View::of(&path);
-    assert_eq!(view.at_most(&parts[..2]), 600 + 500);
-    assert_eq!(view.at_most(&[parts[2], parts[1]]), 900 + 500);
-    assert_eq!(view.at_most(&[]), 0);
+    let view = ChainView::new(&path);
+    assert_eq!(view.max_log_tokens(&parts[..2]), 600 + 500);
+    assert_eq!(view.max_log_tokens(&[parts[2], parts[1]]), 900 + 500);
+    assert_eq!(view.max_log_tokens(&[]), 0);
 }

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::{Excess, parts};
+use super::{Excess, summands};
 use crate::wire::usage::{RefusalKind, excess, refusal};
 
 /// As the field words it: who says so, in which words, the window and what was sent.
@@ -139,20 +139,20 @@ const EXCESSES: [(&str, &str, (u64, u64)); 26] = [
 
 #[test]
 fn parts_are_found_whatever_stands_beside_them() {
-    assert_eq!(parts(&[3, 5, 6, 10], 11), Some(vec![5, 6]));
-    assert_eq!(parts(&[1, 2, 4, 8, 16], 13), Some(vec![1, 4, 8]));
-    assert_eq!(parts(&[7, 9], 17), None);
-    assert_eq!(parts(&[], 17), None);
+    assert_eq!(summands(&[3, 5, 6, 10], 11), Some(vec![5, 6]));
+    assert_eq!(summands(&[1, 2, 4, 8, 16], 13), Some(vec![1, 4, 8]));
+    assert_eq!(summands(&[7, 9], 17), None);
+    assert_eq!(summands(&[], 17), None);
 }
 
 #[test]
 fn what_a_refusal_says_about_the_excess() {
-    let told = |message: &str| {
+    let window_and_sent = |message: &str| {
         let body = json!({"error": {"message": message}}).to_string();
         excess(body.as_bytes()).map(|excess| (excess.window, excess.sent))
     };
     for (who, message, expected) in EXCESSES {
-        assert_eq!(told(message), Some(expected), "{who}: {message}");
+        assert_eq!(window_and_sent(message), Some(expected), "{who}: {message}");
     }
     // However the window is named, the parts of what was sent may be larger than it.
     for message in [
@@ -163,7 +163,11 @@ fn what_a_refusal_says_about_the_excess() {
         "300000 + 4000 > 128000",
         "128000 is less than 304000 (300000 and 3000 and 1000)",
     ] {
-        assert_eq!(told(message), Some((128_000, 304_000)), "{message}");
+        assert_eq!(
+            window_and_sent(message),
+            Some((128_000, 304_000)),
+            "{message}"
+        );
     }
     for silent in [
         "Input is too long for requested model.",
@@ -174,7 +178,7 @@ fn what_a_refusal_says_about_the_excess() {
         // What was asked for is at fault, and the prompt is short.
         "'max_tokens' is too large: 32768. This model's maximum context length is 32768 tokens and your request has 1000 input tokens (32768 > 32768 - 1000).",
     ] {
-        assert_eq!(told(silent), None, "{silent}");
+        assert_eq!(window_and_sent(silent), None, "{silent}");
     }
     let fields = json!({"error": {"code": 400, "message": "the request exceeds the available context size. try increasing the context size or enable context shift",
         "type": "exceed_context_size_error", "n_prompt_tokens": 14_429, "n_ctx": 8_192}});
@@ -189,8 +193,8 @@ fn whoever_names_an_excess_says_too_long() {
     let unknown = ["LM Studio"];
     for (who, message, _) in EXCESSES {
         let body = json!({"error": {"message": message}}).to_string();
-        let known = refusal(400, body.as_bytes()) == Some(RefusalKind::TooLong);
+        let is_too_long = refusal(400, body.as_bytes()) == Some(RefusalKind::TooLong);
         let silent = unknown.contains(&who) && !message.contains("exceeds");
-        assert_eq!(known, !silent, "{who}: {message}");
+        assert_eq!(is_too_long, !silent, "{who}: {message}");
     }
 }

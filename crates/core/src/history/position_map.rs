@@ -1,0 +1,232 @@
+//! A request as a view of the chain that memory knows: which of its messages stands where, and the
+//! chain that results.
+//!
+//! The chain goes on as if the client had sent everything: the path as far as it was observed, then
+//! what the client sends from there on. So nothing above this room needs to know that a client
+//! drops, replaces or moves messages: links, counts and ranges mean what they always mean.
+
+use super::align::Run;
+use super::{History, Link, Message, Role, Turn};
+use crate::history::Cuts;
+
+/// Where the messages of one request stand on a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PositionMap {
+    /// Messages that stand before the open run, in order.
+    runs: Vec<Run>,
+    /// From here on the request and the chain run on together.
+    open_client: usize,
+    open_path: usize,
+}
+
+/// One message of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMessage {
+    /// Its link.
+    pub link: Link,
+    /// Who speaks.
+    pub role: Role,
+}
+
+impl PositionMap {
+    /// The view of a request whose `runs` stand on a path of which the first `observed` messages
+    /// need not be sent again, and how many messages of the path the chain holds.
+    ///
+    /// What the client no longer sends behind those is lost, unless it comes again: the chain goes
+    /// on without it.
+    pub fn from_runs(runs: &[Run], observed: usize) -> Option<(Self, usize)> {
+        let last = runs.last()?;
+        let end = (last.client + last.len, last.path + last.len);
+        let open_path = observed.min(end.1);
+        let open = runs.iter().find(|run| run.path + run.len > open_path);
+        let (open_client, kept_len) = match open {
+            // Request and path go on together up to the end of the run.
+            Some(run) if run.path <= open_path => {
+                (run.client + (open_path - run.path), run.path + run.len)
+            }
+            Some(run) => (run.client, open_path),
+            None => (end.0, open_path),
+        };
+        let closed = runs
+            .iter()
+            .filter(|run| run.path < open_path)
+            .map(|run| Run {
+                len: run.len.min(open_path - run.path),
+                ..*run
+            });
+        let positions = Self {
+            runs: closed.collect(),
+            open_client,
+            open_path,
+        };
+        Some((positions, kept_len))
+    }
+
+    /// Of runs, and where it runs on: what is stored of it.
+    pub fn from_parts(runs: Vec<Run>, open_client: usize, open_path: usize) -> Option<Self> {
+        let mut at = (0, 0);
+        for run in &runs {
+            if run.client < at.0 || run.path < at.1 {
+                return None;
+            }
+            at = (
+                run.client.checked_add(run.len)?,
+                run.path.checked_add(run.len)?,
+            );
+        }
+        (open_client >= at.0 && open_path >= at.1).then_some(Self {
+            runs,
+            open_client,
+            open_path,
+        })
+    }
+
+    /// The runs before the open one.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Where the open run begins: in the request, on the chain.
+    pub fn open_start(&self) -> (usize, usize) {
+        (self.open_client, self.open_path)
+    }
+
+    /// Whether request and chain are one.
+    pub fn is_identity(&self) -> bool {
+        self.open_client == self.open_path
+            && (self.open_client == 0
+                || matches!(&*self.runs, [run] if run.client == 0 && run.path == 0 && run.len == self.open_client))
+    }
+
+    /// Where the request's message `client` stands on the chain; `None` where memory does not know it.
+    pub fn chain_index(&self, request_index: usize) -> Option<usize> {
+        if request_index >= self.open_client {
+            return Some(self.open_path + (request_index - self.open_client));
+        }
+        let run = self
+            .runs
+            .iter()
+            .rfind(|run| run.client <= request_index)
+            .filter(|run| request_index - run.client < run.len)?;
+        Some(run.path + (request_index - run.client))
+    }
+
+    /// The request's message that stands at `place` of the chain; `None` where it is not sent.
+    pub fn request_index(&self, chain_index: usize) -> Option<usize> {
+        if chain_index >= self.open_path {
+            return Some(self.open_client + (chain_index - self.open_path));
+        }
+        let run = self
+            .runs
+            .iter()
+            .rfind(|run| run.path <= chain_index)
+            .filter(|run| chain_index - run.path < run.len)?;
+        Some(run.client + (chain_index - run.path))
+    }
+
+    /// How many of the request's messages stand before everything from `count` on: where the raw
+    /// tail begins when the first `count` of the chain are covered.
+    pub fn request_cut(&self, count: usize) -> usize {
+        if count >= self.open_path {
+            return self.open_client + (count - self.open_path);
+        }
+        self.runs
+            .iter()
+            .find(|run| run.path + run.len > count)
+            .map_or(self.open_client, |run| {
+                run.client + count.saturating_sub(run.path)
+            })
+    }
+
+    /// The request's messages before `cut` that memory does not know: they stay raw in front.
+    pub fn unknown_before(&self, cut: usize) -> Vec<usize> {
+        (0..cut.min(self.open_client))
+            .filter(|index| self.chain_index(*index).is_none())
+            .collect()
+    }
+
+    /// The first place of the chain from which on the request holds everything.
+    pub fn fully_sent_from(&self) -> usize {
+        let mut from = self.open_path;
+        for run in self.runs.iter().rev() {
+            if run.path + run.len < from {
+                break;
+            }
+            from = run.path;
+        }
+        from
+    }
+
+    /// Whether everything the client keeps raw in front can stand without what is covered: no call
+    /// without its results, no result without its call.
+    pub fn keeps_rounds_whole(&self, client: &[Message]) -> bool {
+        let is_unknown = |index: usize| self.chain_index(index).is_none();
+        let mut calls = std::collections::HashMap::new();
+        for (index, message) in client.iter().enumerate() {
+            let is_split = message
+                .answers
+                .as_ref()
+                .is_some_and(|id| match calls.get(id) {
+                    Some(call) => is_unknown(*call) != is_unknown(index),
+                    // Whether a tail may begin with it is up to the cut.
+                    None => index < self.open_client,
+                });
+            if is_split {
+                return false;
+            }
+            for id in &message.calls {
+                calls.insert(id, index);
+            }
+        }
+        true
+    }
+}
+
+impl History {
+    /// The chain that `client` is a view of. `path` are the messages of the chain as far as they are
+    /// known by their links; they reach at least to where the view opens.
+    pub fn aligned(positions: &PositionMap, path: &[PathMessage], client: &Self) -> Option<Self> {
+        let (from, open) = positions.open_start();
+        let before = path.get(..open)?;
+        let mut turns: Vec<Turn> = Vec::with_capacity(path.len() + client.len());
+        for (index, path_message) in before.iter().enumerate() {
+            let sent = positions
+                .request_index(index)
+                .and_then(|index| client.turns().get(index));
+            turns.push(Turn {
+                // What is not sent is only known by its link. It is covered, and never sent.
+                message: sent.map_or_else(
+                    || Message::placeholder(path_message.role),
+                    |turn| turn.message.clone(),
+                ),
+                link: path_message.link,
+            });
+        }
+        let mut link = match before.last() {
+            Some(stand) => stand.link,
+            None => client.root(),
+        };
+        for (offset, turn) in client.turns().get(from..)?.iter().enumerate() {
+            // As the path has it, where it does: a result that came back as a placeholder is still
+            // what it first said.
+            link = match path.get(open + offset) {
+                Some(stand) => stand.link,
+                None => link.next(&turn.message.fingerprint),
+            };
+            turns.push(Turn {
+                message: turn.message.clone(),
+                link,
+            });
+        }
+        Some(Self::from_turns(client.root(), turns))
+    }
+
+    fn from_turns(root: Link, turns: Vec<Turn>) -> Self {
+        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+        Self {
+            root,
+            cuts: Cuts::new(&messages),
+            turns,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How much an activation takes: which of the chunks that are ready, counted from the oldest.
+//!
+//! The published order of preference, with two differences. Where it would fall far short of the
+//! floor because the next chunk is a little too large, it waits a turn: raw history will then have
+//! grown enough for that chunk to go, and the cache is lost once instead of twice. And what is
+//! activated early, when nothing presses, never takes more than the floor and the minimum allow.
+
+use crate::memory::Policy;
+
+/// At least this much stays raw after an activation, where the floor itself is not smaller: below
+/// it a model loses the thread of what is being said (the published bound of 1,000 tokens).
+const MIN_RAW: u32 = 1_000;
+
+/// How many chunks an activation takes that is due, or `None` where a later one will do better. `sums`
+/// are the tokens of the first one, two, ... chunks; `more` says that the next request will let more
+/// be observed.
+pub(super) fn chunks_when_due(
+    sums: &[u32],
+    pending: u32,
+    policy: &Policy,
+    more_coming: bool,
+) -> Option<usize> {
+    let last_chunk = preferred_index(sums, pending, policy)?;
+    let floor = policy.retention_floor;
+    let remaining = pending.saturating_sub(sums[last_chunk]);
+    let far_short = remaining > floor.saturating_add(min_raw(floor));
+    let better_later = more_coming || last_chunk + 1 < sums.len();
+    if far_short && better_later && pending < policy.max_pending_tokens() {
+        return None;
+    }
+    Some(last_chunk + 1)
+}
+
+/// How many chunks an activation takes for which nothing presses, `None` for none.
+pub(super) fn chunks_when_early(sums: &[u32], pending: u32, policy: &Policy) -> Option<usize> {
+    let floor = policy.retention_floor;
+    if pending <= floor {
+        return None;
+    }
+    let last_chunk = preferred_index(sums, pending, policy)?;
+    let min_remaining = min_raw(floor);
+    (0..=last_chunk)
+        .rev()
+        .find(|at| pending.saturating_sub(sums[*at]) >= min_remaining)
+        .map(|at| at + 1)
+}
+
+fn min_raw(floor: u32) -> u32 {
+    MIN_RAW.min(floor)
+}
+
+/// Past the floor when the history is overdue or the overshoot is small, else short of it, else past
+/// it whatever remains, else one chunk.
+fn preferred_index(sums: &[u32], pending: u32, policy: &Policy) -> Option<usize> {
+    let floor = policy.retention_floor;
+    let target = pending.saturating_sub(floor);
+    let leaves_enough = |sum: u32| pending.saturating_sub(sum) >= min_raw(floor);
+    let first_over = sums.iter().position(|sum| *sum >= target);
+    let last_under = sums.iter().rposition(|sum| *sum < target);
+    let small_overshoot = |sum: u32| u64::from(sum - target) * 100 <= u64::from(floor) * 95;
+    match (first_over, last_under) {
+        (Some(over), _)
+            if leaves_enough(sums[over])
+                && (pending >= policy.block_after || small_overshoot(sums[over])) =>
+        {
+            Some(over)
+        }
+        // What still reached the threshold would be activated again at once, minimum or not.
+        (Some(over), Some(under)) if pending - sums[under] >= policy.message_tokens => Some(over),
+        (_, Some(under)) if leaves_enough(sums[under]) => Some(under),
+        (Some(over), _) => Some(over),
+        _ => (!sums.is_empty()).then_some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! What is to be observed of a request at once, because it does not fit its model. Pure; nothing of it
+//! waits for confirmation or for a buffer to fill: the client waits.
+
+use super::chain_view::{ChainView, node_tokens};
+use super::{ChainState, span};
+use crate::memory::Span;
+
+/// What is not observed of `path` up to `to_count`, in ranges of `at_most` tokens or a little more,
+/// each with its tokens. No range parts a tool call from its result.
+pub fn unobserved_ranges(
+    chain: &ChainState<'_>,
+    to_count: usize,
+    max_tokens: u32,
+) -> Vec<(Span, u32)> {
+    let view = ChainView::new(chain);
+    let mut ranges = Vec::new();
+    let (mut from, mut sum) = (view.observed_count(), 0_u32);
+    let rest = chain.nodes.get(from..to_count).unwrap_or_default();
+    for node in rest {
+        sum = sum.saturating_add(node.tokens);
+        if node.count == to_count || (node.closed && sum >= max_tokens) {
+            let range = &chain.nodes[from..node.count];
+            ranges.push((span(&view, from, node.count), node_tokens(range)));
+            (from, sum) = (node.count, 0);
+        }
+    }
+    ranges
+}

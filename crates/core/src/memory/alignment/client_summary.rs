@@ -1,0 +1,166 @@
+//! A summary that the client put in the place of what it summarises.
+//!
+//! Clients that summarise ask the model for it, and the answer comes back word for word at the beginning
+//! of what they send next. So an answer that the upstream gave in one conversation alone leads to that
+//! conversation. Everybody may quote an answer, and a canned one stands in many conversations: it counts
+//! only where a client that summarises puts it, and only if something else of the conversation agrees.
+
+use std::sync::Arc;
+
+use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate};
+use super::path_comparison::{observed_count, runs_before, tail_start};
+use super::{Alignment, AlignmentBasis, AlignmentKind, SUMMARY_REACH, SharedMessages, Witness};
+use crate::history::align::Run;
+use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
+
+/// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
+/// front of it where nothing else speaks for it: behind the first messages, and in what is said now.
+const MIN_LIVE_BEFORE: usize = 2;
+
+/// The log goes on behind the answer. What stood before it and was not observed is in the client's
+/// own summary, which stays raw where the client put it; but where it is what is said now, it is what the
+/// chain goes on with. What the client kept in front of it stands where it was said.
+///
+/// What a person says now may quote an answer, and so may one of many messages; what was recorded as the
+/// beginning of a conversation is one: none of them stands for what it was an answer to. But who quotes does
+/// not say again before it, in order, what was said in that conversation.
+pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
+    let summary = evidence.summary.as_ref()?;
+    let (count, path) = (summary.count, &summary.path);
+    if evidence.recorded_count >= count.max(1) {
+        return None;
+    }
+    let names = evidence.compare_names(path);
+    if !summary.is_unique
+        || !evidence.allows_restoring(names)
+        || !is_summary_position(client, count, names)
+    {
+        return None;
+    }
+    // The last message of the chain that was answered asked for the summary.
+    let before = path.get(..path.len().checked_sub(1)?)?;
+    let observed_len = observed_count(before);
+    if observed_len == 0 {
+        return None;
+    }
+    let tail_start = tail_start(client, count, before)?;
+    let from = tail_start.min(observed_len);
+    let runs = runs_before(client, count, &before[..from])?;
+    let newest = client.turns().last().map(|turn| turn.message.role);
+    let is_newest_message = count == client.len() && newest == Some(Role::User);
+    if (is_newest_message || count > SUMMARY_REACH) && count_live(&runs, before) < MIN_LIVE_BEFORE {
+        return None;
+    }
+    let is_supported = summary.same_system || !runs.is_empty() || tail_start < before.len();
+    if !is_supported || removes_user_text(client, &runs, &before[..from]) {
+        return None;
+    }
+    let continues_at = count - usize::from(is_newest_message);
+    let basis = AlignmentBasis {
+        kind: AlignmentKind::Compacted,
+        is_same: true,
+        proof: vec![Witness {
+            hash: summary.hash,
+            origin: summary.origin(),
+        }],
+        withheld: None,
+    };
+    let positions = PositionMap::from_parts(runs, continues_at, from)?;
+    Alignment::new(
+        client,
+        &before[..from],
+        positions,
+        SharedMessages::default(),
+        basis,
+    )
+}
+
+/// How many messages of `runs` were said while somebody watched.
+fn count_live(runs: &[Run], path: &[PathEntry]) -> usize {
+    let places = runs.iter().flat_map(|run| run.path..run.path + run.len);
+    places.filter(|place| path[*place].live).count()
+}
+
+/// Whether the message that ends at `place` stands where clients put a summary: as words of the user or
+/// of the application, or as the very first message. As an answer behind a message of the user it is
+/// where every answer stands; there the name has to say that it is the same conversation.
+fn is_summary_position(client: &History, count: usize, names: NameComparison) -> bool {
+    let Some(at) = count.checked_sub(1) else {
+        return true;
+    };
+    let Some(turn) = client.turns().get(at) else {
+        return false;
+    };
+    match turn.message.role {
+        Role::User | Role::System => true,
+        Role::Assistant => at == 0 || names == NameComparison::Same,
+        Role::Tool => false,
+    }
+}
+
+/// Whether the client changed what its user said, or took some of it out, among what it keeps in front of
+/// the summary: who keeps all the user said is told nothing that the user took back.
+fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool {
+    let root = client.root();
+    let is_sent = |step: &PathEntry| {
+        let mut sent = client.turns().iter();
+        sent.any(|turn| step.has_content_of(&root, &turn.message))
+    };
+    let is_lost = |step: &PathEntry| {
+        let has_weight = step
+            .message_key
+            .is_some_and(|item| item.distinctive_bytes >= MIN_DISTINCTIVE_BYTES);
+        step.message.role == Role::User && has_weight && !is_sent(step)
+    };
+    let gaps = runs.windows(2).map(|pair| {
+        let from = pair[0].path + pair[0].len;
+        &path[from..pair[1].path]
+    });
+    gaps.flatten().any(is_lost)
+}
+
+impl Evidence {
+    /// Whether the message at `at` of `client` is what the client itself puts in front of what it keeps
+    /// of the conversation of `path`: its summary, and the short words around that.
+    pub(super) fn is_client_summary(
+        &self,
+        client: &History,
+        path: &[PathEntry],
+        at: usize,
+    ) -> bool {
+        let Some(summary) = &self.summary else {
+            return false;
+        };
+        let Some(summary_index) = summary.count.checked_sub(1) else {
+            return false;
+        };
+        let is_brief = client.turns()[at].message.distinctive_bytes < MIN_DISTINCTIVE_BYTES;
+        let is_near_summary = at == summary_index || (at <= summary_index + 1 && is_brief);
+        is_near_summary && self.is_summary_of(client, summary, path)
+    }
+
+    /// Whether the answer was given in the conversation of `path`, or under its name.
+    fn is_summary_of(
+        &self,
+        client: &History,
+        summary: &SummaryCandidate,
+        path: &[PathEntry],
+    ) -> bool {
+        let names = self.compare_names(&summary.path);
+        let lineage = |path: &[PathEntry]| path.last().map(|end| end.lineage);
+        let (path_lineage, summary_lineage) = (lineage(path), lineage(&summary.path));
+        let same_key = |first: i64, second: i64| {
+            let key = |lineage: i64| self.lineage_names.get(&lineage)?.key.as_ref();
+            key(first).is_some() && key(first) == key(second)
+        };
+        let same_conversation = path_lineage
+            .zip(summary_lineage)
+            .is_some_and(|(a, b)| a == b || same_key(a, b));
+        let in_summary_position = is_summary_position(client, summary.count, names)
+            || (self.key.is_some() && names != NameComparison::Different);
+        summary.is_unique
+            && same_conversation
+            && in_summary_position
+            && names != NameComparison::Different
+    }
+}

@@ -1,0 +1,150 @@
+//! Where messages were first said, so that one that stands on several chains is known as one.
+//!
+//! A client that drops, moves or changes messages makes a new chain with each request. What is proven to
+//! be the same conversation keeps the origin it had. What another conversation says as well has another
+//! one: then it proves nothing any more.
+
+use super::evidence::{Evidence, PathEntry};
+use super::{Alignment, AlignmentKind, SharedMessages, shared_messages};
+use crate::history::align::Run;
+use crate::history::{Fingerprint, History, Link};
+
+/// Where a message was first said: a short hash of all that was said before it, and of itself. Zero where
+/// that is not known, as in rows of a version that did not write it down; such a message proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(pub i64);
+
+impl Origin {
+    /// That of a message of which nothing but its `link` is known.
+    pub fn for_link(link: &Link) -> Self {
+        Self::from_hash(link.as_bytes())
+    }
+
+    /// That of a `message` that is said for the first time, behind one of this origin; `link` is its own.
+    fn next(self, message: &Fingerprint, link: &Link) -> Self {
+        if self == Self::default() {
+            return Self::for_link(link);
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
+        hasher.update(&self.0.to_be_bytes());
+        hasher.update(message.as_bytes());
+        Self::from_hash(hasher.finalize().as_bytes())
+    }
+
+    fn from_hash(hash: &[u8; 32]) -> Self {
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        // Never zero.
+        Self(i64::from_be_bytes(first) | 1)
+    }
+}
+
+/// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
+pub fn origins(
+    client: &History,
+    evidence: &Evidence,
+    alignment: Option<&Alignment>,
+) -> Vec<Origin> {
+    let recorded =
+        |at: usize| (at + 1 == evidence.recorded_count).then_some(evidence.recorded_origin);
+    let path = &evidence.path;
+    let Some(alignment) = alignment else {
+        // What was proven of a request that this one goes on from holds, whether it is a view still.
+        let stored_origin = |at: usize| {
+            let (stored, base) = evidence.stored.as_ref().filter(|_| evidence.stored_holds)?;
+            let place = stored
+                .positions
+                .chain_index(at)
+                .filter(|_| at < stored.count)?;
+            origin_at(base, place)
+        };
+        let (shared, is_same) = shared_messages(client, evidence).unwrap_or_default();
+        let known_origins = KnownOrigins::new(&shared, is_same, path);
+        let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
+        return fill_origins(client, evidence.recorded_count, |at| {
+            known_origin(at).or_else(|| recorded(at))
+        });
+    };
+    let (base, summary) = (evidence.stored.as_ref(), evidence.summary.as_ref());
+    let known_origins = KnownOrigins::new(&alignment.shared, alignment.lineage.is_some(), path);
+    let known_origin = |at: usize| match alignment.kind {
+        AlignmentKind::Aligned => known_origins.origin(at, path),
+        AlignmentKind::Continued => {
+            base.and_then(|(_, base)| origin_at(base, alignment.positions.chain_index(at)?))
+        }
+        AlignmentKind::Compacted => summary
+            .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
+    };
+    fill_origins(client, evidence.recorded_count, |at| {
+        known_origin(at).or_else(|| recorded(at))
+    })
+}
+
+/// Messages of a request that are known to be those of a path.
+struct KnownOrigins<'a> {
+    runs: &'a [Run],
+    /// Up to here on the path.
+    path_end: usize,
+}
+
+impl<'a> KnownOrigins<'a> {
+    /// All that agree, where the conversation is the `same`. Else what the path begins with, as far as
+    /// the request holds all of it: that is shared, as a common beginning is.
+    fn new(shared: &'a SharedMessages, is_same: bool, path: &[PathEntry]) -> Self {
+        Self {
+            runs: &shared.runs,
+            path_end: if is_same {
+                path.len()
+            } else {
+                shared.complete_until.min(path.len())
+            },
+        }
+    }
+
+    fn origin(&self, at: usize, path: &[PathEntry]) -> Option<Origin> {
+        origin_in_runs(self.runs, at, &path[..self.path_end])
+    }
+}
+
+/// Where the message at `at` was first said, if one of `runs` has it on `path`.
+fn origin_in_runs(runs: &[Run], at: usize, path: &[PathEntry]) -> Option<Origin> {
+    let mut runs = runs.iter();
+    let run = runs.find(|run| (run.client..run.client + run.len).contains(&at))?;
+    origin_at(path, run.path + (at - run.client))
+}
+
+fn origin_at(path: &[PathEntry], place: usize) -> Option<Origin> {
+    path.get(place).map(|step| step.origin)
+}
+
+/// The origins of `client`, of which `recorded` messages stand as they are on a chain of its own: theirs
+/// are written down, and nobody asks for them but for the last one's.
+fn fill_origins(
+    client: &History,
+    recorded: usize,
+    known_origin: impl Fn(usize) -> Option<Origin>,
+) -> Vec<Origin> {
+    let mut before = Origin::for_link(&client.root());
+    let turns = client.turns().iter().enumerate();
+    turns
+        .map(|(at, turn)| {
+            let first_origin = || {
+                if at + 1 < recorded {
+                    return Origin::default();
+                }
+                before.next(&turn.message.fingerprint, &turn.link)
+            };
+            before = known_origin(at).unwrap_or_else(first_origin);
+            before
+        })
+        .collect()
+}
+
+/// Where an answer to `client` will have been said, if a later request carries it as `message`.
+pub fn origin_of_answer(client: &History, origins: &[Origin], message: &Fingerprint) -> Origin {
+    let (before, tip) = match (origins.last(), client.tip()) {
+        (Some(before), Some(tip)) => (*before, tip),
+        _ => (Origin::for_link(&client.root()), client.root()),
+    };
+    before.next(message, &tip.next(message))
+}

@@ -1,0 +1,359 @@
+use super::*;
+use crate::history::align::MessageOrigin;
+use crate::history::{Encoder, Link, Message, MessageKey, Role, Scope, ScopedHash, anchor};
+
+const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
+    and on about what was asked, with names and numbers in it, as answers do";
+
+fn message(role: Role, text: &str, calls: &[&str], answers: Option<&str>) -> Message {
+    let mut encoder = Encoder::new();
+    encoder.text("role", role.name());
+    encoder.text("content", text);
+    for id in calls {
+        encoder.text("call", id);
+    }
+    Message {
+        fingerprint: encoder.finish(),
+        role,
+        calls: calls.iter().map(|id| (*id).into()).collect(),
+        answers: answers.map(Into::into),
+        distinctive_bytes: u32::try_from(text.len()).unwrap(),
+        span: 0..0,
+    }
+}
+
+fn path(history: &History, observed: usize) -> Vec<PathEntry> {
+    let root = history.root();
+    let item = |at: usize| MessageKey::from_message(&root, &history.turns()[at].message);
+    (0..history.len())
+        .map(|at| PathEntry {
+            message: PathMessage {
+                link: history.turns()[at].link,
+                role: history.turns()[at].message.role,
+            },
+            parent: match at {
+                0 => root,
+                _ => history.turns()[at - 1].link,
+            },
+            message_key: Some(item(at)),
+            anchor: at
+                .checked_sub(1)
+                .and_then(|b| anchor(&root, &item(b), &item(at))),
+            range_end: at + 1 == observed,
+            live: at > 0,
+            text_kept: false,
+            lineage: 1,
+            origin: Origin::for_link(&history.turns()[at].link),
+            message_origin: MessageOrigin {
+                from_upstream: at > 0,
+                unshared: true,
+            },
+            pending: false,
+        })
+        .collect()
+}
+
+/// A process that could not read the view went on from it as a chain of its own: the request is still
+/// the view it went out as (INV-SAME).
+#[test]
+fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
+    let said = SAID;
+    let messages: Vec<Message> = (0..8)
+        .map(|at| {
+            let role = [Role::User, Role::Assistant][at % 2];
+            message(role, &format!("{at}: {said}"), &[], None)
+        })
+        .collect();
+    let scope = Scope::new(b"key", None);
+    let path = path(&History::chain(&scope, messages.clone()), 4);
+    let client = Arc::new(History::chain(&scope, messages[4..].to_vec()));
+    let mut evidence = Evidence {
+        path: path.clone(),
+        ..Evidence::default()
+    };
+    let first = find_alignment(&client, &evidence).unwrap();
+    let stored = StoredAlignment {
+        count: client.len(),
+        base: first.history.tip().unwrap(),
+        positions: first.positions.clone(),
+        proof: first.proof.clone(),
+        withheld: first.withheld,
+    };
+    evidence.stored = Some((stored, path));
+    evidence.stored_holds = true;
+    for depth in [0, client.len()] {
+        evidence.recorded_count = depth;
+        let again = find_alignment(&client, &evidence).unwrap();
+        assert_eq!(again.positions, first.positions, "{depth}");
+        assert_eq!(again.history.tip(), first.history.tip(), "{depth}");
+    }
+}
+
+/// What left no more behind than went is dropped, and remembered where its words are kept without a
+/// gap; what was said again in other words is not.
+#[test]
+fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited() {
+    let messages = |count: usize| -> Vec<Message> {
+        (0..count)
+            .map(|at| message(Role::User, &format!("message {at}"), &[], None))
+            .collect()
+    };
+    let chain = History::chain(&Scope::new(b"key", None), messages(7));
+    let mut path = path(&chain, 0);
+    let remembered = |path: &[PathEntry], runs: &[Run]| {
+        let sides = PathComparison::new(&chain, path).unwrap();
+        sides.restorable_count(runs, path.len())
+    };
+    let run = |client, path, len| Run { client, path, len };
+    let dropped = [run(0, 0, 1), run(1, 4, 3)];
+    let edited = [run(0, 0, 1), run(2, 2, 5)];
+    let noticed = [run(1, 4, 3)];
+    assert_eq!(remembered(&path, &dropped), 1);
+    assert_eq!(remembered(&path, &noticed), 0);
+    for step in &mut path {
+        step.text_kept = true;
+    }
+    assert_eq!(remembered(&path, &dropped), 7);
+    assert_eq!(remembered(&path, &noticed), 7);
+    assert_eq!(remembered(&path, &edited), 1);
+    path[2].text_kept = false;
+    assert_eq!(remembered(&path, &dropped), 2);
+    path[3].range_end = true;
+    assert_eq!(remembered(&path, &dropped), 7);
+}
+
+/// A client dropped one of two parallel calls together with its result, and everything before. The
+/// call that is left is another message and would stay raw in front of the block for ever; its
+/// result is known, and would be covered one day.
+#[test]
+fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
+    let said = SAID;
+    let mut known: Vec<Message> = (0..6)
+        .map(|at| match at % 2 {
+            0 => message(Role::User, &format!("question {at}, {said}"), &[], None),
+            _ => message(Role::Assistant, &format!("answer {at}, {said}"), &[], None),
+        })
+        .collect();
+    known.push(message(Role::User, "read both", &[], None));
+    known.push(message(
+        Role::Assistant,
+        "",
+        &["call_aaaaaaaa", "call_bbbbbbbb"],
+        None,
+    ));
+    known.push(message(Role::Tool, "text of a", &[], Some("call_aaaaaaaa")));
+    known.push(message(Role::Tool, "text of b", &[], Some("call_bbbbbbbb")));
+    known.push(message(
+        Role::Assistant,
+        &format!("both read, {said}"),
+        &[],
+        None,
+    ));
+    let scope = Scope::new(b"key", None);
+    let chain = History::chain(&scope, known.clone());
+
+    let mut sent = vec![message(Role::Assistant, "", &["call_bbbbbbbb"], None)];
+    sent.extend_from_slice(&known[9..]);
+    sent.push(message(Role::User, "and now", &[], None));
+    let client = Arc::new(History::chain(&scope, sent));
+    let evidence = Evidence {
+        path: path(&chain, 4),
+        ..Evidence::default()
+    };
+    assert!(find_alignment(&client, &evidence).is_none());
+    // Whole, the round is no obstacle.
+    let mut sent = known[7..].to_vec();
+    sent.push(message(Role::User, "and now", &[], None));
+    let client = Arc::new(History::chain(&scope, sent));
+    assert!(find_alignment(&client, &evidence).is_some());
+}
+
+/// Six messages, two rounds of tools behind them; what is told of them is long.
+fn task() -> Vec<Message> {
+    let said = |at: usize| {
+        format!("what is said in message {at} is long enough to tell it from others by: {SAID}")
+    };
+    let mut all: Vec<Message> = (0..6)
+        .map(|at| match at % 2 {
+            0 => message(Role::User, &said(at), &[], None),
+            _ => message(Role::Assistant, &said(at), &[], None),
+        })
+        .collect();
+    for id in ["call_aaaaaaaa", "call_bbbbbbbb"] {
+        all.push(message(Role::Assistant, "", &[id], None));
+        all.push(message(Role::Tool, &said(all.len()), &[], Some(id)));
+    }
+    all
+}
+
+fn find(scope: &Scope, sent: Vec<Message>, evidence: &Evidence) -> Option<Alignment> {
+    find_alignment(&Arc::new(History::chain(scope, sent)), evidence)
+}
+
+/// Nobody was shown what the first result said, and nobody can be any more.
+#[test]
+fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
+    let scope = Scope::new(b"key", None);
+    let known = task();
+    let chain = History::chain(&scope, known.clone());
+    let mut sent = known[2..].to_vec();
+    sent[5] = message(Role::Tool, "[cleared]", &[], Some("call_aaaaaaaa"));
+    sent.push(message(Role::User, "and now", &[], None));
+    let links = |taken: usize| {
+        let path = path(&chain, taken);
+        let evidence = Evidence {
+            path,
+            ..Evidence::default()
+        };
+        let seen = find(&scope, sent.clone(), &evidence).unwrap();
+        let turns = seen.history.turns().iter().zip(chain.turns());
+        turns.take_while(|(new, old)| new.link == old.link).count()
+    };
+    // Observed up to there, it is what it was; else the chain goes another way from there on.
+    assert_eq!(links(8), 10);
+    assert_eq!(links(4), 7);
+}
+
+/// Another conversation was answered and asked the same; this one is known by its own chain.
+#[test]
+fn what_is_known_of_a_conversation_is_not_left_for_another() {
+    let scope = Scope::new(b"key", None);
+    let known = task();
+    let chain = History::chain(&scope, known.clone());
+    let mut sent = vec![message(Role::User, "another form", &[], None)];
+    sent.extend_from_slice(&known[1..]);
+    let evidence = |own: Option<i64>, depth: usize| Evidence {
+        path: path(&chain, 6),
+        recorded_lineage: own,
+        recorded_count: depth,
+        ..Evidence::default()
+    };
+    assert!(find(&scope, sent.clone(), &evidence(Some(2), 3)).is_none());
+    // The same conversation, whose first message has changed.
+    assert!(find(&scope, sent.clone(), &evidence(Some(1), 3)).is_some());
+    assert!(find(&scope, sent, &evidence(None, 0)).is_some());
+}
+
+/// Where nothing but a template agrees, nothing is told of that the request does not hold.
+#[test]
+fn a_template_brings_nothing_with_it() {
+    let scope = Scope::new(b"key", None);
+    let known = task();
+    let chain = History::chain(&scope, known.clone());
+    let mut sent = known;
+    sent[0] = message(Role::User, "another customer", &[], None);
+    let mut path = path(&chain, 6);
+    for step in &mut path {
+        step.message_origin.from_upstream = false;
+    }
+    let evidence = Evidence {
+        path,
+        ..Evidence::default()
+    };
+    let seen = find(&scope, sent, &evidence).unwrap();
+    let own: Vec<Link> = chain.turns().iter().map(|turn| turn.link).collect();
+    assert!(
+        seen.history
+            .turns()
+            .iter()
+            .all(|turn| !own.contains(&turn.link))
+    );
+    assert_eq!(seen.positions.unknown_before(9), [0]);
+}
+
+/// An answer of the model stands at `place` of what is sent, in the place of what it summarises.
+fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignment> {
+    let scope = Scope::new(b"key", None);
+    let mut known = task();
+    known.push(message(Role::User, "summarise it", &[], None));
+    let path = path(&History::chain(&scope, known), 8);
+    let evidence = Evidence {
+        summary: Some(SummaryCandidate {
+            count: place,
+            hash: ScopedHash::from_text(&Link::root(&scope), SAID),
+            path,
+            same_system: true,
+            is_unique: true,
+        }),
+        recorded_count: depth,
+        ..Evidence::default()
+    };
+    find(&scope, sent, &evidence)
+}
+
+#[test]
+fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
+    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let ok = message(Role::Assistant, "Got it.", &[], None);
+    let next = message(Role::User, "and now", &[], None);
+    let sent = vec![head.clone(), ok, next];
+    assert_eq!(
+        summarised(sent.clone(), 1, 0).unwrap().kind,
+        AlignmentKind::Compacted
+    );
+    // What a person says now, and what was sent before as a conversation of its own.
+    assert!(summarised(vec![head], 1, 0).is_none());
+    let alone = vec![message(Role::Assistant, SAID, &[], None)];
+    assert!(summarised(alone, 1, 0).is_some(), "nobody says that");
+    assert!(summarised(sent, 1, 1).is_none());
+}
+
+/// The tail behind a summary reaches back into what was observed: it is not told and sent.
+#[test]
+fn what_is_kept_behind_a_summary_is_not_told_twice() {
+    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let mut sent = vec![head];
+    sent.extend_from_slice(&task()[5..6]);
+    sent.push(message(Role::User, "and now", &[], None));
+    let view = summarised(sent, 1, 0).unwrap().positions;
+    assert_eq!(view.open_start(), (1, 5));
+}
+
+/// The user's messages of a task, in front of a summary of it: where they stand, they are not sent as well. The
+/// summary is what is said now, or behind the first messages; without them it is a quote.
+#[test]
+fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
+    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let other = |at: usize| message(Role::User, &format!("{at}: {SAID}"), &[], None);
+    let kept: Vec<Message> = task().into_iter().take(5).step_by(2).collect();
+    let sent = |front: &[Message]| [front, std::slice::from_ref(&head)].concat();
+
+    let now = summarised(sent(&kept), 4, 0).unwrap();
+    assert_eq!(now.positions.open_start(), (3, 8), "it is what is said now");
+    assert_eq!(now.positions.unknown_before(4), Vec::<usize>::new());
+    let mut asked = sent(&kept);
+    asked.push(message(Role::User, "and now", &[], None));
+    let behind = summarised(asked, 4, 0).unwrap();
+    assert_eq!(behind.positions.open_start(), (4, 8));
+    assert_eq!(
+        behind.positions.unknown_before(4),
+        [3],
+        "it stays where it is"
+    );
+
+    for front in [
+        vec![other(1), other(2), other(3)],
+        vec![kept[1].clone(), other(2), other(3)],
+    ] {
+        let mut sent = sent(&front);
+        assert!(summarised(sent.clone(), 4, 0).is_none());
+        sent.push(message(Role::User, "and now", &[], None));
+        assert!(summarised(sent, 4, 0).is_none());
+    }
+}
+
+#[test]
+fn a_summary_is_looked_for_among_the_first_and_before_the_first_answer() {
+    let scope = Scope::new(b"key", None);
+    let places = |count: usize| -> Vec<usize> {
+        let mut sent: Vec<Message> = (0..count)
+            .map(|at| message(Role::User, &at.to_string(), &[], None))
+            .collect();
+        sent.push(message(Role::Assistant, "Got it.", &[], None));
+        sent.push(message(Role::User, "and now", &[], None));
+        summary_positions(&History::chain(&scope, sent)).collect()
+    };
+    assert_eq!(places(1), [0, 1, 2]);
+    assert_eq!(places(4), [0, 1, 2, 3]);
+    assert_eq!(places(40), [0, 1, 2, 37, 38, 39]);
+}

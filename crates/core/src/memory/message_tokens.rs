@@ -1,0 +1,100 @@
+//! What a message weighs in tokens. Counted once per message, off the request path, and stored: what
+//! is cut and activated later is a function of these counts, so they never change, whichever model
+//! is asked next.
+//!
+//! Text goes through the tokenizer. What is no text is weighed by its provider's published rules
+//! ([`media`]); its encoding is never counted as text, and no estimate a client may send along is
+//! believed.
+
+mod media;
+
+use crate::history::{MessagePiece, PlainText};
+use crate::tokens::{Estimate, TokenCounter};
+
+/// What a message costs beside its text: role and separators (3.8 in the published accounting). The
+/// result of a tool is a message of its own.
+const MESSAGE_OVERHEAD: u32 = 4;
+
+/// What `message` weighs by its length: good for comparing messages where no tokenizer may be asked.
+pub fn estimate_message(spoken: &PlainText, model: &str) -> u32 {
+    count_message(spoken, model, &Estimate)
+}
+
+/// What so many bytes of JSON weigh in the same measure.
+pub fn estimate_bytes(bytes: usize) -> u32 {
+    Estimate::from_bytes(bytes)
+}
+
+/// Tokens of `message`, for `model`.
+pub fn count_message(spoken: &PlainText, model: &str, counter: &dyn TokenCounter) -> u32 {
+    let pieces = spoken.pieces.iter().map(|piece| match piece {
+        MessagePiece::Text(text) | MessagePiece::Refusal(text) | MessagePiece::Unknown(text) => {
+            counter.count(text)
+        }
+        MessagePiece::Call {
+            name, arguments, ..
+        } => counter.count(name).saturating_add(counter.count(arguments)),
+        MessagePiece::Result { .. } => 0,
+        MessagePiece::Attachment { kind, label, media } => media::tokens(*kind, media, model)
+            // Named, and fetched by the provider: nothing but the name is known.
+            .unwrap_or_else(|| counter.count(label)),
+    });
+    let name = spoken.name.as_deref().map_or(0, |name| counter.count(name));
+    pieces.fold(MESSAGE_OVERHEAD.saturating_add(name), u32::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{AttachmentKind, Media, Role};
+    use crate::tokens::Estimate;
+
+    fn weigh(pieces: Vec<MessagePiece>) -> u32 {
+        let spoken = PlainText {
+            role: Role::User,
+            name: None,
+            pieces,
+        };
+        count_message(&spoken, "gpt-4o", &Estimate)
+    }
+
+    /// A message weighs more than its text, a call what it says, a result nothing beside its text.
+    #[test]
+    fn a_message_weighs_more_than_its_words() {
+        let text = "tell me of the pass".repeat(100);
+        let words = Estimate.count(&text);
+        assert_eq!(weigh(vec![]), MESSAGE_OVERHEAD);
+        assert_eq!(
+            weigh(vec![MessagePiece::Text(text.clone())]),
+            words + MESSAGE_OVERHEAD
+        );
+        let call = MessagePiece::Call {
+            id: "a long id that is not counted".to_owned(),
+            name: "look".to_owned(),
+            arguments: text.clone(),
+        };
+        assert_eq!(
+            weigh(vec![call]),
+            words + Estimate.count("look") + MESSAGE_OVERHEAD
+        );
+        let result = MessagePiece::Result {
+            id: "a long id that is not counted".to_owned(),
+        };
+        let large = "x".repeat(100_000);
+        let counted = weigh(vec![result, MessagePiece::Text(large.clone())]);
+        assert_eq!(counted, Estimate.count(&large) + MESSAGE_OVERHEAD);
+    }
+
+    #[test]
+    fn a_file_that_is_only_named_weighs_its_name() {
+        let file = MessagePiece::Attachment {
+            kind: AttachmentKind::File,
+            label: "file-123".to_owned(),
+            media: Media::default(),
+        };
+        assert_eq!(
+            weigh(vec![file]),
+            Estimate.count("file-123") + MESSAGE_OVERHEAD
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! Words spelled alike: lower case, without the marks around them, Chinese and Japanese sign by sign.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// Whether a sign stands for a word or a part of one by itself: no blanks part the words written with it.
+pub(super) fn is_sign(c: char) -> bool {
+    matches!(c,
+        '\u{3040}'..='\u{30ff}'        // kana
+        | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' // Han
+        | '\u{ac00}'..='\u{d7af}'      // Hangul
+        | '\u{20000}'..='\u{3134f}')
+}
+
+/// Characters that end a word wherever they stand. Apostrophes, dots, colons, slashes and hyphens
+/// may stand inside of one.
+pub(super) fn is_break(c: char) -> bool {
+    c.is_whitespace()
+        || matches!(
+            c,
+            '(' | ')'
+                | '['
+                | ']'
+                | '{'
+                | '}'
+                | '<'
+                | '>'
+                | '"'
+                | '“'
+                | '”'
+                | '„'
+                | '‟'
+                | '«'
+                | '»'
+                | '‹'
+                | '›'
+                | '`'
+                | '|'
+                | ';'
+                | '*'
+                | '='
+                | '!'
+                | '?'
+                | '—'
+                | '–'
+                | '→'
+                | '…'
+                | '\u{3000}'
+                ..='\u{303f}'
+                    | '\u{ff01}'
+                    | '\u{ff08}'
+                    | '\u{ff09}'
+                    | '\u{ff0c}'
+                    | '\u{ff1a}'
+                    | '\u{ff1b}'
+                    | '\u{ff1f}'
+        )
+}
+
+/// A word as it is compared.
+pub(super) fn fold(word: &str) -> String {
+    let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+    let lower = word.to_lowercase();
+    for possessive in ["'s", "’s"] {
+        if let Some(stem) = lower.strip_suffix(possessive) {
+            return stem.to_owned();
+        }
+    }
+    lower
+}
+
+/// The words of a text, folded: runs of letters and digits, and every sign by itself.
+pub(super) fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for run in text.split(|c: char| is_break(c) || matches!(c, ',' | '.' | ':' | '/' | '-' | '_')) {
+        let mut rest = run;
+        while let Some((at, sign)) = rest.char_indices().find(|(_, c)| is_sign(*c)) {
+            push_folded(&mut words, &rest[..at]);
+            words.push(sign.to_string());
+            rest = &rest[at + sign.len_utf8()..];
+        }
+        push_folded(&mut words, rest);
+    }
+    words
+}
+
+fn push_folded(words: &mut Vec<String>, word: &str) {
+    let word = fold(word);
+    if !word.is_empty() {
+        words.push(word);
+    }
+}
+
+/// What the inflected forms of a word share, for words that need not be the same to mean the same.
+pub(super) fn stem(word: &str) -> &str {
+    let end = word.char_indices().nth(5).map_or(word.len(), |(at, _)| at);
+    &word[..end]
+}
+
+/// Two words that follow each other, as a number. Two pairs share one with a chance of one in 2⁶⁴.
+pub(super) fn pair_hash(first: &str, second: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    first.hash(&mut hasher);
+    second.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Words too common to tell one line from another, folded; English, German and a few of both.
+const COMMON: &[&str] = &[
+    "the",
+    "and",
+    "for",
+    "that",
+    "this",
+    "with",
+    "was",
+    "were",
+    "are",
+    "has",
+    "have",
+    "had",
+    "not",
+    "but",
+    "from",
+    "they",
+    "them",
+    "their",
+    "then",
+    "than",
+    "its",
+    "it",
+    "is",
+    "in",
+    "on",
+    "at",
+    "to",
+    "of",
+    "a",
+    "an",
+    "as",
+    "by",
+    "be",
+    "or",
+    "so",
+    "if",
+    "we",
+    "he",
+    "she",
+    "his",
+    "her",
+    "you",
+    "your",
+    "user",
+    "users",
+    "assistant",
+    "stated",
+    "asked",
+    "said",
+    "wants",
+    "intends",
+    "will",
+    "would",
+    "should",
+    "can",
+    "could",
+    "been",
+    "being",
+    "also",
+    "about",
+    "into",
+    "after",
+    "before",
+    "when",
+    "which",
+    "what",
+    "who",
+    "how",
+    "all",
+    "any",
+    "more",
+    "now",
+    "one",
+    "out",
+    "der",
+    "die",
+    "das",
+    "den",
+    "dem",
+    "des",
+    "und",
+    "ist",
+    "ein",
+    "eine",
+    "einen",
+    "einem",
+    "einer",
+    "mit",
+    "von",
+    "für",
+    "auf",
+    "nicht",
+    "zu",
+    "im",
+    "am",
+    "an",
+    "sich",
+    "auch",
+    "es",
+    "er",
+    "sie",
+    "wir",
+    "hat",
+    "wird",
+    "war",
+    "als",
+    "bei",
+    "aus",
+    "nach",
+    "dass",
+    "的",
+    "了",
+    "是",
+    "在",
+    "和",
+    "用",
+    "户",
+];
+
+/// Whether a folded word says nothing by itself.
+pub(super) fn is_common(word: &str) -> bool {
+    COMMON.contains(&word)
+}

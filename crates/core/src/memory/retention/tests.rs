@@ -1,0 +1,380 @@
+use super::*;
+
+/// A pair of logs and what the shorter one lost.
+struct Pair {
+    name: String,
+    before: String,
+    after: String,
+    lost: Vec<(ItemKind, String)>,
+}
+
+fn pairs() -> Vec<Pair> {
+    let text = include_str!("pairs.txt");
+    let blocks = text.split("\n== ").skip(1);
+    let read = |block: &str| {
+        let (name, rest) = block.split_once('\n').expect("a name");
+        let (before, rest) = rest.split_once("\n--\n").expect("two logs");
+        let (after, lost) = rest.split_once("\n-- lost").expect("what is lost");
+        let lost = lost.lines().map(str::trim).filter(|line| !line.is_empty());
+        Pair {
+            name: name.to_owned(),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            lost: lost.map(known_lost).collect(),
+        }
+    };
+    blocks.map(read).collect()
+}
+
+/// `number 48,211`.
+fn known_lost(line: &str) -> (ItemKind, String) {
+    let (kind, text) = line.split_once(' ').expect("a kind and a text");
+    let kind = ItemKind::ALL.into_iter().find(|one| one.name() == kind);
+    (kind.expect("a kind"), text.to_owned())
+}
+
+/// The key of what a person says is lost: the same for two spellings of one thing.
+fn key_of_lost(kind: ItemKind, text: &str) -> String {
+    let line = match kind {
+        ItemKind::Quote => format!("then \"{text}\""),
+        _ => format!("then {text}"),
+    };
+    let items = ItemReader::for_text(&line).items(&line);
+    let read = items.iter().find(|item| item.kind == kind);
+    read.map_or_else(|| text.to_lowercase(), |item| item.key().to_owned())
+}
+
+/// The key of what the code says is missing, where the longer log says it.
+fn key_of_missing(before: &str, missing: &LostItem) -> String {
+    let line = before.lines().nth(missing.line).expect("its line");
+    let items = ItemReader::for_text(before).items(line);
+    let read = items
+        .iter()
+        .find(|item| item.kind == missing.kind && item.text == missing.text);
+    // What was done is the line itself.
+    read.map_or_else(|| missing.text.to_lowercase(), |item| item.key().to_owned())
+}
+
+/// How many things are called lost and are, those that are not, and those that are lost and not called so.
+/// Each counts for one other at most.
+fn compared(pair: &Pair) -> (u32, Vec<LostItem>, Vec<(ItemKind, String)>) {
+    let mut unseen = pair.lost.clone();
+    let (mut right, mut wrong) = (0, Vec::new());
+    for one in check_reflection(&pair.before, &pair.after).lost {
+        let key = key_of_missing(&pair.before, &one);
+        let place = unseen
+            .iter()
+            .position(|(kind, text)| *kind == one.kind && key_of_lost(*kind, text) == key);
+        if let Some(at) = place {
+            unseen.remove(at);
+            right += 1;
+        } else {
+            wrong.push(one);
+        }
+    }
+    (right, wrong, unseen)
+}
+
+/// Precision: of what is called lost, how much is. Recall: of what is lost, how much is called so.
+#[test]
+fn losses_are_found_and_rewordings_are_none() {
+    let pairs = pairs();
+    assert_eq!(pairs.len(), 30);
+    let (mut right, mut wrong, mut unseen) = (0_u32, 0_u32, 0_u32);
+    for pair in &pairs {
+        let (found, others, missed) = compared(pair);
+        for one in others {
+            println!("{}: not lost: {:?} {:?}", pair.name, one.kind, one.text);
+            wrong += 1;
+        }
+        for lost in missed {
+            println!("{}: not found: {lost:?}", pair.name);
+            unseen += 1;
+        }
+        right += found;
+    }
+    let share = |whole: u32| f64::from(right) / f64::from(whole);
+    let (precision, recall) = (share(right + wrong), share(right + unseen));
+    println!(
+        "30 pairs, {} losses: precision {precision:.3} ({right} of {}), recall {recall:.3}",
+        right + unseen,
+        right + wrong
+    );
+    assert!(precision >= 0.9, "{precision}");
+    assert!(recall >= 0.9, "{recall}");
+}
+
+/// A number within another one, a folder and what is in it: neither counts for the other.
+#[test]
+fn what_only_resembles_a_loss_is_none() {
+    let pair = |before: &str, lost: &[(ItemKind, &str)]| Pair {
+        name: String::new(),
+        before: before.to_owned(),
+        after: "* nothing".to_owned(),
+        lost: lost
+            .iter()
+            .map(|(kind, text)| (*kind, (*text).to_owned()))
+            .collect(),
+    };
+    for (before, kind, text) in [
+        ("* 🔴 there are 4 rows", ItemKind::Number, "48,211"),
+        ("* 🔴 there are 48,211 rows", ItemKind::Number, "4"),
+        ("* 🔴 it took 3.2 s", ItemKind::Number, "3.2 min"),
+        ("* 🔴 it is in /etc/hosts", ItemKind::Path, "/etc"),
+        (
+            "* 🔴 see http://other.test/a",
+            ItemKind::Url,
+            "http://other.test",
+        ),
+        ("* 🔴 it is for Jonas", ItemKind::Identifier, "Jonas"),
+        ("* ✅ barn painted", ItemKind::Done, "barn painted at last"),
+    ] {
+        let (right, wrong, unseen) = compared(&pair(before, &[(kind, text)]));
+        assert_eq!((right, wrong.len(), unseen.len()), (0, 1, 1), "{text}");
+    }
+    // What is found once is not found twice.
+    let four = (ItemKind::Number, "4");
+    let (right, _, unseen) = compared(&pair("* 🔴 there are 4 rows", &[four, four]));
+    assert_eq!((right, unseen.len()), (1, 1));
+}
+
+/// A file is the same from where one stands and from its folder's name.
+#[test]
+fn a_path_from_here_is_the_same_path() {
+    assert!(lost("* 🔴 see ./config/prod.toml", "* config/prod.toml is it").is_empty());
+    assert_eq!(
+        lost("* 🔴 see ../config/prod.toml", "* config/prod.toml is it").len(),
+        1
+    );
+    assert_eq!(
+        lost("* 🔴 see /config/prod.toml", "* config/prod.toml is it").len(),
+        1
+    );
+}
+
+fn lost(before: &str, after: &str) -> Vec<String> {
+    let missing = check_reflection(before, after).lost;
+    missing.into_iter().map(|one| one.text).collect()
+}
+
+#[test]
+fn every_kind_is_read() {
+    let line = "* 🔴 (09:12) Ask Jonas about `QX-2291` in src/a_b.rs:7 by 2026-03-04: 3.2 s, \"two words\", https://e.test/x";
+    let kinds: std::collections::BTreeSet<ItemKind> = ItemReader::for_text(line)
+        .items(line)
+        .iter()
+        .map(|item| item.kind)
+        .collect();
+    let all: std::collections::BTreeSet<ItemKind> = ItemKind::ALL.into_iter().collect();
+    assert_eq!(
+        kinds,
+        all.difference(&[ItemKind::Done].into()).copied().collect()
+    );
+    // The time a line begins with is no item: merging lines may drop it.
+    assert!(lost("* 🔴 (09:12) hello", "* 🔴 hello").is_empty());
+}
+
+#[test]
+fn what_is_high_is_counted_apart() {
+    let log = "* 🔴 Ann has 31 goats\n* 🟡 and 17 hens\n* ✅ Barn painted\n  * -> in 4 days";
+    let report = check_reflection(log, "* 🔴 Ann has goats");
+    assert_eq!(
+        report.retention.high,
+        Share {
+            retained: 0,
+            total: 2
+        }
+    );
+    assert_eq!(
+        report.retention.for_kind(ItemKind::Number),
+        Share {
+            retained: 0,
+            total: 3
+        }
+    );
+    assert_eq!(
+        report.retention.for_kind(ItemKind::Done),
+        Share {
+            retained: 0,
+            total: 1
+        }
+    );
+    assert_eq!(report.damaged_lines().collect::<Vec<_>>(), [0, 2]);
+    let whole = check_reflection(log, log);
+    assert_eq!(
+        (whole.lost.len(), whole.retention.for_all_kinds().loss()),
+        (0, 0.0)
+    );
+}
+
+#[test]
+fn an_item_counts_once_and_as_its_heaviest() {
+    let log = "* 🟡 order 4471 came\n* 🔴 order 4471 is wrong\n* 🟢 order 4471 again";
+    let report = check_reflection(log, "* 🔴 it is wrong");
+    assert_eq!(
+        report.retention.high,
+        Share {
+            retained: 0,
+            total: 1
+        }
+    );
+    assert_eq!(report.lost[0].line, 1);
+}
+
+#[test]
+fn a_namesake_keeps_nobody() {
+    let log = "* 🔴 ask Anna Keller and Peter Keller\n* 🔴 then Anna Brandt\n* 🔴 Keller pays";
+    let gone = |after: &str| lost(log, after);
+    assert_eq!(gone(log), [] as [&str; 0]);
+    // Peter is known by his first name alone; of the other two each word is another's too.
+    assert_eq!(gone("* 🔴 Anna Keller pays, Brandt not"), ["Peter Keller"]);
+    assert_eq!(
+        gone("* 🔴 Keller pays"),
+        ["Anna Keller", "Peter Keller", "Anna Brandt"]
+    );
+    assert_eq!(
+        gone("* 🔴 Peter, Anna Keller, Anna Brandt"),
+        [] as [&str; 0]
+    );
+    // Who is the only one of that name is known by either word.
+    assert!(lost("* 🔴 ask Anna Keller", "* 🔴 ask Keller").is_empty());
+}
+
+#[test]
+fn of_a_transcript_the_users_words_must_stay_and_those_of_others_are_counted_apart() {
+    let transcript = "Date: Mar 4, 2026\nUser maria (14:05): order 4471\n  is 12 kg\nTool result search: 9999 hits\nAssistant: 8888\nUser: and 17 goats\n";
+    let report = check_observations(transcript, "* 🔴 order 4471, goats");
+    let missing = |high: bool| -> Vec<&str> {
+        let lost = report.lost.iter().filter(|one| one.high == high);
+        lost.map(|one| one.text.as_str()).collect()
+    };
+    assert_eq!(missing(true), ["12 kg", "17"]);
+    assert_eq!(missing(false), ["9999", "8888"]);
+    let retention = report.retention;
+    assert_eq!(
+        retention.high,
+        Share {
+            retained: 1,
+            total: 3
+        }
+    );
+    assert_eq!(retention.for_all_kinds(), retention.high);
+    assert_eq!(
+        retention.for_non_user(),
+        Share {
+            retained: 0,
+            total: 2
+        }
+    );
+    let noted = check_observations(transcript, "* 🔴 order 4471, goats\n* 🟡 8888").retention;
+    assert_eq!(
+        noted.for_non_user(),
+        Share {
+            retained: 1,
+            total: 2
+        }
+    );
+    assert_eq!(
+        noted.to_json(),
+        r#"{"number":[1,3],"high":[1,3],"others":{"number":[1,2]}}"#
+    );
+    assert_eq!(Retention::from_json(&noted.to_json()), Some(noted));
+    // What the user says as well is the user's.
+    let both = "Assistant: 8888 it is\nUser: 8888, yes\n";
+    let kept = check_observations(both, "* 🔴 nothing").retention;
+    assert_eq!((kept.high.total, kept.for_non_user().total), (1, 0));
+}
+
+#[test]
+fn retention_survives_the_store() {
+    let log = "* 🔴 Ask Ann about 31 goats\n* ✅ Barn painted";
+    let retention = check_reflection(log, "* 🔴 Ann").retention;
+    let json = retention.to_json();
+    assert_eq!(
+        json,
+        r#"{"name":[1,1],"number":[0,1],"done":[0,1],"high":[1,3]}"#
+    );
+    assert_eq!(Retention::from_json(&json), Some(retention));
+    assert_eq!(Retention::from_json("{}"), Some(Retention::default()));
+    assert_eq!(
+        Retention::from_json(r#"{"smell":[1,2]}"#),
+        Some(Retention::default())
+    );
+    assert_eq!(Retention::from_json("[1]"), None);
+}
+
+/// Twice the text, about twice the work: counted in what is read, since a clock would lie.
+#[test]
+fn text_of_any_kind_is_read_without_panic() {
+    let odd = [
+        "",
+        "://",
+        "http://",
+        "\"",
+        "„",
+        "「",
+        "1,",
+        ",1",
+        "3月",
+        "2026年",
+        "月日",
+        "@",
+        "#",
+        "a://b c://",
+        "*",
+        "* 🔴",
+        "✅\u{fe0f} x",
+        "''''",
+        "(25:61) x",
+        ".",
+        "..",
+        "/",
+        "//",
+        "C:\\x",
+        "1.2.3.4",
+        "-",
+        "--",
+        "1-",
+        "-1-2",
+        "ß1",
+        "İ1",
+        "é.é",
+        "漢a漢1漢",
+        "\u{202e}1",
+    ];
+    for a in odd {
+        for b in odd {
+            let text = format!("{a}{b} {b}{a}\n* 🔴 {a} {b}");
+            let kept = check_reflection(&text, &text);
+            assert_eq!(kept.lost, [], "{text:?}");
+        }
+    }
+}
+
+mod generated {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WORD: &str = "([A-Z][a-z]{1,8}|[a-z]{1,8}|[0-9]{1,5}([.,][0-9]{1,3})?|\"[a-z ]{1,9}\"|/[a-z/]{1,9}|[a-z]{1,4}\\.rs|[A-Z]{2}-[0-9]{2}|用户|[0-9]月[0-9]日|kg|EUR|,|\\.|:|„|“|`|✅|🔴|\n\\* )";
+
+    proptest! {
+        /// A text keeps all of itself, and of the empty text nothing is kept.
+        #[test]
+        fn nothing_is_lost_by_saying_the_same(words in proptest::collection::vec(WORD, 0..60)) {
+            let text = words.join(" ");
+            prop_assert_eq!(check_reflection(&text, &text).lost, vec![]);
+            let none = check_reflection(&text, "").retention.for_all_kinds();
+            prop_assert_eq!(none.retained, 0);
+        }
+
+        /// More text never keeps less.
+        #[test]
+        fn saying_more_loses_nothing(words in proptest::collection::vec(WORD, 0..40), cut in 0_usize..40) {
+            let text = words.join(" ");
+            let lines: Vec<&str> = text.lines().collect();
+            let some = lines[..cut.min(lines.len())].join("\n");
+            let less = check_reflection(&text, &some).retention.for_all_kinds().retained;
+            prop_assert!(check_reflection(&text, &text).retention.for_all_kinds().retained >= less);
+        }
+    }
+}

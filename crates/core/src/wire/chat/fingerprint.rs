@@ -1,0 +1,166 @@
+//! What a message means, as a fingerprint (design of the equalities: ARCHITECTURE.md).
+//!
+//! Two spellings of one message get one fingerprint, anything else another: only what real clients
+//! were seen to change on their own is left out. Ids of tool calls enter as their order.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::content::{ContentItem, items};
+use super::fields::{Answer, Custom, Fields, Function};
+use super::text::Tree;
+use crate::history::{self, Batch, Encoder, Message, Role};
+
+/// Reads messages in order and gives them their fingerprints.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    batch: Batch,
+    /// Where calls stand among those of their message, by id: the newest message that has the id.
+    positions: HashMap<Box<str>, usize>,
+    /// The messages so far, in want of a fingerprint.
+    pending: Vec<PendingMessage>,
+}
+
+#[derive(Debug)]
+struct PendingMessage {
+    role: Role,
+    calls: Vec<Box<str>>,
+    answers: Option<Box<str>>,
+    distinctive_bytes: u32,
+    span: Range<usize>,
+}
+
+impl Reader {
+    /// How many messages were read.
+    pub(super) fn count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Reads the next message, which stands at `span`.
+    pub(super) fn message(&mut self, fields: &Fields<'_>, span: Range<usize>) {
+        let calls = calls(fields);
+        let answers: Option<Box<str>> = fields.answers.as_ref().map(|answer| match answer {
+            Answer::Call(id) => (**id).into(),
+            Answer::Function(name) => legacy_id(name),
+        });
+        let encoder = self.batch.encoder();
+        let distinctive_bytes = encode(fields, encoder);
+        if let Some(id) = &answers {
+            match self.positions.get(id) {
+                Some(position) => encoder.count("answers", *position),
+                None => encoder.mark("answers nothing"),
+            }
+        }
+        self.batch.next_message();
+        // Backwards, so that of two calls with one id the first is the one that is answered.
+        for (position, id) in calls.iter().enumerate().rev() {
+            self.positions.insert(id.clone(), position);
+        }
+        self.pending.push(PendingMessage {
+            role: fields.role,
+            calls,
+            answers,
+            distinctive_bytes,
+            span,
+        });
+    }
+
+    /// All messages.
+    pub(super) fn finish(self) -> Vec<Message> {
+        let fingerprints = self.batch.finish();
+        let messages = self.pending.into_iter().zip(fingerprints);
+        messages
+            .map(|(pending, fingerprint)| Message {
+                fingerprint,
+                role: pending.role,
+                calls: pending.calls,
+                answers: pending.answers,
+                distinctive_bytes: pending.distinctive_bytes,
+                span: pending.span,
+            })
+            .collect()
+    }
+}
+
+fn calls(fields: &Fields<'_>) -> Vec<Box<str>> {
+    let calls = fields.tool_calls.iter().map(|call| (*call.id).into());
+    let legacy = fields
+        .function_call
+        .iter()
+        .map(|call| legacy_id(&call.name));
+    calls.chain(legacy).collect()
+}
+
+/// The legacy form has no ids: a result names the function, and only one call can be open.
+fn legacy_id(name: &str) -> Box<str> {
+    format!("fn:{name}").into()
+}
+
+/// Encodes the message and says what its text weighs as evidence.
+fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
+    let mut distinctive_bytes = 0_u32;
+    encoder.text("role", fields.role.name());
+    if let Some(name) = &fields.name {
+        encoder.text("name", name);
+    }
+    for item in items(fields) {
+        match item {
+            ContentItem::Text(text) => {
+                distinctive_bytes = distinctive_bytes
+                    .saturating_add(history::distinctive_bytes(fields.role, &text));
+                encoder.text("content", &text);
+            }
+            ContentItem::Part(part) => {
+                encoder.mark("part");
+                part.encode(encoder);
+            }
+        }
+    }
+    if let Some(refusal) = &fields.refusal {
+        encoder.text("refusal", refusal);
+    }
+    for (position, call) in fields.tool_calls.iter().enumerate() {
+        encoder.count("call", position);
+        match (&call.function, &call.custom) {
+            (Some(function), _) => encode_function(function, encoder),
+            (None, Some(custom)) => encode_custom(custom, encoder),
+            (None, None) => {}
+        }
+    }
+    if let Some(call) = &fields.function_call {
+        encoder.mark("function_call");
+        encode_function(call, encoder);
+    }
+    if !fields.audio.is_empty() {
+        encoder.mark("audio");
+        fields.audio.encode(encoder);
+    }
+    for (key, value) in &fields.unknown_fields {
+        encoder.text("field", key);
+        value.encode(encoder);
+    }
+    distinctive_bytes
+}
+
+/// A call whose arguments do not parse counts by its position alone: clients repair such arguments
+/// in five ways, one of them by renaming the tool.
+fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
+    let Some(arguments) = arguments(call.arguments.as_deref().unwrap_or_default()) else {
+        return encoder.mark("unparseable");
+    };
+    encoder.text("tool", &call.name);
+    arguments.encode(encoder);
+}
+
+fn encode_custom(call: &Custom<'_>, encoder: &mut Encoder) {
+    encoder.text("custom tool", &call.name);
+    encoder.text("input", call.input.as_deref().unwrap_or_default());
+}
+
+/// The meaning of a call's arguments: nothing at all is an empty object.
+fn arguments(text: &str) -> Option<Tree<'_>> {
+    if text.trim().is_empty() {
+        return Some(Tree::Map(std::collections::BTreeMap::new()));
+    }
+    serde_json::from_str(text).ok()
+}

@@ -1,0 +1,116 @@
+//! Fields beside the messages, by their names: what a client calls its conversation stands in one of
+//! many. Their extents are kept while the body is scanned, and only those asked for are read. Called by
+//! `proxy::identify`.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::string;
+
+/// Other fields than those of chat completions are kept up to this many; a body with more is no
+/// client's, and the rest names nothing.
+const MAX_FIELDS: usize = 64;
+
+/// A field longer than this, in bytes, is not read for a name.
+const MAX_VALUE_BYTES: usize = 16 * 1024;
+
+/// What stands under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldValue {
+    /// A string, or a whole number in its digits.
+    Text(String),
+    /// Something that names nothing: a list, an object, too long, or there twice.
+    Unusable,
+}
+
+/// Where the fields stand: key with its quotes, and value.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OtherFields(Vec<(Range<usize>, Range<usize>)>);
+
+impl OtherFields {
+    pub(super) fn add(&mut self, key: Range<usize>, value: Range<usize>) {
+        if self.0.len() < MAX_FIELDS {
+            self.0.push((key, value));
+        }
+    }
+
+    /// What stands at `path` (names with dots between them); `None` where nothing does, or `null`.
+    pub(super) fn get(&self, body: &[u8], path: &str) -> Option<FieldValue> {
+        let (name, within) = path
+            .split_once('.')
+            .map_or((path, None), |(name, within)| (name, Some(within)));
+        // What was parsed is UTF-8, from quote to quote.
+        let text = |span: &Range<usize>| std::str::from_utf8(body.get(span.clone())?).ok();
+        let is_name = |key| {
+            text(key)
+                .and_then(string::decode)
+                .is_some_and(|key| key == name)
+        };
+        let mut found = self
+            .0
+            .iter()
+            .filter(|(key, _)| is_name(key))
+            .filter_map(|(_, value)| text(value));
+        let json = found.next()?;
+        if found.next().is_some() || json.len() > MAX_VALUE_BYTES {
+            return Some(FieldValue::Unusable);
+        }
+        let whole: Value = serde_json::from_str(json).ok()?;
+        let mut value = &whole;
+        for name in within.into_iter().flat_map(|within| within.split('.')) {
+            value = value.get(name)?;
+        }
+        match value {
+            Value::Null => None,
+            Value::String(text) => Some(FieldValue::Text(text.clone())),
+            Value::Number(number) if number.is_u64() => Some(FieldValue::Text(number.to_string())),
+            _ => Some(FieldValue::Unusable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::chat::parse;
+
+    fn named(fields: &str, path: &str) -> Option<FieldValue> {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
+        parse(&body.into()).expect("a request").field(path)
+    }
+
+    fn text(text: &str) -> FieldValue {
+        FieldValue::Text(text.to_owned())
+    }
+
+    #[test]
+    fn names_are_found_where_they_stand() {
+        assert_eq!(
+            named(r#""session_id":"s\u0031""#, "session_id"),
+            Some(text("s1"))
+        );
+        assert_eq!(
+            named(r#""session\u005fid":"s""#, "session_id"),
+            Some(text("s"))
+        );
+        assert_eq!(named(r#""chat":17"#, "chat"), Some(text("17")));
+        let nested = r#""metadata":{"a":{"b":"c"},"n":null}"#;
+        assert_eq!(named(nested, "metadata.a.b"), Some(text("c")));
+        assert_eq!(named(nested, "metadata.a"), Some(FieldValue::Unusable));
+        for nothing in ["metadata.n", "metadata.x", "metadata.a.b.c", "x", "model"] {
+            assert_eq!(named(nested, nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn what_is_twice_there_or_too_long_names_nothing() {
+        let twice = r#""session_id":"a","session_id":"b""#;
+        assert_eq!(named(twice, "session_id"), Some(FieldValue::Unusable));
+        let long = format!(r#""metadata":{{"id":"{}"}}"#, "x".repeat(MAX_VALUE_BYTES));
+        assert_eq!(named(&long, "metadata.id"), Some(FieldValue::Unusable));
+        let many: Vec<String> = (0..=MAX_FIELDS).map(|n| format!(r#""f{n}":"v""#)).collect();
+        assert_eq!(named(&many.join(","), "f0"), Some(text("v")));
+        assert_eq!(named(&many.join(","), &format!("f{MAX_FIELDS}")), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! A message in neutral words, for counting tokens and for the Observer.
+//!
+//! Taken from the canonical content, so equal messages read alike. What a model thought is left
+//! out, and data that is not text never poses as text: an attachment is its kind and a label.
+
+use super::content::{self, ContentItem, items};
+use super::fields::{Answer, Fields, Function};
+use super::text::Tree;
+use super::url;
+use crate::history::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
+use crate::wire::media;
+
+/// From this length on, a string of an unknown part that looks like base64 is named, not quoted.
+const MIN_DATA_BYTES: usize = 256;
+
+/// The words of `fields`.
+pub(super) fn plain_text(fields: &Fields<'_>) -> PlainText {
+    from_items(fields, items(fields))
+}
+
+/// The same for a reader, who sees where a user's words end and a block of the client's begins.
+pub(super) fn reader_text(fields: &Fields<'_>) -> PlainText {
+    from_items(fields, content::reader_items(fields))
+}
+
+fn from_items(fields: &Fields<'_>, items: Vec<ContentItem<'_>>) -> PlainText {
+    let mut pieces = Vec::new();
+    if let Some(answer) = &fields.answers {
+        let (Answer::Call(id) | Answer::Function(id)) = answer;
+        pieces.push(MessagePiece::Result { id: id.to_string() });
+    }
+    pieces.extend(items.into_iter().map(|item| match item {
+        ContentItem::Text(text) => MessagePiece::Text(text.into_owned()),
+        ContentItem::Part(part) => part_piece(part),
+    }));
+    pieces.extend(
+        fields
+            .refusal
+            .iter()
+            .map(|words| MessagePiece::Refusal(words.to_string())),
+    );
+    for call in &fields.tool_calls {
+        if let Some(function) = &call.function {
+            pieces.push(call_piece(&call.id, function));
+        } else if let Some(custom) = &call.custom {
+            pieces.push(MessagePiece::Call {
+                id: call.id.to_string(),
+                name: custom.name.to_string(),
+                arguments: custom.input.as_deref().unwrap_or_default().to_owned(),
+            });
+        }
+    }
+    pieces.extend(fields.function_call.iter().map(|call| call_piece("", call)));
+    if !fields.audio.is_empty() {
+        pieces.push(attachment(
+            AttachmentKind::Audio,
+            "answer",
+            Media::default(),
+        ));
+    }
+    PlainText {
+        role: fields.role,
+        name: fields.name.as_deref().map(str::to_owned),
+        pieces,
+    }
+}
+
+fn call_piece(id: &str, call: &Function<'_>) -> MessagePiece {
+    MessagePiece::Call {
+        id: id.to_owned(),
+        name: call.name.to_string(),
+        arguments: call.arguments.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn attachment(kind: AttachmentKind, label: &str, media: Media) -> MessagePiece {
+    MessagePiece::Attachment {
+        kind,
+        label: label.to_owned(),
+        media,
+    }
+}
+
+/// Whether a part is named as an attachment.
+pub(super) fn is_attachment(part: &Tree<'_>) -> bool {
+    // Stripped as the words are taken from it: what is left of a part without its null members.
+    let mut part = part.clone();
+    part.strip();
+    matches!(part_piece(part), MessagePiece::Attachment { .. })
+}
+
+fn part_piece(mut part: Tree<'_>) -> MessagePiece {
+    let piece = match text_member(&part, "type") {
+        Some("text") => text_member(&part, "text").map(|text| MessagePiece::Text(text.to_owned())),
+        Some("refusal") => {
+            text_member(&part, "refusal").map(|text| MessagePiece::Refusal(text.to_owned()))
+        }
+        Some("image_url") => part.get("image_url").and_then(image_url),
+        Some("image") => part.get("source").and_then(image_source),
+        Some("input_audio") => part.get("input_audio").map(sound),
+        Some("file") => part.get("file").map(file),
+        _ => None,
+    };
+    piece.unwrap_or_else(|| {
+        replace_data(&mut part);
+        // A tree has no member that serialising could fail on.
+        MessagePiece::Unknown(serde_json::to_string(&part).unwrap_or_default())
+    })
+}
+
+fn text_member<'t>(value: &'t Tree<'_>, key: &'static str) -> Option<&'t str> {
+    value.get(key).and_then(Tree::as_text)
+}
+
+/// `{"url", "detail"}`, or the URL alone.
+fn image_url(image: &Tree<'_>) -> Option<MessagePiece> {
+    let url = image.as_text().or_else(|| text_member(image, "url"))?;
+    let detail = match text_member(image, "detail") {
+        Some("low") => Detail::Low,
+        Some("high") => Detail::High,
+        _ => Detail::Auto,
+    };
+    let media = Media {
+        detail,
+        ..media::from_url(url)
+    };
+    Some(attachment(AttachmentKind::Image, url_label(url), media))
+}
+
+/// The form of Anthropic's own API, which gateways pass through.
+fn image_source(source: &Tree<'_>) -> Option<MessagePiece> {
+    if let Some(url) = text_member(source, "url") {
+        return Some(attachment(
+            AttachmentKind::Image,
+            url_label(url),
+            media::from_url(url),
+        ));
+    }
+    let mime = text_member(source, "media_type")?;
+    let media = media::from_base64(text_member(source, "data")?, Some(mime));
+    Some(attachment(AttachmentKind::Image, mime, media))
+}
+
+fn sound(audio: &Tree<'_>) -> MessagePiece {
+    let format = text_member(audio, "format");
+    let media = match text_member(audio, "data") {
+        Some(data) => media::from_base64(data, format),
+        None => Media::default(),
+    };
+    attachment(AttachmentKind::Audio, format.unwrap_or("audio"), media)
+}
+
+fn file(file: &Tree<'_>) -> MessagePiece {
+    let data = text_member(file, "file_data");
+    let label = text_member(file, "filename")
+        .or_else(|| data.map(url_label))
+        .or_else(|| text_member(file, "file_id"))
+        .unwrap_or("file");
+    let media = match data {
+        Some(url) if url.starts_with("data:") => media::from_url(url),
+        Some(encoded) => media::from_base64(encoded, None),
+        None => Media::default(),
+    };
+    attachment(AttachmentKind::File, label, media)
+}
+
+/// The media type of a `data:` URL, the last path segment of any other.
+pub(super) fn url_label(url: &str) -> &str {
+    let label = match url.strip_prefix("data:") {
+        Some(data) => &data[..data.find([';', ',']).unwrap_or(0)],
+        None if url.contains("://") => url::basename(url),
+        None => "",
+    };
+    if label.is_empty() { "data" } else { label }
+}
+
+/// Puts `[data]` in the place of strings that are data.
+fn replace_data(tree: &mut Tree<'_>) {
+    match tree {
+        Tree::Text(text) => {
+            let encoded = text.len() >= MIN_DATA_BYTES
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"+/-_=\r\n".contains(&byte));
+            if encoded || text.starts_with("data:") {
+                text.0 = "[data]".into();
+            }
+        }
+        Tree::List(items) => items.iter_mut().for_each(replace_data),
+        Tree::Map(members) => members.values_mut().for_each(replace_data),
+        Tree::Null | Tree::Bool(_) | Tree::Number(_) => {}
+    }
+}

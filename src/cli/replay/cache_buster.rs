@@ -1,0 +1,69 @@
+//! A few words in front of a prompt that no other prompt begins with.
+//!
+//! Prompt caches match prefixes, so they keep rounds apart that would otherwise pay for each other.
+//! They go into the leading system message, or are one: what Diarist calls the history is untouched.
+
+use rand::Rng as _;
+use serde_json::{Value, json};
+
+/// The words of one round.
+#[derive(Clone, Debug)]
+pub(super) struct CacheBuster(String);
+
+impl CacheBuster {
+    pub(super) fn new() -> Self {
+        let mut random = rand::rng();
+        // Three digits are one token to OpenAI's tokenizers: all salts cost the same.
+        let mut digits = || random.random_range(100..1_000);
+        Self(format!("(replay {} {} {})", digits(), digits(), digits()))
+    }
+
+    /// Puts the words in front of everything the request says.
+    pub(super) fn prepend_to(&self, request: &mut Value) {
+        let Some(messages) = request.get_mut("messages").and_then(Value::as_array_mut) else {
+            return;
+        };
+        let first = messages.first_mut().filter(|first| {
+            let role = first.get("role").and_then(Value::as_str);
+            matches!(role, Some("system" | "developer"))
+        });
+        match first.and_then(|first| first.get_mut("content")) {
+            Some(Value::String(text)) => text.insert_str(0, &format!("{}\n\n", self.0)),
+            Some(Value::Array(parts)) => parts.insert(0, json!({"type": "text", "text": self.0})),
+            _ => messages.insert(0, json!({"role": "system", "content": self.0})),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_first_and_changes_nothing_behind_it() {
+        let buster = CacheBuster("(s)".to_owned());
+        for (before, after) in [
+            (
+                json!([{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "a"}]),
+                json!([{"role": "developer", "content": "(s)\n\nBe kind."}, {"role": "user", "content": "a"}]),
+            ),
+            (
+                json!([{"role": "system", "content": [{"type": "text", "text": "b"}]}]),
+                json!([{"role": "system", "content": [{"type": "text", "text": "(s)"}, {"type": "text", "text": "b"}]}]),
+            ),
+            (
+                json!([{"role": "user", "content": "a"}]),
+                json!([{"role": "system", "content": "(s)"}, {"role": "user", "content": "a"}]),
+            ),
+        ] {
+            let mut request = json!({"messages": before});
+            buster.prepend_to(&mut request);
+            assert_eq!(request["messages"], after);
+        }
+    }
+
+    #[test]
+    fn no_two_are_the_same() {
+        assert_ne!(CacheBuster::new().0, CacheBuster::new().0);
+    }
+}

@@ -1,0 +1,168 @@
+//! How a tenant is named on the command line: by the name that lists and audit show, or by its key, which
+//! comes from a variable or from standard input and is hashed at once. Never by a key as an argument: that
+//! would stand in the shell's history and in the list of processes.
+
+use std::collections::BTreeMap;
+use std::io::BufRead as _;
+
+use anyhow::{Context as _, bail};
+use zeroize::Zeroizing;
+
+use crate::history::Scope;
+use crate::proxy::identify::tenant_of_key;
+use crate::store::{Alias, SqliteStore, Store as _, TenantRow};
+
+/// As many hexadecimal digits as a shown name has.
+const DIGITS: usize = 12;
+
+/// Longer keys there are none; longer input is not one.
+const LONGEST_KEY: u64 = 16 * 1024;
+
+/// What an argument says.
+#[derive(Debug)]
+pub(super) enum TenantArg {
+    /// A name as it is shown.
+    Label(String),
+    /// The hash of a key.
+    Tenant([u8; 32]),
+}
+
+impl TenantArg {
+    /// Reads an argument; a key is fetched from where it says and hashed as if it came in `header`.
+    pub(super) fn parse(
+        argument: &str,
+        header: &str,
+        environment: &BTreeMap<String, String>,
+    ) -> anyhow::Result<Self> {
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if argument.len() == DIGITS && argument.bytes().all(hex) {
+            return Ok(Self::Label(argument.to_owned()));
+        }
+        let key = if argument == "-" {
+            let mut line = Zeroizing::new(String::new());
+            let input = std::io::stdin().lock();
+            std::io::Read::take(input, LONGEST_KEY)
+                .read_line(&mut line)
+                .context("standard input cannot be read")?;
+            line
+        } else if let Some(variable) = argument.strip_prefix("env:") {
+            let Some(key) = environment.get(variable) else {
+                bail!("there is no variable {variable}: env:NAME names the one that holds the key");
+            };
+            Zeroizing::new(key.clone())
+        } else {
+            // Not repeated: it may be one.
+            bail!(
+                "an argument is neither a name ({DIGITS} hexadecimal digits, see `diarist tenants list`) nor \
+                 env:NAME nor -. If it is a key, it stands in your shell's history now: take it out of \
+                 there. Put keys into a variable and write env:NAME, or pipe them in and write -"
+            );
+        };
+        let Some(tenant) = tenant_of_key(header, key.trim()) else {
+            bail!("there is no key in {argument}, or none that the header {header} could carry");
+        };
+        Ok(Self::Tenant(tenant))
+    }
+}
+
+/// Who is known of.
+pub(super) struct TenantDirectory {
+    rows: Vec<TenantRow>,
+    pub(super) aliases: Vec<Alias>,
+}
+
+impl TenantDirectory {
+    pub(super) async fn load(store: &SqliteStore) -> anyhow::Result<Self> {
+        let mut rows = store.tenants().await?;
+        rows.sort_by_key(|row| std::cmp::Reverse(row.last_ms));
+        let aliases = store.aliases().await?;
+        Ok(Self { rows, aliases })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.aliases.is_empty()
+    }
+
+    pub(super) fn row(&self, tenant: &[u8; 32]) -> Option<&TenantRow> {
+        self.rows.iter().find(|row| row.tenant == *tenant)
+    }
+
+    /// Each once: those with memory, the latest first, then those that are served as others.
+    pub(super) fn all_tenants(&self) -> Vec<[u8; 32]> {
+        let mut tenants: Vec<[u8; 32]> = self.rows.iter().map(|row| row.tenant).collect();
+        let aliases = self.aliases.iter();
+        for tenant in aliases.flat_map(|alias| [alias.name, alias.tenant]) {
+            if !tenants.contains(&tenant) {
+                tenants.push(tenant);
+            }
+        }
+        tenants
+    }
+
+    /// Whom an argument means.
+    pub(super) fn tenant(&self, argument: TenantArg) -> anyhow::Result<[u8; 32]> {
+        let label = match argument {
+            TenantArg::Tenant(tenant) => return Ok(tenant),
+            TenantArg::Label(label) => label,
+        };
+        let mut found = self.all_tenants();
+        found.retain(|tenant| Scope::format_tenant_label(tenant) == label);
+        match found.as_slice() {
+            [tenant] => Ok(*tenant),
+            [] => bail!(
+                "nothing is remembered of a tenant {label}. Where its key was not used yet, give the key: \
+                 env:NAME or -"
+            ),
+            _ => bail!("several tenants are called {label}: give the key, by env:NAME or -"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(argument: &str) -> anyhow::Result<TenantArg> {
+        let environment = BTreeMap::from([
+            ("OLD_KEY".to_owned(), "sk-old\n".to_owned()),
+            ("EMPTY".to_owned(), " ".to_owned()),
+        ]);
+        TenantArg::parse(argument, "authorization", &environment)
+    }
+
+    #[test]
+    fn names_and_variables_are_read() {
+        let Ok(TenantArg::Label(shown)) = parse("98e388831bde") else {
+            panic!("a name");
+        };
+        assert_eq!(shown, "98e388831bde");
+        let Ok(TenantArg::Tenant(tenant)) = parse("env:OLD_KEY") else {
+            panic!("a key");
+        };
+        // As a client presents it.
+        assert_eq!(
+            Some(tenant),
+            tenant_of_key("authorization", "Bearer sk-old")
+        );
+        assert_ne!(Some(tenant), tenant_of_key("api-key", "sk-old"));
+    }
+
+    #[test]
+    fn what_may_be_a_key_is_refused_and_not_repeated() {
+        for key in [
+            "sk-proj-abcdef0123456789",
+            "0123456789abcdef0123456789abcdef",
+            "98E388831BDE",
+            "98e388831bd",
+            "Bearer x",
+            "",
+        ] {
+            let error = parse(key).expect_err("a refusal").to_string();
+            assert!(error.contains("shell's history"), "{error}");
+            assert!(key.is_empty() || !error.contains(key), "{error}");
+        }
+        for nothing in ["env:NO_SUCH", "env:EMPTY", "env:"] {
+            assert!(parse(nothing).is_err(), "{nothing}");
+        }
+    }
+}

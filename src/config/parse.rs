@@ -1,0 +1,343 @@
+//! One value as somebody wrote it, with the key it was written under and where.
+//!
+//! [`Lexical`] is the spelling of a value (text, whole number, number, yes or no, duration, secret),
+//! not its meaning: ranges and combinations are judged later. Values from the environment and from
+//! flags are always text, so every kind can be read from text too, and text is never guessed to be
+//! something else: a key of digits stays a key of digits.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use config::ValueKind;
+use jiff::SignedDuration;
+use secrecy::SecretString;
+
+use super::problem::Problem;
+use super::valid::KeepMessages;
+
+/// A value with its key and its source.
+#[derive(Debug, Clone)]
+pub(super) struct Setting<T> {
+    pub(super) key: Cow<'static, str>,
+    /// Who wrote it; `None` when it is the default.
+    pub(super) origin: Option<String>,
+    pub(super) value: T,
+}
+
+impl<T> Setting<T> {
+    /// A problem with this value.
+    pub(super) fn problem(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        Problem {
+            key: self.key.clone().into_owned(),
+            origin: self.origin.clone(),
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// Judges the value; what is wrong with it joins `problems`.
+    pub(super) fn check<'a, U>(
+        &'a self,
+        problems: &mut Vec<Problem>,
+        check: impl FnOnce(&'a T) -> Result<U, Invalid>,
+    ) -> CheckResult<U> {
+        check(&self.value).map_err(|Invalid { what, remedy }| {
+            problems.push(self.problem(what, remedy));
+            ErrorReported
+        })
+    }
+}
+
+impl<T> Setting<Option<T>> {
+    /// As [`Written::check`], for a key that may be absent, which is valid.
+    pub(super) fn check_some<'a, U>(
+        &'a self,
+        problems: &mut Vec<Problem>,
+        check: impl FnOnce(&'a T) -> Result<U, Invalid>,
+    ) -> CheckResult<Option<U>> {
+        match &self.value {
+            None => Ok(None),
+            Some(value) => self.check(problems, |_| check(value)).map(Some),
+        }
+    }
+}
+
+/// What is valid, or the word that its problem is listed already.
+pub(super) type CheckResult<T> = Result<T, ErrorReported>;
+
+/// A problem was found and is listed; there is nothing to add.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ErrorReported;
+
+/// A judgement that a value cannot stand: a problem that does not know its key yet.
+#[derive(Debug)]
+pub(super) struct Invalid {
+    what: String,
+    remedy: String,
+}
+
+impl Invalid {
+    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+/// How a kind of value is spelled.
+pub(super) trait FromToml: Sized {
+    /// What a value of this kind is, for "expected ...".
+    const EXPECTED: &'static str;
+    /// An example a person can copy.
+    const EXAMPLE: &'static str;
+    /// Whether a value may be shown when it is wrong.
+    const PRINTABLE: bool = true;
+
+    /// Reads the value, `None` if it is spelled otherwise. [`ValueKind::Nil`] is an absent key.
+    fn from_toml(kind: &ValueKind) -> Option<Self>;
+}
+
+impl FromToml for String {
+    const EXPECTED: &'static str = "text";
+    const EXAMPLE: &'static str = "text in double quotes";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl FromToml for SecretString {
+    const EXPECTED: &'static str = "text";
+    const EXAMPLE: &'static str = "text in double quotes";
+    const PRINTABLE: bool = false;
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        String::from_toml(kind).map(Self::from)
+    }
+}
+
+impl FromToml for u64 {
+    const EXPECTED: &'static str = "a whole number that is not negative";
+    const EXAMPLE: &'static str = "digits only, such as 30000";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::I64(number) => Self::try_from(*number).ok(),
+            ValueKind::U64(number) => Some(*number),
+            ValueKind::String(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl FromToml for f64 {
+    const EXPECTED: &'static str = "a number";
+    const EXAMPLE: &'static str = "a number such as 0.2 or 6000";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        let number = match kind {
+            ValueKind::Float(number) => *number,
+            ValueKind::I64(number) => f64::from(i32::try_from(*number).ok()?),
+            ValueKind::String(text) => text.trim().parse().ok()?,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
+    }
+}
+
+impl FromToml for bool {
+    const EXPECTED: &'static str = "true or false";
+    const EXAMPLE: &'static str = "true or false";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Boolean(value) => Some(*value),
+            ValueKind::String(text) => text.trim().to_ascii_lowercase().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl FromToml for Duration {
+    const EXPECTED: &'static str = "a duration with its unit";
+    const EXAMPLE: &'static str =
+        "a number and ms, s, m or h in quotes, such as \"30s\" or \"1h 30m\"";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => {
+                let signed: SignedDuration = text.trim().parse().ok()?;
+                Self::try_from(signed).ok()
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A list; in the environment and on the command line its members stand between commas, or it is
+/// spelled as in the file.
+impl FromToml for Vec<String> {
+    const EXPECTED: &'static str = "a list of texts";
+    const EXAMPLE: &'static str = "a list such as [\"one\", \"two\"]";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Array(members) => members
+                .iter()
+                .map(|member| String::from_toml(&member.kind))
+                .collect(),
+            ValueKind::String(text) if text.trim_start().starts_with('[') => {
+                serde_json::from_str(text).ok()
+            }
+            ValueKind::String(text) => Some(
+                text.split(',')
+                    .map(|member| member.trim().to_owned())
+                    .filter(|member| !member.is_empty())
+                    .collect(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// A number, or `false` for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NumberOrFalse(pub(super) Option<u64>);
+
+impl FromToml for NumberOrFalse {
+    const EXPECTED: &'static str = "a whole number that is not negative, or false";
+    const EXAMPLE: &'static str = "digits only, such as 2000, or false";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match bool::from_toml(kind) {
+            Some(false) => Some(Self(None)),
+            Some(true) => None,
+            None => u64::from_toml(kind).map(|number| Self(Some(number))),
+        }
+    }
+}
+
+/// Yes, no, a word, or a list of what is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BoolOrList {
+    Bool(bool),
+    Keyword(String),
+    List(Vec<String>),
+}
+
+impl FromToml for BoolOrList {
+    const EXPECTED: &'static str = "true, false, or a list of texts";
+    const EXAMPLE: &'static str = "true, false, or a list such as [\"one\", \"two\"]";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        if let Some(all) = bool::from_toml(kind) {
+            return Some(Self::Bool(all));
+        }
+        match kind {
+            // A word of its own (`auto`), unless it says that it is a member of a list: `image/*`,
+            // or several between commas.
+            ValueKind::String(text)
+                if text.trim().bytes().all(|byte| byte.is_ascii_lowercase()) =>
+            {
+                Some(Self::Keyword(text.trim().to_owned()))
+            }
+            kind => Vec::from_toml(kind).map(Self::List),
+        }
+    }
+}
+
+/// A bare number of milliseconds, as published, is believed from here on; below, somebody forgot the unit.
+const MIN_BARE_MILLIS: u64 = 1_000;
+
+/// A moment that can be left to the provider, or left out: a duration, milliseconds, "auto" or `false`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RawActivateAfterIdle {
+    Never,
+    After(Duration),
+    Auto,
+}
+
+impl FromToml for RawActivateAfterIdle {
+    const EXPECTED: &'static str =
+        "a duration with its unit, milliseconds from 1000, \"auto\" or false";
+    const EXAMPLE: &'static str =
+        "a number and ms, s, m or h in quotes, such as \"5m\" or \"1.5h\", or \"auto\", or false";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Boolean(false) => Some(Self::Never),
+            ValueKind::String(text) => match text.trim() {
+                "auto" => Some(Self::Auto),
+                text if text.eq_ignore_ascii_case("false") => Some(Self::Never),
+                _ => Duration::from_toml(kind)
+                    .or_else(|| bare_millis(kind))
+                    .map(Self::After),
+            },
+            kind => bare_millis(kind).map(Self::After),
+        }
+    }
+}
+
+fn bare_millis(kind: &ValueKind) -> Option<Duration> {
+    u64::from_toml(kind)
+        .filter(|millis| *millis >= MIN_BARE_MILLIS)
+        .map(Duration::from_millis)
+}
+
+impl FromToml for KeepMessages {
+    const EXPECTED: &'static str = "\"until_observed\", \"always\" or a duration with its unit";
+    const EXAMPLE: &'static str =
+        "\"until_observed\", \"always\", or a number and ms, s, m or h in quotes, such as \"720h\"";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) => match text.trim() {
+                "until_observed" => Some(Self::UntilObserved),
+                "always" => Some(Self::Always),
+                _ => Duration::from_toml(kind).map(Self::For),
+            },
+            _ => None,
+        }
+    }
+}
+
+impl<T: FromToml> FromToml for Option<T> {
+    const EXPECTED: &'static str = T::EXPECTED;
+    const EXAMPLE: &'static str = T::EXAMPLE;
+    const PRINTABLE: bool = T::PRINTABLE;
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Nil => Some(None),
+            kind => T::from_toml(kind).map(Some),
+        }
+    }
+}
+
+/// A value as a person would write it in TOML.
+pub(super) fn to_toml(kind: &ValueKind) -> String {
+    match kind {
+        // JSON's escapes are a subset of those of TOML's basic strings.
+        ValueKind::String(text) => serde_json::Value::from(text.as_str()).to_string(),
+        ValueKind::Table(table) => {
+            let mut entries: Vec<_> = table
+                .iter()
+                .map(|(key, value)| {
+                    let key = serde_json::Value::from(key.as_str());
+                    format!("{key} = {}", to_toml(&value.kind))
+                })
+                .collect();
+            entries.sort_unstable();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        ValueKind::Array(values) => {
+            let values: Vec<_> = values.iter().map(|value| to_toml(&value.kind)).collect();
+            format!("[{}]", values.join(", "))
+        }
+        kind => kind.to_string(),
+    }
+}

@@ -1,0 +1,292 @@
+//! What a message said, where the operator has it kept (`memory.keep_messages`): its words as the Observer
+//! would be shown them, secrets taken out of all but the application's own (system) messages, which stand
+//! in the log word for word, and of attachments the names alone. So a range can be observed though its
+//! client no longer sends it. Written by the recorder as soon as a message is
+//! confirmed; never sent to anybody but the Observer.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::Shop;
+use super::intake::Exchange;
+use super::payload::MessageSource;
+use super::settings::ArchivePolicy;
+use crate::history::{AttachmentKind, Link, Media, MessagePiece, PlainText, Role};
+use crate::memory::redact::Redactor;
+use crate::memory::{Node, Span};
+
+/// Between two looks for what was kept long enough.
+const EXPIRY_INTERVAL: Duration = Duration::from_mins(1);
+
+#[derive(Serialize, Deserialize)]
+struct ArchivedMessage {
+    role: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    pieces: Vec<ArchivedPiece>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ArchivedPiece {
+    Text(String),
+    Refusal(String),
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+    Result(String),
+    Image(String),
+    Audio(String),
+    File(String),
+    Unknown(String),
+}
+
+/// The words of those messages of `exchange` that it confirms (`confirmed`), where they are to be kept.
+pub(super) async fn texts_to_keep(
+    shop: &Shop,
+    exchange: &Exchange,
+    nodes: &[Node],
+    confirmed: &[Link],
+) -> Vec<(Link, String)> {
+    let settings = shop.settings.current();
+    if settings.keep_messages == ArchivePolicy::UntilObserved || confirmed.is_empty() {
+        return Vec::new();
+    }
+    let confirmed: HashSet<&Link> = confirmed.iter().collect();
+    let present: Vec<(Link, usize)> = nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, node)| confirmed.contains(&node.link))
+        .filter_map(|(place, node)| Some((node.link, exchange.original_index(place)?)))
+        .collect();
+    let (parsed, options) = (Arc::clone(&exchange.parsed), Arc::clone(&settings.observer));
+    let texts = tokio::task::spawn_blocking(move || {
+        present
+            .into_iter()
+            .filter_map(|(link, index)| {
+                let spoken = parsed.reader_text(index)?;
+                Some((link, encode(&spoken, &options.redactor)))
+            })
+            .collect()
+    });
+    // Without its words a message is as if they were never kept.
+    texts.await.unwrap_or_default()
+}
+
+/// Where the words of each message of `span` are to be read. `None` where those of one are not at hand:
+/// its range must not count as observed without them (INV-COVER).
+pub(super) async fn locate_texts(
+    shop: &Shop,
+    exchange: &Exchange,
+    nodes: &[Node],
+    span: &Span,
+) -> Option<Vec<MessageSource>> {
+    let places = span.from_count..span.to_count;
+    let missing: Vec<Link> = places
+        .clone()
+        .filter(|place| exchange.original_index(*place).is_none())
+        .map(|place| nodes[place].link)
+        .collect();
+    let mut archived: HashMap<Link, String> = HashMap::new();
+    if !missing.is_empty() {
+        match shop.store.kept_messages(&exchange.scope, &missing).await {
+            Ok(found) => archived.extend(found),
+            Err(error) => tracing::warn!(error = %error, "words that are kept could not be read"),
+        }
+    }
+    places
+        .map(|place| match exchange.original_index(place) {
+            Some(index) => Some(MessageSource::Request(index)),
+            None => decode(archived.get(&nodes[place].link)?).map(MessageSource::Archived),
+        })
+        .collect()
+}
+
+/// Deletes what was kept long enough, again and again.
+pub(super) async fn expire(shop: Shop, stop: CancellationToken) {
+    let mut empty_rounds = 0;
+    loop {
+        let policy = shop.settings.current().keep_messages;
+        if policy != ArchivePolicy::UntilObserved {
+            empty_rounds = 0;
+        }
+        if let Some(max_age) = expiry_age(policy, empty_rounds) {
+            let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
+            let before_ms = shop.clock.now_ms().saturating_sub(kept_ms);
+            match shop.store.expire_messages(before_ms).await {
+                Ok(deleted) => {
+                    shop.recall.remove_kept_messages(&deleted);
+                    empty_rounds = if deleted.is_empty() {
+                        empty_rounds + 1
+                    } else {
+                        0
+                    };
+                }
+                Err(error) => {
+                    tracing::warn!(error = %error, "words that were kept long enough stay for now");
+                }
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+        }
+    }
+}
+
+/// How long what is deleted now was kept; `None` where the store need not be asked. Where nothing is to be
+/// kept everything goes, and nothing is added until the configuration is read anew: when twice nothing was
+/// left, `in_vain`, what was just being recorded by the settings of before is gone as well.
+fn expiry_age(policy: ArchivePolicy, empty_rounds: u32) -> Option<Duration> {
+    match policy {
+        ArchivePolicy::Always => None,
+        ArchivePolicy::UntilObserved => (empty_rounds < 2).then_some(Duration::ZERO),
+        ArchivePolicy::For(time) => Some(time),
+    }
+}
+
+fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
+    // The application's own messages stand in the log word for word.
+    let clean = |text: &str| match spoken.role {
+        Role::System => text.to_owned(),
+        _ => redactor.clean(text),
+    };
+    let pieces = spoken.pieces.iter().map(|piece| match piece {
+        MessagePiece::Text(text) => ArchivedPiece::Text(clean(text)),
+        MessagePiece::Refusal(text) => ArchivedPiece::Refusal(clean(text)),
+        MessagePiece::Call {
+            id,
+            name,
+            arguments,
+        } => ArchivedPiece::Call {
+            id: id.clone(),
+            name: name.clone(),
+            arguments: clean(arguments),
+        },
+        MessagePiece::Result { id } => ArchivedPiece::Result(id.clone()),
+        MessagePiece::Attachment { kind, label, .. } => match kind {
+            AttachmentKind::Image => ArchivedPiece::Image(clean(label)),
+            AttachmentKind::Audio => ArchivedPiece::Audio(clean(label)),
+            AttachmentKind::File => ArchivedPiece::File(clean(label)),
+        },
+        MessagePiece::Unknown(json) => ArchivedPiece::Unknown(clean(json)),
+    });
+    let message = ArchivedMessage {
+        role: spoken.role.name().to_owned(),
+        name: spoken.name.clone(),
+        pieces: pieces.collect(),
+    };
+    // Strings alone: always JSON.
+    serde_json::to_string(&message).unwrap_or_default()
+}
+
+/// A message as it was kept; `None` where the row cannot be read.
+pub(super) fn decode(words: &str) -> Option<PlainText> {
+    let message: ArchivedMessage = serde_json::from_str(words).ok()?;
+    let attachment = |kind, label| MessagePiece::Attachment {
+        kind,
+        label,
+        media: Media::default(),
+    };
+    let pieces = message.pieces.into_iter().map(|piece| match piece {
+        ArchivedPiece::Text(text) => MessagePiece::Text(text),
+        ArchivedPiece::Refusal(text) => MessagePiece::Refusal(text),
+        ArchivedPiece::Call {
+            id,
+            name,
+            arguments,
+        } => MessagePiece::Call {
+            id,
+            name,
+            arguments,
+        },
+        ArchivedPiece::Result(id) => MessagePiece::Result { id },
+        ArchivedPiece::Image(label) => attachment(AttachmentKind::Image, label),
+        ArchivedPiece::Audio(label) => attachment(AttachmentKind::Audio, label),
+        ArchivedPiece::File(label) => attachment(AttachmentKind::File, label),
+        ArchivedPiece::Unknown(json) => MessagePiece::Unknown(json),
+    });
+    Some(PlainText {
+        role: Role::from_name(&message.role)?,
+        name: message.name,
+        pieces: pieces.collect(),
+    })
+}
+
+/// What a kept message says, for people.
+pub fn archived_text(words: &str) -> Option<String> {
+    let spoken = decode(words)?;
+    let texts = spoken.pieces.iter().map(|piece| match piece {
+        MessagePiece::Text(text) | MessagePiece::Refusal(text) | MessagePiece::Unknown(text) => {
+            text.clone()
+        }
+        MessagePiece::Call {
+            name, arguments, ..
+        } => format!("[call of {name}: {arguments}]"),
+        MessagePiece::Result { .. } => String::new(),
+        MessagePiece::Attachment { label, .. } => format!("[{label}]"),
+    });
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+    Some(texts.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_not_asked_for_ever_for_what_is_not_kept() {
+        let hour = Duration::from_hours(1);
+        assert_eq!(
+            expiry_age(ArchivePolicy::UntilObserved, 0),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            expiry_age(ArchivePolicy::UntilObserved, 1),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(expiry_age(ArchivePolicy::UntilObserved, 2), None);
+        assert_eq!(expiry_age(ArchivePolicy::For(hour), 9), Some(hour));
+        assert_eq!(expiry_age(ArchivePolicy::Always, 0), None);
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written_but_for_its_secrets() {
+        let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL";
+        let message = |text: &str| PlainText {
+            role: Role::Assistant,
+            name: Some("Ann".to_owned()),
+            pieces: vec![
+                MessagePiece::Text(format!("The key is {text}.")),
+                MessagePiece::Refusal("No.".to_owned()),
+                MessagePiece::Call {
+                    id: "call_1".to_owned(),
+                    name: "read".to_owned(),
+                    arguments: "{\"path\":\"a\"}".to_owned(),
+                },
+                MessagePiece::Result {
+                    id: "call_0".to_owned(),
+                },
+                MessagePiece::Attachment {
+                    kind: AttachmentKind::File,
+                    label: "map.pdf".to_owned(),
+                    media: Media::default(),
+                },
+                MessagePiece::Unknown("{}".to_owned()),
+            ],
+        };
+        let redactor = Redactor::default();
+        let written = encode(&message(secret), &redactor);
+        assert!(!written.contains(secret));
+        let decoded = decode(&written);
+        assert_eq!(decoded, Some(message(&redactor.clean(secret))));
+        assert!(archived_text(&written).is_some_and(|words| words.contains("[map.pdf]")));
+        assert_eq!(decode("half a row"), None);
+    }
+}

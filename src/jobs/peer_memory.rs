@@ -1,0 +1,204 @@
+//! What the conversations of one user are told of each other: written down when one has learned
+//! something, put together when another is to be told.
+//!
+//! Only where the operator vouches for who the user is; always in the background, by the recorder. A
+//! request only finds what was prepared. What is chosen is decided by [`crate::memory::others`].
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::recorder::log_store_failure;
+use super::track::Track;
+use super::{Settings, Shop};
+use crate::history::{Link, Scope};
+use crate::memory::peer_memory::{ConversationBinding, Digest, digest, select_excerpts};
+use crate::memory::render::peer_memory::{PeerConversation, peer_intro, section};
+use crate::memory::{Node, PartId, PeerMemory, SnapshotCause, dates};
+use crate::store::{NewSnapshot, StoreError};
+use crate::tokens::TokenCounter;
+
+/// What a conversation is told of the others.
+#[derive(Debug)]
+pub(super) struct PeerSection {
+    /// As it stands in a block.
+    pub(super) section: String,
+    /// What it holds; bound to nobody yet.
+    pub(super) peer_memory: PeerMemory,
+}
+
+/// What the conversation of `track` is told of the others with its next snapshot, bound to it; it goes under
+/// `key`, or else under the name it began with, and `settled` is the last message it has for good. What
+/// cannot be read is not told.
+pub(super) async fn for_track(
+    shop: &Shop,
+    track: &Track,
+    key: Option<&str>,
+    last_confirmed: Option<Node>,
+) -> Option<PeerSection> {
+    let settings = shop.settings.current();
+    let budget = settings
+        .peer_memory_tokens
+        .filter(|_| track.allows_peer_memory)?;
+    let zone = track.zone.as_ref().unwrap_or(&settings.zone);
+    let key = key.or(track.thread_key());
+    let own_lineages = track.lineages();
+    let composed = compose_section(shop, &track.scope, (&own_lineages, key), budget, zone).await;
+    let mut peer_section = composed.unwrap_or_else(|error| {
+        log_store_failure("what other conversations know could not be read", &error);
+        None
+    })?;
+    let last_confirmed = last_confirmed?;
+    peer_section.peer_memory.binding = Some(ConversationBinding {
+        link: last_confirmed.link,
+        count: last_confirmed.count,
+        key: key.map(str::to_owned),
+    });
+    Some(peer_section)
+}
+
+/// What the latest conversations know, but for the lineages `but` and those under `key`, in at most
+/// `budget` tokens; `None` where there is nothing to tell.
+pub(super) async fn compose_section(
+    shop: &Shop,
+    scope: &Scope,
+    (excluded, key): (&[i64], Option<&str>),
+    budget: u32,
+    zone: &TimeZone,
+) -> Result<Option<PeerSection>, StoreError> {
+    let digests = shop.store.peer_digests(scope, excluded, key).await?;
+    if digests.is_empty() {
+        return Ok(None);
+    }
+    let (counter, zone) = (Arc::clone(&shop.counter), zone.clone());
+    let written = tokio::task::spawn_blocking(move || write(&digests, budget, &zone, &*counter));
+    Ok(written.await.unwrap_or_default())
+}
+
+fn write(
+    digests: &[Digest],
+    budget: u32,
+    zone: &TimeZone,
+    counter: &dyn TokenCounter,
+) -> Option<PeerSection> {
+    let remaining = budget.checked_sub(counter.count(&section(&[])))?;
+    let chosen = select_excerpts(digests, remaining, |line| counter.count(line));
+    let selected: Vec<(&Digest, &str)> = chosen
+        .iter()
+        .map(|(index, text)| (&digests[*index], text.as_str()))
+        .collect();
+    if selected.is_empty() {
+        return None;
+    }
+    let conversations: Vec<PeerConversation<'_>> = selected
+        .iter()
+        .map(|(digest, text)| PeerConversation {
+            title: digest.title.as_deref(),
+            last_date: dates::date(digest.at_ms, zone),
+            text,
+        })
+        .collect();
+    let section = section(&conversations);
+    let peer_memory = PeerMemory {
+        lineages: selected.iter().map(|(digest, _)| digest.lineage).collect(),
+        keys: selected
+            .iter()
+            .filter_map(|(digest, _)| digest.key.clone())
+            .collect(),
+        tokens: counter.count(&section),
+        binding: None,
+    };
+    Some(PeerSection {
+        section,
+        peer_memory,
+    })
+}
+
+/// Writes down what others may be told of `lineage`, whose log is `log`, and prepares what a
+/// conversation of its user begins with from now on.
+pub(super) async fn publish_digest(
+    shop: &Shop,
+    scope: &Scope,
+    lineage: i64,
+    log: &[PartId],
+    budget: u32,
+    settings: &Settings,
+) -> Result<(), StoreError> {
+    let parts = shop.store.parts(scope, log).await?;
+    let counter = Arc::clone(&shop.counter);
+    let written = tokio::task::spawn_blocking(move || {
+        let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+        digest(&texts, budget, |line| counter.count(line))
+    });
+    let Ok(text) = written.await else {
+        return Ok(());
+    };
+    shop.store.publish_digest(scope, lineage, &text).await?;
+    let no_exclusions = (&[][..], None);
+    let Some(peer_section) =
+        compose_section(shop, scope, no_exclusions, budget, &settings.zone).await?
+    else {
+        return Ok(());
+    };
+    let root = Link::root(scope);
+    let new = NewSnapshot {
+        to: root,
+        to_count: 0,
+        pin: None,
+        parts: Vec::new(),
+        tokens: 0,
+        cause: SnapshotCause::PeerMemory,
+        segments: peer_intro(peer_section.section),
+        placement: settings.placement_name().to_owned(),
+        peer_memory: Some(Arc::new(peer_section.peer_memory)),
+        settings_json: serde_json::json!({ "other_conversations": budget }).to_string(),
+        tip: root,
+        tip_count: 0,
+        eligible_now: true,
+        at_ms: shop.clock.now_ms(),
+    };
+    let peer_intro = shop.store.commit_snapshot(scope, &new).await?;
+    // Its text is read by the first request that wants it: most are never sent.
+    shop.recall.add_snapshot_meta(scope, &peer_intro.meta);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::Estimate;
+
+    #[test]
+    fn what_is_told_stays_within_its_budget_and_names_whom_it_tells_of() {
+        let text: String = (0..200)
+            .map(|n| format!("* 🟡 (10:00) User said something about thing number {n}\n"))
+            .collect();
+        let digests: Vec<Digest> = (0..3)
+            .map(|n| Digest {
+                lineage: 9 - n,
+                key: (n == 1).then(|| "trip".to_owned()),
+                title: None,
+                at_ms: 0,
+                text: text.clone(),
+            })
+            .collect();
+        let peer_section = write(&digests, 1_500, &TimeZone::UTC, &Estimate).expect("something");
+        assert_eq!(
+            peer_section.peer_memory.lineages,
+            [7, 8, 9],
+            "the latest stands last"
+        );
+        assert_eq!(peer_section.peer_memory.keys, ["trip"]);
+        assert!(
+            peer_section.peer_memory.tokens <= 1_500,
+            "{}",
+            peer_section.peer_memory.tokens
+        );
+        assert!(
+            peer_section.peer_memory.tokens > 1_000,
+            "{}",
+            peer_section.peer_memory.tokens
+        );
+        assert!(write(&digests, 100, &TimeZone::UTC, &Estimate).is_none());
+    }
+}

@@ -1,0 +1,248 @@
+//! The audit line of one request, filled in as the request goes and written when it is dropped:
+//! a client that hangs up anywhere leaves its line all the same.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::identify::{Identity, OffReason};
+use super::mode::{Mode, ModeDecision};
+use super::outgoing_request::{Fallback, OutgoingRequest};
+use super::tee::{self, ObservedAnswer};
+use super::{ProxyError, Side, respond};
+use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
+use crate::history::History;
+use crate::telemetry;
+use crate::wire::chat::ChatRequest;
+
+/// The line under way.
+#[derive(Debug)]
+pub(super) struct AuditEntry {
+    audit: Option<Audit>,
+    record: AuditRecord,
+    started: Instant,
+    observations: Option<u32>,
+    fallback: Option<Fallback>,
+    reads_only: bool,
+    ignored: Vec<String>,
+}
+
+impl AuditEntry {
+    pub(super) fn new(audit: Option<&Audit>) -> Self {
+        let id = uuid::Uuid::now_v7().to_string();
+        let mut record = AuditRecord::new(jiff::Timestamp::now(), id, String::new());
+        // Until something better is known: the client went away.
+        record.ended = EndReason::HungUp;
+        Self {
+            audit: audit.cloned(),
+            record,
+            started: Instant::now(),
+            observations: None,
+            fallback: None,
+            reads_only: false,
+            ignored: Vec::new(),
+        }
+    }
+
+    /// When the request came, in milliseconds since 1970.
+    pub(super) fn received_ms(&self) -> i64 {
+        self.record.time.as_millisecond()
+    }
+
+    pub(super) fn set_received(&mut self, body: &Bytes) {
+        self.record.bytes_received = body.len() as u64;
+    }
+
+    pub(super) fn set_tenant(&mut self, identity: &Identity) {
+        self.record.tenant = identity.scope.tenant_label();
+    }
+
+    pub(super) fn set_parsed(
+        &mut self,
+        identity: &Identity,
+        parsed: &ChatRequest,
+        history: &History,
+    ) {
+        self.record.model = parsed.model().map(str::to_owned);
+        self.record.stream = parsed.stream();
+        self.record.messages_received = count(parsed.message_count());
+        self.record.memory = MemoryState::Watching;
+        let label = || history.turns().first().map(|turn| turn.link.label());
+        let thread = &identity.thread;
+        self.record.thread = thread.key.clone().or_else(label);
+        let by = thread
+            .source
+            .clone()
+            .unwrap_or_else(|| "content".to_owned());
+        self.record.thread_by = Some(by.into());
+        self.ignored.clone_from(&thread.ignored);
+    }
+
+    /// What the client said of its zone, if that could not be used.
+    pub(super) fn check_time_zone(&mut self, identity: &Identity) {
+        if identity.zone_name.is_some() && identity.time_zone().is_none() {
+            self.ignored.push("bad_timezone".to_owned());
+        }
+    }
+
+    /// Memory stays out.
+    pub(super) fn set_off(&mut self, off: OffReason) {
+        self.record.memory = if off.is_bypass() {
+            MemoryState::Bypass
+        } else {
+            MemoryState::Off
+        };
+        self.record.reason = Some(off.name().into());
+    }
+
+    /// What memory may do, and who said so.
+    pub(super) fn set_mode(&mut self, decided: ModeDecision) {
+        self.record.mode = Some(decided.mode.name().into());
+        self.record.mode_by = Some(decided.by.to_string().into());
+        self.reads_only = decided.mode == Mode::Read;
+    }
+
+    pub(super) fn set_bypass(&mut self, reason: String) {
+        self.record.memory = MemoryState::Bypass;
+        self.record.reason = Some(reason.into());
+    }
+
+    /// What goes out now; called again where something else goes out after a refusal.
+    pub(super) fn set_outgoing(&mut self, outgoing: &OutgoingRequest) {
+        let record = &mut self.record;
+        record.bytes_sent = outgoing.bytes as u64;
+        record.messages_sent = outgoing
+            .messages
+            .and_then(count)
+            .or(record.messages_received);
+        let block = outgoing.block.as_ref();
+        let meta = outgoing.snapshot().map(|snapshot| &snapshot.meta);
+        // One that was made for a request that may leave no trace has no number.
+        let stored = meta.filter(|meta| meta.id.0 > 0);
+        record.snapshot = stored.map(|meta| meta.id.0.to_string());
+        let layout = outgoing.layout.as_ref();
+        record.cut = layout.and_then(|shape| count(shape.cut - shape.front.len()));
+        record.pin = layout.and_then(|shape| shape.pin).and_then(count);
+        record.cause = meta.map(|meta| meta.cause.name().into());
+        let peers = meta.and_then(|meta| meta.peer_memory.as_ref());
+        record.peers = peers.and_then(|others| count(others.lineages.len()));
+        record.others_tokens = peers.map(|others| others.tokens);
+        self.observations = meta.map(|meta| meta.tokens);
+        if outgoing.messages.is_none() {
+            return;
+        }
+        record.rung = Some(outgoing.fallback.name().into());
+        record.reason = Some(outgoing.why.into());
+        record.trimmed = layout.and_then(|shape| shape.trimmed).and_then(count);
+        record.memory = match (block, outgoing.fallback) {
+            (_, Fallback::Original | Fallback::Refused | Fallback::Blocked) => MemoryState::Bypass,
+            (Some(_), _) => MemoryState::Active,
+            (None, _) => MemoryState::Watching,
+        };
+        match outgoing.fallback {
+            Fallback::Original => record.reason = Some("store".into()),
+            Fallback::Refused => record.reason = Some("refused".into()),
+            Fallback::NotNeeded
+            | Fallback::ProcessCache
+            | Fallback::Blocked
+            | Fallback::Observed
+            | Fallback::LowerPlacement
+            | Fallback::OverflowObserved
+            | Fallback::Trimmed => {}
+        }
+        self.fallback = Some(outgoing.fallback);
+    }
+
+    pub(super) fn set_status(&mut self, status: StatusCode) {
+        self.record.status = Some(status.as_u16());
+    }
+
+    /// What the answer says in spite of its status.
+    pub(super) fn set_error(&mut self, error: Option<&'static str>) {
+        self.record.error = error.map(Into::into);
+    }
+
+    pub(super) fn set_failed(&mut self, error: &ProxyError) {
+        self.record.status = Some(respond::status(error).as_u16());
+        self.record.ended = match error.side() {
+            Side::Upstream => EndReason::UpstreamError,
+            Side::Internal => EndReason::Complete,
+            Side::Downstream => EndReason::HungUp,
+        };
+    }
+
+    /// The answer has ended.
+    pub(super) fn finish(mut self, observed: &ObservedAnswer) {
+        self.record.set_usage(observed.usage);
+        self.record.ttfb_ms = observed
+            .first_byte
+            .map(|at| millis(at.saturating_duration_since(self.started)));
+        self.record.ended = match observed.ended {
+            tee::EndReason::Complete => EndReason::Complete,
+            tee::EndReason::HungUp => EndReason::HungUp,
+            tee::EndReason::UpstreamError => EndReason::UpstreamError,
+        };
+    }
+
+    /// What the client is told: who, which conversation, what memory did.
+    pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
+        let mut set = |name: &'static str, value: String| {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        set("x-diarist-request-id", self.record.request_id.clone());
+        if let Some(thread) = &self.record.thread {
+            set("x-diarist-thread", thread.clone());
+        }
+        let state = match self.record.memory {
+            MemoryState::Off => "off",
+            MemoryState::Watching => "watching",
+            MemoryState::Active => "active",
+            MemoryState::Bypass => "bypass",
+        };
+        let explain = matches!(self.record.memory, MemoryState::Off | MemoryState::Bypass);
+        let mut header = state.to_owned();
+        if let Some(reason) = self.record.reason.as_deref().filter(|_| explain) {
+            header.push_str("; reason=");
+            header.push_str(reason);
+        }
+        if let Some(fallback) = self.fallback.filter(|rung| *rung != Fallback::NotNeeded) {
+            header.push_str("; rung=");
+            header.push_str(fallback.name());
+        }
+        if self.reads_only {
+            header.push_str("; mode=read");
+        }
+        set("x-diarist-memory", header);
+        if let Some(tokens) = self.observations {
+            set("x-diarist-tokens", format!("observations={tokens}"));
+        }
+    }
+}
+
+impl Drop for AuditEntry {
+    fn drop(&mut self) {
+        self.record.total_ms = millis(self.started.elapsed());
+        // Here, because a request that goes out twice is one request, on the rung it ended on.
+        if let Some(fallback) = self.fallback {
+            metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(1);
+        }
+        if !self.ignored.is_empty() {
+            self.record.ignored = Some(self.ignored.join(" ").into());
+        }
+        if let Some(audit) = &self.audit {
+            audit.record(self.record.clone());
+        }
+    }
+}
+
+fn count(number: usize) -> Option<u32> {
+    u32::try_from(number).ok()
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

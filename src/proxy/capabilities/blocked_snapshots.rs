@@ -1,0 +1,167 @@
+//! Snapshots whose words a content filter refuses, where it takes the client's own: for how long which of
+//! them is passed over, and by which model.
+//!
+//! Counts and remembers. What counts as a refusal of theirs decides [`crate::proxy::ladder`]; used by
+//! [`super::Manners`] alone.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::REFUSAL_TTL;
+use crate::memory::SnapshotId;
+
+/// After so many refusals one after the other. One may be a whim: the same filter took the block before.
+const BLOCK_AFTER: u32 = 2;
+
+/// Snapshots remembered, over all models. The one that was not asked for the longest goes first.
+const MAX_SNAPSHOTS: usize = 1_024;
+
+/// What is known of one snapshot and one model.
+#[derive(Debug, Default)]
+struct RefusalCount {
+    /// Refusals since it was last taken.
+    refusals: u32,
+    /// When the last of them was, until that is long enough ago to try it again.
+    last_refused: Option<Instant>,
+    /// When it was last looked at, in looks.
+    last_lookup: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct BlockedSnapshots {
+    counts: HashMap<(String, SnapshotId), RefusalCount>,
+    lookups: u64,
+}
+
+impl BlockedSnapshots {
+    /// `model` refused a request with the words of `snapshot`, and took it without.
+    pub(super) fn record_refused(&mut self, model: &str, snapshot: SnapshotId, now: Instant) {
+        // What is not stored shares its number with others, and is sent once.
+        if snapshot.0 <= 0 {
+            return;
+        }
+        let key = (model.to_owned(), snapshot);
+        if self.counts.len() >= MAX_SNAPSHOTS && !self.counts.contains_key(&key) {
+            let oldest = self
+                .counts
+                .iter()
+                .min_by_key(|(_, count)| count.last_lookup);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.counts.remove(&oldest);
+            }
+        }
+        self.lookups += 1;
+        let count = self.counts.entry(key).or_default();
+        count.last_lookup = self.lookups;
+        count.refusals = count.refusals.saturating_add(1);
+        count.last_refused = Some(now);
+    }
+
+    /// `model` took a request with the words of `snapshot`.
+    pub(super) fn record_accepted(&mut self, model: &str, snapshot: SnapshotId) {
+        if !self.counts.is_empty() {
+            self.counts.remove(&(model.to_owned(), snapshot));
+        }
+    }
+
+    /// Whether requests for `model` go out without `snapshot`.
+    pub(super) fn is_blocked(&mut self, model: &str, snapshot: SnapshotId) -> bool {
+        // Nearly always, and then nothing is copied.
+        if self.counts.is_empty() {
+            return false;
+        }
+        let Some(count) = self.counts.get_mut(&(model.to_owned(), snapshot)) else {
+            return false;
+        };
+        self.lookups += 1;
+        count.last_lookup = self.lookups;
+        count.refusals >= BLOCK_AFTER && count.last_refused.is_some()
+    }
+
+    /// What was last refused long enough before `now` may be tried again: once, since one more refusal
+    /// is the next in a row.
+    pub(super) fn expire(&mut self, now: Instant) {
+        for count in self.counts.values_mut() {
+            let is_fresh = |at: &Instant| now.saturating_duration_since(*at) < REFUSAL_TTL;
+            count.last_refused = count.last_refused.filter(is_fresh);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: SnapshotId = SnapshotId(7);
+
+    /// Refused so many times by model `m`.
+    fn refused(times: u32) -> (BlockedSnapshots, Instant) {
+        let (mut blocked, now) = (BlockedSnapshots::default(), Instant::now());
+        for _ in 0..times {
+            blocked.record_refused("m", S, now);
+        }
+        (blocked, now)
+    }
+
+    #[test]
+    fn the_second_refusal_in_a_row_counts_for_that_snapshot_and_model_alone() {
+        let (mut blocked, now) = refused(1);
+        assert!(!blocked.is_blocked("m", S));
+        blocked.record_refused("m", S, now);
+        assert!(blocked.is_blocked("m", S));
+        assert!(!blocked.is_blocked("other", S));
+        assert!(!blocked.is_blocked("m", SnapshotId(8)));
+    }
+
+    #[test]
+    fn what_was_taken_begins_anew() {
+        let (mut blocked, now) = refused(1);
+        blocked.record_accepted("other", S);
+        blocked.record_accepted("m", S);
+        blocked.record_refused("m", S, now);
+        assert!(!blocked.is_blocked("m", S));
+        blocked.record_refused("m", S, now);
+        blocked.record_accepted("m", S);
+        assert!(!blocked.is_blocked("m", S));
+    }
+
+    #[test]
+    fn after_an_hour_it_is_tried_again_and_refused_once() {
+        let (mut blocked, now) = refused(2);
+        blocked.expire(now + REFUSAL_TTL / 2);
+        assert!(blocked.is_blocked("m", S));
+        let later = now + REFUSAL_TTL;
+        blocked.expire(later);
+        assert!(!blocked.is_blocked("m", S));
+        blocked.record_refused("m", S, later);
+        assert!(blocked.is_blocked("m", S), "that is the third in a row");
+        blocked.expire(later + REFUSAL_TTL / 2);
+        assert!(blocked.is_blocked("m", S), "an hour from that one on");
+    }
+
+    #[test]
+    fn what_is_not_stored_is_not_known_by_its_number() {
+        let (mut blocked, now) = refused(0);
+        for unstored in [SnapshotId(0), SnapshotId(-3)] {
+            blocked.record_refused("m", unstored, now);
+            blocked.record_refused("m", unstored, now);
+            assert!(!blocked.is_blocked("m", unstored));
+        }
+    }
+
+    #[test]
+    fn the_snapshot_that_was_not_asked_for_the_longest_is_forgotten() {
+        let (mut blocked, now) = refused(0);
+        let many = i64::try_from(MAX_SNAPSHOTS).unwrap();
+        for id in 1..=many {
+            blocked.record_refused("m", SnapshotId(id), now);
+            blocked.record_refused("m", SnapshotId(id), now);
+        }
+        assert!(blocked.is_blocked("m", SnapshotId(1)), "looked at");
+        blocked.record_refused("m", SnapshotId(many + 1), now);
+        assert_eq!(blocked.counts.len(), MAX_SNAPSHOTS);
+        assert!(blocked.is_blocked("m", SnapshotId(1)));
+        assert!(!blocked.is_blocked("m", SnapshotId(2)));
+        assert!(blocked.is_blocked("m", SnapshotId(3)));
+    }
+}

@@ -1,0 +1,261 @@
+//! What each tenant found out of one model, and what two of them agree on.
+//!
+//! A lesson moves the block, or the question for usage, of the tenant alone that was refused: one oddly
+//! refused request of somebody costs nobody else the prompt cache. When a second tenant has learned the
+//! same of the same model, it holds for all. Used by [`super::Manners`] alone.
+
+use std::time::Instant;
+
+use super::{TenantHash, is_fresh};
+
+/// Tenants remembered for one model. The one whose lesson was looked at the longest ago goes first: what it
+/// costs to learn again is one extra request.
+const MAX_TENANTS: usize = 64;
+
+/// Whoever refuses so many changed requests in a row, without a reason and taking the original each time,
+/// is taken at its word: the first may be a failure over there that the second attempt no longer met.
+const UNEXPLAINED_LIMIT: u32 = 2;
+
+/// What was learned of a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ModelCapabilities {
+    /// How many placements were refused, and when the last of them.
+    pub(super) refused_placements: Option<(usize, Instant)>,
+    /// Whether a stream may be asked for its usage. What was refused once stays refused.
+    pub(super) accepts_usage: Option<bool>,
+}
+
+/// What one tenant knows.
+#[derive(Debug)]
+struct TenantEntry {
+    tenant: TenantHash,
+    capabilities: ModelCapabilities,
+    /// Changed requests that were refused without a reason since one was taken.
+    unexplained_refusals: u32,
+    /// When it was last looked at, in looks.
+    last_lookup: u64,
+}
+
+/// What is known of one model.
+#[derive(Debug, Default)]
+pub(super) struct CapabilitiesByTenant {
+    /// What two tenants agree on.
+    shared: ModelCapabilities,
+    tenants: Vec<TenantEntry>,
+    lookups: u64,
+}
+
+impl CapabilitiesByTenant {
+    /// What holds for `tenant`: the more that is refused of what it learned and of what all know.
+    pub(super) fn for_tenant(&mut self, tenant: &TenantHash) -> ModelCapabilities {
+        self.lookups += 1;
+        let (looks, shared) = (self.lookups, self.shared);
+        let entry = self.tenants.iter_mut().find(|it| it.tenant == *tenant);
+        let individual = entry.map(|entry| {
+            entry.last_lookup = looks;
+            entry.capabilities
+        });
+        let individual = individual.unwrap_or_default();
+        ModelCapabilities {
+            refused_placements: individual.refused_placements.max(shared.refused_placements),
+            // What was refused to two is refused to whoever had it taken before, too.
+            accepts_usage: match shared.accepts_usage {
+                Some(false) => Some(false),
+                shared => individual.accepts_usage.or(shared),
+            },
+        }
+    }
+
+    /// So many placements were refused to `tenant`.
+    pub(super) fn record_refused_placements(
+        &mut self,
+        tenant: &TenantHash,
+        steps: usize,
+        now: Instant,
+    ) {
+        let entry = self.entry_mut(tenant);
+        entry.capabilities.refused_placements = entry
+            .capabilities
+            .refused_placements
+            .max(Some((steps, now)));
+        entry.unexplained_refusals = 0;
+        let mut steps: Vec<usize> = self.refusals().map(|(steps, _)| steps).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        // The second highest is what two of them have learned.
+        if let Some(agreed) = steps.get(1) {
+            self.shared.refused_placements =
+                self.shared.refused_placements.max(Some((*agreed, now)));
+        }
+    }
+
+    /// A question for usage was refused to `tenant`, or answered.
+    pub(super) fn record_usage(&mut self, tenant: &TenantHash, accepted: bool) {
+        if accepted && self.shared.accepts_usage.is_some() {
+            // Nothing new, and no reason to forget another tenant for it.
+            return;
+        }
+        let entry = self.entry_mut(tenant);
+        if accepted {
+            entry.capabilities.accepts_usage.get_or_insert(true);
+        } else {
+            entry.capabilities.accepts_usage = Some(false);
+            entry.unexplained_refusals = 0;
+        }
+        let same = |it: &&TenantEntry| it.capabilities.accepts_usage == Some(accepted);
+        if self.tenants.iter().filter(same).count() > 1 && self.shared.accepts_usage != Some(false)
+        {
+            self.shared.accepts_usage = Some(accepted);
+        }
+    }
+
+    /// A changed request of `tenant` was refused without a reason, and the original taken. Whether that is
+    /// enough to learn from it.
+    pub(super) fn record_unexplained_refusal(&mut self, tenant: &TenantHash) -> bool {
+        let entry = self.entry_mut(tenant);
+        entry.unexplained_refusals += 1;
+        entry.unexplained_refusals >= UNEXPLAINED_LIMIT
+    }
+
+    /// A changed request of `tenant` was taken.
+    pub(super) fn record_accepted_change(&mut self, tenant: &TenantHash) {
+        if let Some(entry) = self.tenants.iter_mut().find(|it| it.tenant == *tenant) {
+            entry.unexplained_refusals = 0;
+        }
+    }
+
+    /// Forgets refused placements that are old enough to be tried again.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let is_fresh = |it: &(usize, Instant)| is_fresh(it.1, now);
+        self.shared.refused_placements = self.shared.refused_placements.filter(is_fresh);
+        for entry in &mut self.tenants {
+            entry.capabilities.refused_placements =
+                entry.capabilities.refused_placements.filter(is_fresh);
+        }
+    }
+
+    fn refusals(&self) -> impl Iterator<Item = (usize, Instant)> {
+        self.tenants
+            .iter()
+            .filter_map(|it| it.capabilities.refused_placements)
+    }
+
+    /// What `tenant` knows, with room made for what it learns.
+    fn entry_mut(&mut self, tenant: &TenantHash) -> &mut TenantEntry {
+        self.lookups += 1;
+        let found = self.tenants.iter().position(|it| it.tenant == *tenant);
+        let at = found.unwrap_or_else(|| {
+            if self.tenants.len() >= MAX_TENANTS {
+                let ages = self.tenants.iter().enumerate();
+                let oldest = ages.min_by_key(|(_, it)| it.last_lookup).map(|(at, _)| at);
+                self.tenants.swap_remove(oldest.unwrap_or_default());
+            }
+            self.tenants.push(TenantEntry {
+                tenant: *tenant,
+                capabilities: ModelCapabilities::default(),
+                unexplained_refusals: 0,
+                last_lookup: 0,
+            });
+            self.tenants.len() - 1
+        });
+        let entry = &mut self.tenants[at];
+        entry.last_lookup = self.lookups;
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantHash = [1; 32];
+    const B: TenantHash = [2; 32];
+    const C: TenantHash = [3; 32];
+
+    fn steps(model: &mut CapabilitiesByTenant, tenant: &TenantHash) -> usize {
+        model
+            .for_tenant(tenant)
+            .refused_placements
+            .map_or(0, |(steps, _)| steps)
+    }
+
+    #[test]
+    fn a_placement_holds_for_one_tenant_and_with_a_second_for_all() {
+        let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
+        model.record_refused_placements(&A, 1, now);
+        assert_eq!([&A, &B].map(|it| steps(&mut model, it)), [1, 0]);
+        model.record_refused_placements(&A, 2, now);
+        assert_eq!(
+            steps(&mut model, &B),
+            0,
+            "the same tenant again is no second one"
+        );
+        model.record_refused_placements(&B, 1, now);
+        assert_eq!([&A, &B, &C].map(|it| steps(&mut model, it)), [2, 1, 1]);
+        model.record_refused_placements(&C, 2, now);
+        assert_eq!(steps(&mut model, &B), 2);
+    }
+
+    #[test]
+    fn usage_is_agreed_on_likewise_and_a_refusal_stays() {
+        let mut model = CapabilitiesByTenant::default();
+        model.record_usage(&A, true);
+        assert_eq!(
+            [&A, &B].map(|it| model.for_tenant(it).accepts_usage),
+            [Some(true), None]
+        );
+        model.record_usage(&B, true);
+        assert_eq!(model.for_tenant(&C).accepts_usage, Some(true));
+        model.record_usage(&A, false);
+        model.record_usage(&A, true);
+        assert_eq!(
+            [&A, &C].map(|it| model.for_tenant(it).accepts_usage),
+            [Some(false), Some(true)]
+        );
+        assert_eq!(model.for_tenant(&B).accepts_usage, Some(true));
+        model.record_usage(&C, false);
+        assert_eq!(
+            [&B, &[4; 32]].map(|it| model.for_tenant(it).accepts_usage),
+            [Some(false); 2],
+            "also for whom it was taken before"
+        );
+    }
+
+    #[test]
+    fn what_was_agreed_is_forgiven_as_what_was_learned() {
+        let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
+        model.record_refused_placements(&A, 1, now);
+        model.record_refused_placements(&B, 1, now);
+        model.expire(now + super::super::REFUSAL_TTL * 2);
+        assert_eq!([&A, &C].map(|it| steps(&mut model, it)), [0, 0]);
+    }
+
+    #[test]
+    fn only_the_second_refusal_in_a_row_without_a_reason_teaches() {
+        let mut model = CapabilitiesByTenant::default();
+        assert!(!model.record_unexplained_refusal(&A));
+        assert!(
+            !model.record_unexplained_refusal(&B),
+            "each tenant counts its own"
+        );
+        model.record_accepted_change(&A);
+        assert!(!model.record_unexplained_refusal(&A));
+        assert!(model.record_unexplained_refusal(&A));
+        model.record_refused_placements(&A, 1, Instant::now());
+        assert!(
+            !model.record_unexplained_refusal(&A),
+            "the next placement has its own two"
+        );
+    }
+
+    #[test]
+    fn tenants_are_bounded() {
+        let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
+        model.record_refused_placements(&A, 2, now);
+        for number in 0..=u8::try_from(MAX_TENANTS).expect("few") {
+            model.for_tenant(&A);
+            model.record_refused_placements(&[number + 100; 32], 1, now);
+        }
+        assert_eq!(model.tenants.len(), MAX_TENANTS);
+        assert_eq!(steps(&mut model, &A), 2, "it was looked at");
+    }
+}

@@ -1,0 +1,341 @@
+//! What goes out for one request: a block in the place of its oldest messages, spliced into the body.
+//!
+//! Says how a decision looks as bytes, and decides nothing. Made by `choose`, and by `overflow` where
+//! something shorter is needed.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::declined_request::DeclinedRequest;
+use super::memory::{Memory, MemoryRequest};
+use crate::history::{PlainText, Role};
+use crate::memory::select::SelectionReason;
+use crate::memory::transcript::{TranscriptMessage, system_messages};
+use crate::memory::{Snapshot, Trim, render};
+use crate::store::SentWith;
+use crate::wire::{Insert, Placement};
+
+/// Which rung of INV-OPEN a request stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// Nothing went wrong.
+    NotNeeded,
+    /// The store failed; what this process knows served.
+    ProcessCache,
+    /// The store failed and this process knows nothing that fits; the original went out.
+    Original,
+    /// The changed request was refused; the original went out after it.
+    Refused,
+    /// A content filter refused the words of the block twice in a row; the original went out at once.
+    Blocked,
+    /// The request was refused as too long; everything observed was applied and it went out again.
+    Observed,
+    /// The block was refused where it stood, and nothing fits without it; it went out again, one
+    /// placement lower.
+    LowerPlacement,
+    /// It did not fit its model; a model was asked to observe more of it, and waited for.
+    OverflowObserved,
+    /// It did not fit its model; its oldest raw rounds were left out, with a note.
+    Trimmed,
+}
+
+impl Fallback {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::NotNeeded => "whole",
+            Self::ProcessCache => "process",
+            Self::Original => "original",
+            Self::Refused => "refused",
+            Self::Blocked => "passed_over",
+            Self::Observed => "observed",
+            Self::LowerPlacement => "lowered",
+            Self::OverflowObserved => "awaited",
+            Self::Trimmed => "trimmed",
+        }
+    }
+}
+
+/// What stands in for the oldest messages: observations, a note that some were left out, or both.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    pub(super) trim: Option<Trim>,
+    pub(super) placement: Placement,
+}
+
+impl Block {
+    /// How many of the client's messages are not sent as they are.
+    pub(super) fn covered(&self) -> usize {
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        self.trim.map_or(observed, |trim| trim.to_count)
+    }
+
+    /// The one of them that is sent all the same.
+    pub(super) fn pin(&self) -> Option<usize> {
+        match (&self.trim, &self.snapshot) {
+            (Some(trim), _) => trim.pin,
+            (None, Some(snapshot)) => snapshot.meta.pin,
+            (None, None) => None,
+        }
+    }
+
+    /// The places of the chain that are neither sent nor observed.
+    fn gap(&self, trim: &Trim) -> Range<usize> {
+        let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
+        observed..trim.to_count
+    }
+
+    /// How many messages of the client are neither sent nor observed.
+    fn left_out(&self, request: &MemoryRequest) -> Option<usize> {
+        let gone = self.gap(self.trim.as_ref()?);
+        Some(
+            gone.filter(|place| request.message_at(*place).is_some())
+                .count(),
+        )
+    }
+
+    /// How many the note speaks of: what stands nowhere in the request, be it as a pin or word for word
+    /// in the note itself.
+    fn noted_count(&self, request: &MemoryRequest, trim: &Trim) -> usize {
+        let is_noted = |place: &usize| {
+            let role = request.history.turns()[*place].message.role;
+            match request.message_at(*place) {
+                Some(_) => trim.pin != Some(*place) && role != Role::System,
+                None => trim.wording >= render::COUNTS_DROPPED_SINCE,
+            }
+        };
+        self.gap(trim).filter(is_noted).count()
+    }
+
+    /// The text, in order.
+    fn segments(&self, request: &MemoryRequest) -> Cow<'_, [String]> {
+        let observed = self.snapshot.as_ref().map(|s| s.segments.as_slice());
+        let Some(trim) = self.trim else {
+            return observed.unwrap_or_default().into();
+        };
+        let spoken: Vec<(usize, PlainText)> = self
+            .gap(&trim)
+            .filter(|index| request.history.turns()[*index].message.role == Role::System)
+            .filter_map(|index| {
+                Some((
+                    index + 1,
+                    request.parsed.plain_text(request.message_at(index)?)?,
+                ))
+            })
+            .collect();
+        let entries: Vec<TranscriptMessage<'_>> = spoken
+            .iter()
+            .map(|(count, spoken)| TranscriptMessage {
+                count: *count,
+                received_ms: 0,
+                live: false,
+                pause_ms: 0,
+                content: spoken,
+            })
+            .collect();
+        let left_out = self.noted_count(request, &trim);
+        let system = system_messages(&entries);
+        render::trimmed(observed, trim.wording, left_out, &system).into()
+    }
+}
+
+/// What goes out.
+#[derive(Clone, Debug)]
+pub(super) struct OutgoingRequest {
+    pub(super) frames: Vec<Bytes>,
+    pub(super) bytes: usize,
+    pub(super) block: Option<Block>,
+    pub(super) asks_usage: bool,
+    pub(super) messages: Option<usize>,
+    /// What of the client's messages the snapshot stands for.
+    pub(super) layout: Option<MessageLayout>,
+    pub(super) why: &'static str,
+    pub(super) fallback: Fallback,
+    /// What was refused for what it holds, where this goes out without it.
+    pub(super) declined: Option<Arc<DeclinedRequest>>,
+    sent_with: SentWith,
+}
+
+/// What of the client's messages a snapshot stands for. Indices count those after the leading ones.
+#[derive(Clone, Debug)]
+pub(super) struct MessageLayout {
+    /// Where the raw tail begins.
+    pub(super) cut: usize,
+    /// Messages before that which stay raw in front of the block.
+    pub(super) front: Vec<usize>,
+    /// The one that stands raw between block and tail.
+    pub(super) pin: Option<usize>,
+    /// How many are neither sent nor observed.
+    pub(super) trimmed: Option<usize>,
+}
+
+impl MessageLayout {
+    fn new(request: &MemoryRequest, block: &Block) -> Self {
+        let (covered, pin) = (block.covered(), block.pin());
+        let Some(alignment) = &request.alignment else {
+            return Self {
+                cut: covered,
+                front: Vec::new(),
+                pin,
+                trimmed: block.left_out(request),
+            };
+        };
+        let cut = alignment.positions.request_cut(covered);
+        Self {
+            cut,
+            front: alignment.positions.unknown_before(cut),
+            pin: pin.and_then(|pin| alignment.positions.request_index(pin)),
+            trimmed: block.left_out(request),
+        }
+    }
+}
+
+impl OutgoingRequest {
+    /// The client's bytes as they came.
+    pub(super) fn verbatim(body: Bytes) -> Self {
+        Self {
+            bytes: body.len(),
+            frames: vec![body],
+            block: None,
+            asks_usage: false,
+            messages: None,
+            layout: None,
+            why: "verbatim",
+            fallback: Fallback::NotNeeded,
+            declined: None,
+            sent_with: SentWith::default(),
+        }
+    }
+
+    /// Whether anything but the client's bytes goes out.
+    pub(super) fn is_changed(&self) -> bool {
+        self.block.is_some() || self.asks_usage
+    }
+
+    /// The snapshot whose observations are sent.
+    pub(super) fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.block.as_ref()?.snapshot.as_ref()
+    }
+
+    /// How many of the client's messages are not sent as they are.
+    pub(super) fn covered(&self) -> usize {
+        self.block.as_ref().map_or(0, Block::covered)
+    }
+
+    /// As the store keeps it.
+    pub(super) fn sent_with(&self) -> &SentWith {
+        &self.sent_with
+    }
+
+    /// The request with `block`, and usage asked for if `asks_usage`.
+    pub(super) fn new(
+        request: &MemoryRequest,
+        block: Option<Block>,
+        asks_usage: bool,
+        why: &'static str,
+        fallback: Fallback,
+    ) -> Self {
+        let segments = block.as_ref().map(|block| block.segments(request));
+        let insert = block.as_ref().zip(segments.as_deref());
+        let layout = block
+            .as_ref()
+            .map(|block| MessageLayout::new(request, block));
+        let insert = insert.zip(layout.as_ref());
+        let insert = insert.map(|((block, segments), layout)| Insert {
+            cut: layout.cut,
+            front: &layout.front,
+            pin: layout.pin,
+            segments,
+            placement: block.placement,
+            reminder: render::REMINDER,
+            bridge: render::BRIDGE,
+        });
+        let splice = request.parsed.splice(insert.as_ref(), asks_usage);
+        let messages = insert.as_ref().map_or(0, |insert| {
+            request
+                .parsed
+                .inserted_count(insert)
+                .wrapping_sub(insert.cut)
+        });
+        let messages = request.parsed.message_count().wrapping_add(messages);
+        let sent_with = SentWith {
+            snapshot: block
+                .as_ref()
+                .and_then(|b| Some(b.snapshot.as_ref()?.meta.id)),
+            placement: block
+                .as_ref()
+                .map_or_else(String::new, |b| b.placement.name().to_owned()),
+            usage_requested: request.may_ask_usage().then_some(asks_usage),
+            trim: block.as_ref().and_then(|block| block.trim),
+        };
+        drop(segments);
+        Self {
+            layout,
+            frames: splice.frames(request.parsed.body()),
+            bytes: splice.len(),
+            block,
+            asks_usage,
+            messages: Some(messages),
+            why,
+            fallback,
+            declined: None,
+            sent_with,
+        }
+    }
+
+    /// This one, where `declined` was refused.
+    pub(super) fn with_declined(self, declined: Option<Arc<DeclinedRequest>>) -> Self {
+        Self { declined, ..self }
+    }
+
+    /// What an equal request is `used` to go out with; `None` where that cannot be had any more.
+    pub(super) async fn from_sent_with(
+        memory: &Memory,
+        request: &MemoryRequest,
+        sent_with: &SentWith,
+        proposed: &Self,
+    ) -> Option<Self> {
+        let snapshot = match sent_with.snapshot {
+            None => None,
+            Some(id) => {
+                let text = memory
+                    .cache
+                    .load_snapshot(&request.identity.scope, id)
+                    .await;
+                Some(text.filter(|snapshot| covers_prefix(request, snapshot))?)
+            }
+        };
+        let trim = sent_with.trim;
+        if trim.is_some_and(|trim| !request.allows_trim(&trim)) {
+            return None;
+        }
+        let block = if snapshot.is_some() || trim.is_some() {
+            Some(Block {
+                snapshot,
+                trim,
+                placement: Placement::from_name(&sent_with.placement)?,
+            })
+        } else {
+            None
+        };
+        let asks_usage =
+            sent_with.usage_requested.unwrap_or(proposed.asks_usage) && request.may_ask_usage();
+        let why = SelectionReason::Repeated.name();
+        let fallback = match proposed.fallback {
+            // It was not passed over yet.
+            Fallback::Blocked if block.is_some() => Fallback::NotNeeded,
+            fallback => fallback,
+        };
+        Some(Self::new(request, block, asks_usage, why, fallback))
+    }
+}
+
+/// Whether `snapshot` stands in for a prefix of this very history.
+fn covers_prefix(request: &MemoryRequest, snapshot: &Snapshot) -> bool {
+    let cut = snapshot.meta.to_count;
+    snapshot.meta.is_peer_intro()
+        || request.history.count_through(&snapshot.meta.to, cut) == Some(cut)
+}

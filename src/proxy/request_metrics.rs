@@ -1,0 +1,154 @@
+//! How requests end: counted once each, whichever way they go.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::time::Instant;
+
+use super::body::{ProxyBody, Stalled};
+use super::respond::with_causes;
+use crate::telemetry;
+use crate::upstream::BoxError;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestEnd {
+    /// The client has the whole answer.
+    Complete,
+    /// The client hung up, or the drain's deadline cut it off.
+    HungUp,
+    /// The upstream broke off.
+    Broken,
+    /// The upstream fell silent.
+    Stalled,
+}
+
+/// Counts one request from its head to its end, wherever it is dropped.
+#[derive(Debug)]
+pub(super) struct RequestMetrics {
+    started: Instant,
+    method: http::Method,
+    status: Option<StatusCode>,
+    end: RequestEnd,
+}
+
+impl RequestMetrics {
+    pub(super) fn start<B>(request: &Request<B>) -> Self {
+        metrics::gauge!(telemetry::REQUESTS_IN_FLIGHT).increment(1.0);
+        Self {
+            started: Instant::now(),
+            method: request.method().clone(),
+            status: None,
+            end: RequestEnd::HungUp,
+        }
+    }
+
+    /// Goes on watching until the response's body has ended.
+    pub(super) fn track_body(mut self, response: Response<ProxyBody>) -> Response<ProxyBody> {
+        self.status = Some(response.status());
+        response.map(|body| {
+            TrackedBody {
+                body,
+                metrics: self,
+            }
+            .boxed_unsync()
+        })
+    }
+
+    fn record_broken(&mut self, error: &BoxError) {
+        self.end = if error.is::<Stalled>() {
+            RequestEnd::Stalled
+        } else {
+            RequestEnd::Broken
+        };
+        let detail = with_causes(error.as_ref());
+        tracing::warn!(
+            end = self.end.label(),
+            "the upstream's answer broke off: {detail}"
+        );
+    }
+}
+
+impl Drop for RequestMetrics {
+    fn drop(&mut self) {
+        let end = self.end.label();
+        let status = self.status.map_or("none", class);
+        let elapsed = self.started.elapsed();
+        metrics::gauge!(telemetry::REQUESTS_IN_FLIGHT).decrement(1.0);
+        metrics::counter!(telemetry::REQUESTS, "status" => status, "end" => end).increment(1);
+        metrics::histogram!(telemetry::REQUEST_DURATION).record(elapsed);
+        tracing::debug!(
+            method = %self.method,
+            status = self.status.map(|status| status.as_u16()),
+            end,
+            duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            "a request ended"
+        );
+    }
+}
+
+impl RequestEnd {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::HungUp => "hung_up",
+            Self::Broken => "broken",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
+fn class(status: StatusCode) -> &'static str {
+    match status.as_u16() / 100 {
+        1 => "1xx",
+        2 => "2xx",
+        3 => "3xx",
+        4 => "4xx",
+        5 => "5xx",
+        _ => "other",
+    }
+}
+
+struct TrackedBody {
+    body: ProxyBody,
+    metrics: RequestMetrics,
+}
+
+impl Body for TrackedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        match &frame {
+            Poll::Ready(None) => self.metrics.end = RequestEnd::Complete,
+            Poll::Ready(Some(Err(error))) => self.metrics.record_broken(error),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for TrackedBody {
+    fn drop(&mut self) {
+        // Where the length is known, nobody asks for the frame after the last.
+        if self.metrics.end == RequestEnd::HungUp && self.body.is_end_stream() {
+            self.metrics.end = RequestEnd::Complete;
+        }
+    }
+}

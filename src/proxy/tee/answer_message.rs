@@ -1,0 +1,129 @@
+//! What one choice of an answer says, as the client will send it back: the message itself, or put
+//! together from the pieces of a stream.
+
+use serde_json::{Value, json};
+
+/// A longer answer, in bytes, is not put together: nothing is marked by it.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// One message of the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerMessage {
+    text: String,
+    refusal: String,
+    calls: Vec<Call>,
+    /// The message as it came, where it came whole.
+    message: Option<Value>,
+    size: usize,
+}
+
+/// A tool call, as far as its pieces came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Call {
+    index: u64,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl AnswerMessage {
+    /// A message that came whole.
+    pub fn from_message(message: &Value) -> Self {
+        let mut answer = Self::default();
+        answer.set_message(message);
+        answer
+    }
+
+    /// What it says in words.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether all of it was kept.
+    pub(super) fn is_complete(&self) -> bool {
+        self.size <= MAX_BYTES
+    }
+
+    /// The message as JSON, with the role of the model. Empty where it was too long to be kept.
+    pub fn json(&self) -> String {
+        if !self.is_complete() {
+            return String::new();
+        }
+        let mut message = self.message.clone().unwrap_or_else(|| self.assemble());
+        message["role"] = json!("assistant");
+        message.to_string()
+    }
+
+    fn assemble(&self) -> Value {
+        let mut message = json!({"content": self.text});
+        if !self.refusal.is_empty() {
+            message["refusal"] = json!(self.refusal);
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().map(|call| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"id": call.id, "type": "function", "function": function})
+            });
+            message["tool_calls"] = calls.collect();
+        }
+        message
+    }
+
+    pub(super) fn set_message(&mut self, message: &Value) {
+        if !message.is_object() {
+            return;
+        }
+        self.push_content(message);
+        self.message = Some(message.clone());
+    }
+
+    /// One piece of a stream.
+    pub(super) fn push_delta(&mut self, delta: &Value) {
+        self.push_content(delta);
+        let refusal = delta.get("refusal").and_then(Value::as_str);
+        append(&mut self.refusal, &mut self.size, refusal);
+        let calls = delta.get("tool_calls").and_then(Value::as_array);
+        for (place, piece) in calls.into_iter().flatten().enumerate() {
+            self.push_call(piece, place as u64);
+        }
+    }
+
+    fn push_content(&mut self, message: &Value) {
+        let words = message.get("content").and_then(Value::as_str);
+        append(&mut self.text, &mut self.size, words);
+    }
+
+    /// Servers number the calls of one answer; those that do not send each of them whole.
+    fn push_call(&mut self, piece: &Value, place: u64) {
+        let index = piece.get("index").and_then(Value::as_u64);
+        let existing =
+            index.and_then(|index| self.calls.iter().position(|call| call.index == index));
+        let at = existing.unwrap_or_else(|| {
+            self.calls.push(Call {
+                index: index.unwrap_or(place),
+                ..Call::default()
+            });
+            self.calls.len() - 1
+        });
+        let call = &mut self.calls[at];
+        let text = |path: &str| piece.pointer(path).and_then(Value::as_str);
+        if let Some(id) = text("/id").filter(|id| !id.is_empty()) {
+            id.clone_into(&mut call.id);
+        }
+        append(&mut call.name, &mut self.size, text("/function/name"));
+        append(
+            &mut call.arguments,
+            &mut self.size,
+            text("/function/arguments"),
+        );
+    }
+}
+
+/// Appends `words`, unless the message has grown too long.
+fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
+    let Some(words) = words else { return };
+    *size = size.saturating_add(words.len());
+    if *size <= MAX_BYTES {
+        text.push_str(words);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a conversation lends its memory: its own way to the upstream, as long as the upstream
+//! accepts it, and not while the client needs its rate limit for itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::memory::{Memory, MemoryRequest};
+use super::{Proxy, ProxyBody};
+use crate::llm::UpstreamRoute;
+
+/// How long jobs rest after the client was told it asks too often, where the upstream names no time.
+const DEFAULT_429_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long jobs rest when less than half of a rate limit is left; limits are per minute, and the
+/// next answer says how much is left then.
+const LOW_LIMIT_PAUSE: Duration = Duration::from_secs(15);
+
+/// `(limit, remaining)` pairs of headers as OpenAI and those who follow it send them.
+const RATE_LIMIT_HEADERS: [(&str, &str); 2] = [
+    (
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+    ),
+    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
+];
+
+/// Reads the head of the answer: lends the way on success and returns its hash, and lets jobs rest
+/// where they should.
+pub(super) fn register_route(
+    memory: &Memory,
+    parts: &Parts,
+    request: Option<&MemoryRequest>,
+    proxy: &Proxy,
+    response: &Response<ProxyBody>,
+) -> Option<[u8; 32]> {
+    let request = request.filter(|_| memory.jobs.borrows_credentials())?;
+    let tenant = request.identity.scope.tenant;
+    let routes = memory.jobs.routes();
+    let mut route_hash = None;
+    if response.status().is_success()
+        && let Some(route) = route_for_request(proxy, parts)
+    {
+        route_hash = Some(route.hash());
+        routes.register(tenant, Arc::new(route));
+    }
+    if let Some(pause) = pause(response.status(), response.headers()) {
+        routes.pause(&tenant, pause);
+    }
+    route_hash
+}
+
+/// The way of a request to the upstream.
+pub(super) fn route_for_request(proxy: &Proxy, parts: &Parts) -> Option<UpstreamRoute> {
+    let uri = proxy.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
+    let url = url::Url::parse(&uri.to_string()).ok()?;
+    Some(UpstreamRoute::new(&url, &parts.headers))
+}
+
+fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        return Some(number("retry-after").map_or(DEFAULT_429_PAUSE, Duration::from_secs));
+    }
+    let low = RATE_LIMIT_HEADERS.iter().any(|(limit, remaining)| {
+        matches!((number(limit), number(remaining)), (Some(all), Some(left)) if left < all / 2)
+    });
+    low.then_some(LOW_LIMIT_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn jobs_rest_when_the_client_needs_its_limit() {
+        let ok = StatusCode::OK;
+        assert_eq!(pause(ok, &headers(&[])), None);
+        let half = [
+            ("x-ratelimit-limit-tokens", "100"),
+            ("x-ratelimit-remaining-tokens", "50"),
+        ];
+        assert_eq!(pause(ok, &headers(&half)), None);
+        let less = [
+            ("x-ratelimit-limit-tokens", "100"),
+            ("x-ratelimit-remaining-tokens", "49"),
+        ];
+        assert_eq!(pause(ok, &headers(&less)), Some(LOW_LIMIT_PAUSE));
+        let too_many = StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(pause(too_many, &headers(&[])), Some(DEFAULT_429_PAUSE));
+        let seven = headers(&[("retry-after", "7")]);
+        assert_eq!(pause(too_many, &seven), Some(Duration::from_secs(7)));
+    }
+}

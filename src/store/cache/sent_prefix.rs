@@ -1,0 +1,233 @@
+//! How a request began: what the longest beginning of it was sent with, and whether that was this very
+//! conversation or another one that says the same at first. Used by [`super::Recall`]; who the request says
+//! it is decides `proxy`, with [`Lookup::own_beginning`].
+
+use super::state::{CacheState, Key};
+use super::{ENTRY_BYTES, Lookup, SnapshotCache};
+use crate::history::{History, Link, Scope};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
+use crate::memory::{SnapshotId, SnapshotMeta};
+use crate::store::SentPrefix;
+
+/// How a request stands to what is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixMatch {
+    /// It is a view of a conversation, which is proven.
+    pub aligned: bool,
+    /// How many of its messages are recorded as they are.
+    pub depth: usize,
+    /// They are so few that two conversations may share them, and something else follows them.
+    pub continued_elsewhere: bool,
+}
+
+impl PrefixMatch {
+    /// Whether it may be a conversation of its own, that begins.
+    pub(super) fn may_be_new(self) -> bool {
+        !self.aligned && self.depth <= MAX_CHANCE_PREFIX
+    }
+}
+
+impl Lookup {
+    /// The longest beginning that went out, if it was one of the same conversation, where the request comes
+    /// under `key`. What few words two conversations share says nothing: their names do, and without
+    /// them, that they go on differently.
+    pub fn own_sent_prefix(&self, key: Option<&str>) -> Option<&SentPrefix> {
+        let is_own = |sent: &&SentPrefix| {
+            !self.prefix_match.may_be_new()
+                || match (key, sent.thread_key.as_deref()) {
+                    (Some(key), Some(other)) => key == other,
+                    _ => !self.prefix_match.continued_elsewhere,
+                }
+        };
+        self.sent_prefix.as_ref().filter(is_own)
+    }
+}
+
+impl SnapshotCache {
+    /// Fills in what of other conversations it may be sent with, as it `stands`.
+    pub(super) fn add_peer_intro(
+        &self,
+        lookup: &mut Lookup,
+        scope: &Scope,
+        client: &History,
+        prefix_match: PrefixMatch,
+    ) {
+        let state = self.state();
+        let snapshot_id = lookup.sent_prefix.as_ref().and_then(|sent| sent.snapshot);
+        lookup.sent_peer_intro =
+            snapshot_id.and_then(|id| state.peer_intros.get(&(scope.tenant, id)).cloned());
+        if prefix_match.may_be_new() {
+            lookup.peer_intro = state.newest_peer_intro(scope, client).cloned();
+        }
+        lookup.prefix_match = prefix_match;
+    }
+}
+
+impl CacheState {
+    /// How the longest beginning of `history` went out that did; of several that for `model`.
+    pub(super) fn sent_prefix(
+        &self,
+        scope: &Scope,
+        history: &History,
+        model: &str,
+    ) -> Option<SentPrefix> {
+        // Only what users' conversations know of each other is asked for by this.
+        scope.resource?;
+        let mut turns = history.turns().iter().enumerate().rev();
+        turns.find_map(|(index, turn)| {
+            let key = (scope.tenant, turn.link);
+            let pins = self.pins.by_label(&key);
+            let pinned = pins.map(|(used, asked, name)| (asked != model, used.snapshot, name));
+            let pinned = pinned.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
+            // A client that takes back what it puts into its newest message ends no request where another
+            // begins.
+            let previous = self
+                .sent_prefixes
+                .get(&key)
+                .filter(|_| index >= MAX_CHANCE_PREFIX);
+            let (snapshot, name) = match (pinned, previous) {
+                (Some((_, snapshot, name)), _) => (snapshot, name),
+                (None, Some(snapshot)) => (*snapshot, None),
+                (None, None) => return None,
+            };
+            Some(SentPrefix {
+                shared_messages: index + 1,
+                snapshot,
+                thread_key: name.map(str::to_owned),
+            })
+        })
+    }
+
+    /// A request that ends in `tip` was recorded with `snapshot`.
+    pub(super) fn add_sent_prefix(
+        &mut self,
+        scope: &Scope,
+        tip: Link,
+        snapshot: Option<SnapshotId>,
+    ) {
+        let step = self.steps.get(&(scope.tenant, tip));
+        let parent = step.map(|step| (scope.tenant, step.parent));
+        if let Some(parent) = parent.filter(|_| scope.resource.is_some()) {
+            self.add_bytes(ENTRY_BYTES);
+            let sent_prefix = self.sent_prefixes.entry(parent).or_insert(snapshot);
+            *sent_prefix = snapshot.min(*sent_prefix);
+        }
+    }
+
+    /// How `client` stands, of which `depth` messages are recorded.
+    pub(super) fn prefix_match(
+        &self,
+        scope: &Scope,
+        client: &History,
+        aligned: bool,
+        depth: usize,
+    ) -> PrefixMatch {
+        let last = depth.checked_sub(1).map(|last| client.turns()[last].link);
+        let continued_elsewhere =
+            last.is_some_and(|last| self.continued.contains(&(scope.tenant, last)));
+        PrefixMatch {
+            aligned,
+            depth,
+            continued_elsewhere,
+        }
+    }
+
+    /// Whether conversations may share everything up to `link` by chance.
+    pub(super) fn may_be_chance(&self, scope: &Scope, link: Link) -> bool {
+        let root = Link::root(scope);
+        let mut at = link;
+        for _ in 0..MAX_CHANCE_PREFIX {
+            match self.steps.get(&(scope.tenant, at)) {
+                Some(step) if step.parent == root => return true,
+                Some(step) => at = step.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The latest snapshot of the owner that covers nothing.
+    pub(super) fn newest_peer_intro(
+        &self,
+        scope: &Scope,
+        history: &History,
+    ) -> Option<&SnapshotMeta> {
+        let root: Key = (scope.tenant, history.root());
+        let newest = self.newest_peer_intro.get(&root)?;
+        self.peer_intros.get(&(scope.tenant, *newest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{MAX_BYTES, PinLabel};
+    use super::*;
+    use crate::history::{PathMessage, Role};
+    use crate::memory::SnapshotCause;
+    use crate::memory::alignment::PathEntry;
+    use crate::store::{SentWith, SqliteStore};
+
+    /// There is no room left for how the request began, so everything goes while it is learned.
+    #[tokio::test]
+    async fn what_is_dropped_while_a_request_is_learned_is_not_taken_for_known() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"tenant", Some(b"user"));
+        let tip = Link::from_slice(&[7; 32]).expect("32");
+        let key = (scope.tenant, tip);
+        let meta = SnapshotMeta {
+            id: SnapshotId(1),
+            to: tip,
+            to_count: 1,
+            eligible_from: 1,
+            pin: None,
+            parts: Vec::new(),
+            tokens: 1,
+            cause: SnapshotCause::Threshold,
+            placement: String::new(),
+            peer_memory: None,
+        };
+        let step = PathEntry {
+            message: PathMessage {
+                link: tip,
+                role: Role::User,
+            },
+            parent: Link::root(&scope),
+            message_key: None,
+            anchor: None,
+            range_end: false,
+            live: true,
+            text_kept: false,
+            lineage: 1,
+            origin: crate::memory::alignment::Origin::default(),
+            message_origin: crate::history::align::MessageOrigin::default(),
+            pending: false,
+        };
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        for (room, drops) in [(2 * ENTRY_BYTES, false), (ENTRY_BYTES, true)] {
+            cache.clear();
+            let mut state = cache.state();
+            state.steps.insert(key, step);
+            state.bytes = MAX_BYTES - room;
+            drop(state);
+            let metas = std::slice::from_ref(&meta);
+            cache.mark_complete(&scope, tip, label, SentWith::default(), metas);
+            let state = cache.state();
+            assert!(
+                state.complete_links.contains(&key),
+                "nobody asks the store again"
+            );
+            assert_eq!(
+                state.snapshots_by_end.get(&key),
+                Some(&vec![meta.clone()]),
+                "{room}"
+            );
+            assert_eq!(state.steps.is_empty(), drops);
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! What is remembered, and what can be read from it without the store. Behind one lock; nothing here waits.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::origin_index::OriginIndex;
+use super::pinned_alignment::PinnedAlignment;
+use super::pins::Pins;
+use super::{ENTRY_BYTES, LookupParams, MAX_BYTES};
+use crate::history::align::MessageOrigin;
+use crate::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};
+use crate::memory::alignment::{
+    Alignment, Evidence, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate, Witness,
+};
+use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
+use crate::store::Candidates;
+
+/// Links are seeded by their scope; the tenant stands beside them all the same (INV-OWN).
+pub(super) type Key = ([u8; 32], Link);
+
+#[derive(Debug, Default)]
+pub(super) struct CacheState {
+    pub(super) complete_links: HashSet<Key>,
+    pub(super) snapshots_by_end: HashMap<Key, Vec<SnapshotMeta>>,
+    /// Snapshots that are not stored yet, by the last link of the request that each was made for.
+    pub(super) unstored_snapshots: HashMap<Key, Vec<SnapshotMeta>>,
+    pub(super) pins: Pins,
+    /// Ends of the ranges at which observing stands still.
+    pub(super) paused: HashSet<Key>,
+    pub(super) texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
+    /// Messages, and by what those that do not continue their chain find them.
+    pub(super) steps: HashMap<Key, PathEntry>,
+    pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
+    pub(super) alignments: HashMap<Key, StoredAlignment>,
+    /// Requests that went out as views and are not recorded, by the last link of what was sent.
+    pub(super) held_alignments: HashMap<Key, Arc<Alignment>>,
+    /// Ends of ranges that are observed or wait for it.
+    pub(super) range_ends: HashSet<Key>,
+    /// Snapshots that cover nothing: those that requests were sent with, and the latest of each owner
+    /// (by the root of its chains).
+    pub(super) peer_intros: HashMap<([u8; 32], SnapshotId), SnapshotMeta>,
+    pub(super) newest_peer_intro: HashMap<Key, SnapshotId>,
+    /// Messages whose words are kept.
+    pub(super) kept_messages: HashSet<Key>,
+    /// What requests of users were recorded with, by the message before their newest one.
+    pub(super) sent_prefixes: HashMap<Key, Option<SnapshotId>>,
+    /// Messages so near to the beginning that conversations may share them by chance, and that something
+    /// follows.
+    pub(super) continued: HashSet<Key>,
+    /// The names that lineages were recorded under.
+    pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
+    /// Names that several lineages have.
+    pub(super) shared_keys: HashSet<([u8; 32], String)>,
+    pub(super) bytes: usize,
+}
+
+/// Messages of a request whose anchors are looked up, the latest first. A request that is not known
+/// by one of them is not known.
+const MAX_ANCHORS: usize = 96;
+
+/// Anchors of `client` from the message at `from` on, the latest first, each with its place.
+pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHash, usize)> {
+    let root = client.root();
+    let from = from.max(1).max(client.len().saturating_sub(MAX_ANCHORS));
+    (from..client.len()).rev().filter_map(move |place| {
+        let item = |at: usize| MessageKey::from_message(&root, &client.turns()[at].message);
+        anchor(&root, &item(place - 1), &item(place)).map(|mark| (mark, place))
+    })
+}
+
+/// Adds to `path`, at whose end the message at `place` of `client` stands, what the upstream answered there,
+/// if that is what follows in the request: it is not recorded before a request has brought it back.
+fn add_answer(
+    path: &mut Vec<PathEntry>,
+    client: &History,
+    place: usize,
+    origin_index: &OriginIndex,
+) {
+    let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
+        return;
+    };
+    let item = MessageKey::from_message(&client.root(), &next.message);
+    let tip = end.message.link;
+    let Some(origin) = origin_index.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
+        return;
+    };
+    let step = PathEntry {
+        message: PathMessage {
+            link: tip.next(&next.message.fingerprint),
+            role: next.message.role,
+        },
+        parent: tip,
+        message_key: Some(item),
+        anchor: None,
+        range_end: false,
+        live: true,
+        text_kept: false,
+        lineage: end.lineage,
+        origin,
+        message_origin: MessageOrigin {
+            from_upstream: true,
+            unshared: true,
+        },
+        pending: true,
+    };
+    path.push(check_uniqueness(step, origin_index));
+}
+
+/// `step` as it stands by what was heard since it was read.
+fn check_uniqueness(mut step: PathEntry, origin_index: &OriginIndex) -> PathEntry {
+    let witness = step.witness().map(|mark| Witness {
+        hash: mark,
+        origin: step.origin,
+    });
+    let has_origin = step.origin != Origin::default();
+    step.message_origin.unshared &=
+        has_origin && witness.is_some_and(|witness| !origin_index.is_contested(&witness));
+    step
+}
+
+/// Roughly what a held sighting weighs: two chains.
+pub(super) fn alignment_bytes(alignment: &Alignment) -> usize {
+    ENTRY_BYTES * (alignment.client.len() + alignment.history.len() + 1)
+}
+
+impl CacheState {
+    /// Where `client` stands if it went out before and is pinned, recorded or not.
+    pub(super) fn pinned_alignment(
+        &self,
+        scope: &Scope,
+        client: &History,
+        params: &LookupParams<'_>,
+        origin_index: &OriginIndex,
+    ) -> PinnedAlignment {
+        let Some(tip) = client.tip() else {
+            return PinnedAlignment::Undecided;
+        };
+        let key = (scope.tenant, tip);
+        if self.pins.contains(&key) {
+            return PinnedAlignment::OwnChain;
+        }
+        let is_pinned = |alignment: &&Arc<Alignment>| {
+            let tip = alignment.history.tip();
+            tip.is_some_and(|tip| self.pins.contains(&(scope.tenant, tip)))
+        };
+        let is_proven =
+            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, origin_index);
+        match self
+            .held_alignments
+            .get(&key)
+            .filter(is_pinned)
+            .filter(is_proven)
+        {
+            Some(held) => PinnedAlignment::Aligned(Box::new(Alignment::clone(held))),
+            None => PinnedAlignment::Undecided,
+        }
+    }
+
+    /// Whether what proved `seen` proves it still, to a request of this name.
+    fn still_proven(
+        &self,
+        scope: &Scope,
+        alignment: &Alignment,
+        params: &LookupParams<'_>,
+        origin_index: &OriginIndex,
+    ) -> bool {
+        let name = alignment
+            .lineage
+            .and_then(|lineage| self.lineage_name(scope, lineage));
+        let evidence = Evidence {
+            key: params.thread_key.map(str::to_owned),
+            level: params.level,
+            ..Evidence::default()
+        };
+        let is_contested = |witness: &Witness| origin_index.is_contested(witness);
+        alignment.proof.is_empty()
+            || (evidence.allows_restoring_lineage(name.as_ref())
+                && !alignment.proof.iter().any(is_contested))
+    }
+
+    /// A held sighting is recorded.
+    pub(super) fn release_alignment(&mut self, key: &Key) {
+        if let Some(released) = self.held_alignments.remove(key) {
+            self.bytes = self.bytes.saturating_sub(alignment_bytes(&released));
+        }
+    }
+
+    /// What this process knows that `client` may stand on, and whether that is all there is if it
+    /// stands on nothing but its own chain.
+    pub(super) fn evidence(
+        &self,
+        scope: &Scope,
+        client: &History,
+        params: &LookupParams<'_>,
+        origin_index: &OriginIndex,
+    ) -> (Evidence, bool) {
+        let mut evidence = Evidence {
+            key: params.thread_key.map(str::to_owned),
+            level: params.level,
+            ..Evidence::default()
+        };
+        let mut complete = false;
+        for (index, turn) in client.turns().iter().enumerate() {
+            let key = (scope.tenant, turn.link);
+            complete |= self.complete_links.contains(&key);
+            if let Some(step) = self.steps.get(&key) {
+                (evidence.recorded_count, evidence.recorded_lineage) =
+                    (index + 1, Some(step.lineage));
+                evidence.recorded_origin = step.origin;
+            }
+            if let Some(view) = self.alignments.get(&key) {
+                let base = self.path(scope, view.base, origin_index);
+                evidence.stored_holds = view.proof.iter().all(|w| !origin_index.is_contested(w));
+                evidence.stored = Some((view.clone(), base));
+            }
+        }
+        let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
+        let hit = anchors(client, aligned_count.max(evidence.recorded_count))
+            .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
+        if let Some((link, place)) = hit {
+            evidence.path = self.path(scope, link, origin_index);
+            add_answer(&mut evidence.path, client, place, origin_index);
+        }
+        let base = evidence.stored.iter().filter_map(|(_, base)| base.last());
+        let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
+        let names = ends.filter_map(|lineage| Some((lineage, self.lineage_name(scope, lineage)?)));
+        evidence.lineage_names = names.collect();
+        // What leads elsewhere and proves nothing may do so with what only the store knows.
+        let is_complete = complete && hit.is_none() && aligned_count <= evidence.recorded_count;
+        (evidence, is_complete)
+    }
+
+    /// The path up to `link`; nothing unless it is known from its first message on.
+    pub(super) fn path(
+        &self,
+        scope: &Scope,
+        link: Link,
+        origin_index: &OriginIndex,
+    ) -> Vec<PathEntry> {
+        let root = Link::root(scope);
+        let mut path = Vec::new();
+        let mut at = link;
+        while at != root {
+            let key = (scope.tenant, at);
+            let Some(step) = self.steps.get(&key) else {
+                return Vec::new();
+            };
+            let step = PathEntry {
+                range_end: step.range_end || self.range_ends.contains(&key),
+                text_kept: self.kept_messages.contains(&key),
+                ..*step
+            };
+            path.push(check_uniqueness(step, origin_index));
+            at = step.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    pub(super) fn has_complete_link(&self, scope: &Scope, history: &History) -> bool {
+        let mut turns = history.turns().iter();
+        turns.any(|turn| self.complete_links.contains(&(scope.tenant, turn.link)))
+    }
+
+    pub(super) fn add_step(&mut self, scope: &Scope, step: &PathEntry) {
+        let key = (scope.tenant, step.message.link);
+        if let Some(existing) = self.steps.get_mut(&key) {
+            existing.message_origin.unshared &= step.message_origin.unshared;
+            return;
+        }
+        self.add_bytes(2 * ENTRY_BYTES);
+        if self.may_be_chance(scope, step.parent) {
+            self.continued.insert((scope.tenant, step.parent));
+        }
+        self.steps.insert(key, *step);
+        if let Some(anchor) = step.anchor {
+            self.anchors
+                .insert((scope.tenant, anchor), step.message.link);
+        }
+    }
+
+    /// A lineage goes under `name`. A name that several have names none of them.
+    pub(super) fn add_lineage_name(&mut self, scope: &Scope, lineage: i64, name: &LineageName) {
+        if let Some(key) = name.key.as_ref().filter(|_| !name.is_unique) {
+            self.shared_keys.insert((scope.tenant, key.clone()));
+        }
+        if self
+            .lineage_names
+            .insert((scope.tenant, lineage), name.clone())
+            .is_none()
+        {
+            self.bytes += ENTRY_BYTES;
+        }
+    }
+
+    /// The name of a lineage, as far as it is known here.
+    fn lineage_name(&self, scope: &Scope, lineage: i64) -> Option<LineageName> {
+        let name = self.lineage_names.get(&(scope.tenant, lineage))?;
+        let is_shared = |key: &String| self.shared_keys.contains(&(scope.tenant, key.clone()));
+        Some(LineageName {
+            is_unique: name.is_unique && !name.key.as_ref().is_some_and(is_shared),
+            key: name.key.clone(),
+        })
+    }
+
+    /// Keeps what the store found, and says what it is evidence of.
+    pub(super) fn add_candidates(
+        &mut self,
+        scope: &Scope,
+        client: &History,
+        candidates: Candidates,
+        params: &LookupParams<'_>,
+        origin_index: &OriginIndex,
+    ) -> Evidence {
+        let peer_intros = candidates
+            .peer_intros
+            .iter()
+            .chain(&candidates.newest_peer_intro);
+        for meta in candidates.snapshots.iter().chain(peer_intros) {
+            self.add_snapshot(scope, meta);
+        }
+        let (hit, path) = candidates.path.unwrap_or_default();
+        let answered = candidates
+            .answered
+            .as_ref()
+            .map(|found| found.path.as_slice());
+        for step in path
+            .iter()
+            .chain(&candidates.base_chain)
+            .chain(answered.unwrap_or_default())
+        {
+            self.add_step(scope, step);
+            if step.range_end {
+                self.range_ends.insert((scope.tenant, step.message.link));
+            }
+            if step.text_kept {
+                self.add_kept_message((scope.tenant, step.message.link));
+            }
+        }
+        for (lineage, name) in &candidates.lineage_names {
+            self.add_lineage_name(scope, *lineage, name);
+        }
+        let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
+        let checked_path = |path: Vec<PathEntry>| {
+            path.into_iter()
+                .map(|step| check_uniqueness(step, origin_index))
+                .collect()
+        };
+        let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
+        let alignment_holds =
+            candidates.alignment_holds && !proof.into_iter().any(|w| origin_index.is_contested(w));
+        Evidence {
+            recorded_count: candidates.depth,
+            recorded_origin: candidates.depth_origin,
+            recorded_lineage: candidates.lineage,
+            stored: candidates
+                .alignment
+                .map(|view| (view, checked_path(candidates.base_chain))),
+            stored_holds: alignment_holds,
+            // What continues a view is known by it.
+            path: if hit >= aligned_count {
+                let mut path = checked_path(path);
+                add_answer(&mut path, client, hit, origin_index);
+                path
+            } else {
+                Vec::new()
+            },
+            summary: candidates.answered.map(|answered| {
+                let witness = Witness {
+                    hash: answered.hash,
+                    origin: answered.origin(),
+                };
+                SummaryCandidate {
+                    is_unique: answered.is_unique && !origin_index.is_contested(&witness),
+                    ..answered
+                }
+            }),
+            key: params.thread_key.map(str::to_owned),
+            lineage_names: candidates.lineage_names.into_iter().collect(),
+            level: params.level,
+        }
+    }
+
+    /// The words of a message are kept.
+    pub(super) fn add_kept_message(&mut self, message: Key) {
+        if !self.kept_messages.contains(&message) {
+            self.add_bytes(ENTRY_BYTES);
+            self.kept_messages.insert(message);
+        }
+    }
+
+    pub(super) fn add_snapshot(&mut self, scope: &Scope, meta: &SnapshotMeta) {
+        if meta.is_peer_intro() {
+            let new = self
+                .peer_intros
+                .insert((scope.tenant, meta.id), meta.clone());
+            self.bytes += if new.is_none() { ENTRY_BYTES } else { 0 };
+            let newest = self.newest_peer_intro.entry((scope.tenant, meta.to));
+            let newest = newest.or_insert(meta.id);
+            *newest = meta.id.max(*newest);
+            return;
+        }
+        let ends = self
+            .snapshots_by_end
+            .entry((scope.tenant, meta.to))
+            .or_default();
+        if ends.iter().all(|known| known.id != meta.id) {
+            ends.push(meta.clone());
+            self.bytes += ENTRY_BYTES;
+        }
+    }
+
+    /// The text of a snapshot, from now on at hand.
+    pub(super) fn add_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
+        let snapshot = Arc::new(snapshot);
+        let key = (scope.tenant, snapshot.meta.id);
+        self.texts.insert(key, Arc::clone(&snapshot));
+        snapshot
+    }
+
+    /// Books `bytes`; over the budget everything goes (see the head of the file).
+    pub(super) fn add_bytes(&mut self, bytes: usize) {
+        if self.bytes + bytes > MAX_BYTES {
+            *self = Self::default();
+        }
+        self.bytes += bytes;
+    }
+}

@@ -1,0 +1,115 @@
+//! What a snapshot holds of other conversations, as it is stored.
+
+use serde::{Deserialize, Serialize};
+use sqlx::sqlite::SqliteRow;
+
+use super::lists::push_hex;
+use super::{StoreResult, corrupt, get};
+use crate::history::Link;
+use crate::memory::PeerMemory;
+use crate::memory::peer_memory::ConversationBinding;
+
+#[derive(Serialize, Deserialize)]
+struct StoredPeerMemory {
+    lineages: Vec<i64>,
+    keys: Vec<String>,
+    tokens: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bound: Option<StoredBinding>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredBinding {
+    link: String,
+    count: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+/// The column of a snapshot; `None` where it is NULL.
+pub(in crate::store) fn peer_memory(
+    row: &SqliteRow,
+    column: usize,
+) -> StoreResult<Option<PeerMemory>> {
+    let Some(text) = get::<Option<&str>>(row, column)? else {
+        return Ok(None);
+    };
+    parse_peer_memory(text)
+        .map(Some)
+        .ok_or_else(|| corrupt("what a snapshot holds of other conversations is not readable"))
+}
+
+fn parse_peer_memory(text: &str) -> Option<PeerMemory> {
+    let stored: StoredPeerMemory = serde_json::from_str(text).ok()?;
+    let bound = match stored.bound {
+        None => None,
+        Some(bound) => Some(ConversationBinding {
+            link: parse_link(&bound.link)?,
+            count: bound.count,
+            key: bound.key,
+        }),
+    };
+    Some(PeerMemory {
+        lineages: stored.lineages,
+        keys: stored.keys,
+        tokens: stored.tokens,
+        binding: bound,
+    })
+}
+
+/// The inverse of [`others`].
+pub(in crate::store) fn peer_memory_json(others: &PeerMemory) -> StoreResult<String> {
+    let stored = StoredPeerMemory {
+        lineages: others.lineages.clone(),
+        keys: others.keys.clone(),
+        tokens: others.tokens,
+        bound: others.binding.as_ref().map(|bound| {
+            let mut link = String::new();
+            push_hex(&mut link, bound.link.as_bytes());
+            StoredBinding {
+                link,
+                count: bound.count,
+                key: bound.key.clone(),
+            }
+        }),
+    };
+    serde_json::to_string(&stored)
+        .map_err(|_| corrupt("what a snapshot holds of other conversations cannot be written"))
+}
+
+fn parse_link(hex: &str) -> Option<Link> {
+    let digits = hex.as_bytes();
+    let byte = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok()
+    };
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect::<Option<_>>()?;
+    Link::from_slice(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Scope;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bound = ConversationBinding {
+            link: Link::root(&Scope::new(b"tenant", Some(b"user"))),
+            count: 7,
+            key: Some("a \"key\"".to_owned()),
+        };
+        for bound in [None, Some(bound)] {
+            let others = PeerMemory {
+                lineages: vec![3, 1],
+                keys: vec!["trip".to_owned()],
+                tokens: 41,
+                binding: bound,
+            };
+            let text = peer_memory_json(&others).expect("a text");
+            assert_eq!(parse_peer_memory(&text), Some(others));
+        }
+        assert_eq!(parse_peer_memory("{\"lineages\":[]}"), None);
+        assert_eq!(parse_link("0g"), None);
+    }
+}

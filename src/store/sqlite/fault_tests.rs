@@ -1,0 +1,247 @@
+//! Trouble that only shows from inside: connections that are stuck, a disk that is full.
+
+use std::time::Duration;
+
+use super::*;
+use crate::history::{Encoder, Link, Role, Scope};
+use crate::memory::Node;
+use crate::store::{RequestRecord, SentWith, Store as _};
+
+struct Disk {
+    _folder: tempfile::TempDir,
+    store: SqliteStore,
+}
+
+async fn disk() -> Disk {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+    let store = SqliteStore::open(&url).await.expect("a store");
+    Disk {
+        _folder: folder,
+        store,
+    }
+}
+
+/// The first request of a conversation of so many messages.
+fn request(name: &str, length: usize) -> (Scope, Vec<Link>, RequestRecord) {
+    let scope = Scope::new(b"alice", None);
+    let root = Link::root(&scope);
+    let mut links = vec![root];
+    for number in 0..length {
+        let mut encoder = Encoder::new();
+        encoder.text("content", name);
+        encoder.count("number", number);
+        links.push(links[number].next(&encoder.finish()));
+    }
+    links.remove(0);
+    let node = |(index, link): (usize, &Link)| Node {
+        link: *link,
+        count: index + 1,
+        role: Role::User,
+        tokens: 1,
+        closed: true,
+        turn_end: true,
+        first_length: length,
+        confirmed: false,
+        received_ms: 1,
+        live: true,
+    };
+    let record = RequestRecord {
+        thread_key: None,
+        lineage: None,
+        new_nodes: links.iter().enumerate().map(node).collect(),
+        parent: root,
+        confirmed_count: 0,
+        newly_confirmed: Vec::new(),
+        contents: Vec::new(),
+        tip: links[length - 1],
+        count: length,
+        sent_with: SentWith::default(),
+        model: "m".to_owned(),
+        route_hash: None,
+        at_ms: 1,
+        lookup_entries: crate::store::LookupEntries::default(),
+        timer: None,
+        zone: None,
+    };
+    (scope, links, record)
+}
+
+/// Generous: what is waited for answers in a quarter of a second.
+const NEVER: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_lookup_gives_up_where_every_connection_is_stuck_and_works_once_they_are_free() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    store.record(&scope, &record).await.expect("recorded");
+    let mut stuck = Vec::new();
+    for _ in 0..store.request_pool.options().get_max_connections() {
+        stuck.push(store.request_pool.acquire().await.expect("a connection"));
+    }
+    let answer = tokio::time::timeout(NEVER, store.find_on_chain(&scope, &links)).await;
+    assert!(matches!(answer.expect("in time"), Err(StoreError::Busy(_))));
+    // Workers have connections of their own.
+    let known = store.load_chain(&scope, &links).await.expect("known");
+    assert_eq!(known.nodes.len(), 3);
+    drop(stuck);
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+}
+
+#[tokio::test]
+async fn a_query_that_never_ends_holds_nobody_up() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    store.record(&scope, &record).await.expect("recorded");
+    let endless = store.request_read("endless", |_| {
+        Box::pin(std::future::pending::<StoreResult<()>>())
+    });
+    let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
+    assert!(matches!(answer, Err(StoreError::Busy(_))));
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+}
+
+#[tokio::test]
+async fn a_query_that_panics_leaves_no_transaction_behind() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    for _ in 0..3 {
+        let (scope, record) = (scope.clone(), record.clone());
+        let panics = store.write("panics", move |conn| {
+            Box::pin(async move {
+                record::record(conn, scope, record).await?;
+                panic!("on purpose");
+            })
+        });
+        let answer: StoreResult<()> = panics.await;
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))));
+    }
+    assert!(
+        !store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+    store.record(&scope, &record).await.expect("recorded");
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+}
+
+#[tokio::test]
+async fn a_write_that_fails_midway_stores_nothing() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    let (owner, copy) = (scope.clone(), record.clone());
+    let answer: StoreResult<()> = store
+        .write("fails midway", move |conn| {
+            Box::pin(async move {
+                record::record(conn, owner, copy).await?;
+                Err(StoreError::Forgotten)
+            })
+        })
+        .await;
+    assert!(matches!(answer, Err(StoreError::Forgotten)));
+    assert!(
+        !store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+    store.record(&scope, &record).await.expect("recorded");
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+}
+
+/// Lookups go on, and writing as soon as there is room.
+#[tokio::test]
+async fn a_full_disk_stops_writing_only_while_it_is_full() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("small", 3);
+    store.record(&scope, &record).await.expect("recorded");
+    // Less than the file has now means: not a page more.
+    limit_pages(store, "PRAGMA max_page_count = 1").await;
+
+    let (_, large_links, large) = request("large", 2_000);
+    let error = store.record(&scope, &large).await.expect_err("full");
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    let found = store
+        .find_on_chain(&scope, &large_links)
+        .await
+        .expect("found");
+    assert!(!found.tip_recorded, "nothing of it was stored");
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+
+    limit_pages(store, "PRAGMA max_page_count = 1000000").await;
+    store.record(&scope, &large).await.expect("recorded");
+    let known = store.load_chain(&scope, &large_links).await.expect("known");
+    assert_eq!(known.nodes.len(), 2_000);
+}
+
+async fn limit_pages(store: &SqliteStore, pragma: &'static str) {
+    let mut conn = store.writer.acquire().await.expect("a connection");
+    sqlx::raw_sql(pragma)
+        .execute(&mut *conn)
+        .await
+        .expect("limited");
+}
+
+/// After some failures (an I/O error, a full disk in the middle of a commit) SQLite has rolled back
+/// by itself and sqlx believes in a transaction that is not there any more.
+#[tokio::test]
+async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    let answer: StoreResult<()> = store
+        .write("ended by itself", |conn| {
+            Box::pin(async move {
+                sqlx::raw_sql("ROLLBACK").execute(conn).await?;
+                Err(StoreError::Unavailable("an I/O error".to_owned()))
+            })
+        })
+        .await;
+    assert!(answer.is_err());
+    store.record(&scope, &record).await.expect("recorded");
+    assert!(
+        store
+            .find_on_chain(&scope, &links)
+            .await
+            .expect("found")
+            .tip_recorded
+    );
+}

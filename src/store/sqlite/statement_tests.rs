@@ -1,0 +1,201 @@
+//! Reads the statements as text, so that no statement can be left out of these two checks.
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::SqliteStore;
+
+/// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
+/// lists, what was kept long enough, what says whose rows are whose, and whether others write.
+/// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
+const ABOVE_OWNERS: [&str; 16] = [
+    "ALIASES",
+    "DATA_VERSION",
+    "SHARED_THREAD_KEYS",
+    "NEW_ALIAS",
+    "DROP_ALIAS",
+    "TENANTS",
+    "CLAIM",
+    "CLAIM_TIMER",
+    "NEXT_TIMER",
+    "OPEN_JOBS",
+    "THREADS",
+    "THREAD",
+    "PING",
+    "TENANT_BACKLOGS",
+    "SPENT_TOKENS",
+    "EXPIRE_MESSAGES",
+];
+
+/// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
+const EXPECTED_SCANS: [(&str, &str); 8] = [
+    (
+        "SHARED_THREAD_KEYS",
+        "SCAN l USING COVERING INDEX lineages_by_key",
+    ),
+    ("ALIASES", "SCAN aliases"),
+    ("TENANTS", "SCAN lineages USING INDEX lineages_by_family"),
+    (
+        "PEER_DIGESTS",
+        "SEARCH d USING INDEX digests_by_time (tenant=? AND resource=?)",
+    ),
+    ("THREADS", "SCAN l USING INDEX lineages_by_time"),
+    ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
+    ("PING", "SCAN sqlite_master"),
+    ("TENANT_BACKLOGS", "SCAN jobs USING COVERING INDEX jobs_due"),
+];
+
+/// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
+/// tables.
+const SMALL_TABLES: [&str; 16] = [
+    "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer",
+    "begun", "newest", "w", "ends", "CONSTANT",
+];
+
+fn statements() -> Vec<(&'static str, &'static str)> {
+    let sources = [
+        include_str!("../sql.rs"),
+        include_str!("../sql/aliases.rs"),
+        include_str!("../sql/costs.rs"),
+        include_str!("../sql/find.rs"),
+        include_str!("../sql/forget.rs"),
+        include_str!("../sql/message_archive.rs"),
+        include_str!("../sql/peer_memory.rs"),
+        include_str!("../sql/admin.rs"),
+        include_str!("../sql/queue.rs"),
+        include_str!("../sql/timers.rs"),
+        include_str!("../sql/operator_requests.rs"),
+    ];
+    let found: Vec<_> = sources
+        .iter()
+        .flat_map(|source| source.split(") const ").skip(1))
+        .map(|rest| {
+            let (name, rest) = rest.split_once(':').expect("a name");
+            let text = rest.split('"').nth(1).expect("a literal");
+            (name, text)
+        })
+        .collect();
+    assert!(found.len() > 30, "the file was understood");
+    found
+}
+
+/// How often a table that has an owner is read or written, insertions aside.
+fn mentions(text: &str) -> usize {
+    let words: Vec<_> = text
+        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
+        .collect();
+    let tables = [
+        "lineages",
+        "nodes",
+        "contents",
+        "accounts",
+        "parts",
+        "snapshots",
+        "requests",
+        "jobs",
+        "costs",
+        "timers",
+        "spending",
+        "events",
+        "views",
+        "answers",
+        "digests",
+        "told",
+        "messages",
+    ];
+    words
+        .windows(2)
+        .filter(|w| ["FROM", "JOIN", "UPDATE"].contains(&w[0]) && tables.contains(&w[1]))
+        .count()
+}
+
+#[test]
+fn every_statement_names_its_owner() {
+    for (name, text) in statements() {
+        if ABOVE_OWNERS.contains(&name) {
+            continue;
+        }
+        let tables = mentions(text);
+        assert_eq!(text.matches("tenant = $1").count(), tables, "{name}");
+        assert_eq!(text.matches("resource = $2").count(), tables, "{name}");
+        if text.contains("INSERT INTO") {
+            assert!(text.contains("(tenant, resource,"), "{name}");
+            assert!(
+                text.contains("($1, $2,") || text.contains("SELECT $1, $2,"),
+                "{name}"
+            );
+        } else {
+            assert!(tables > 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_check_sees_a_missing_owner() {
+    let text = "DELETE FROM jobs WHERE id = $3 AND link IN (SELECT link FROM nodes)";
+    assert_eq!(mentions(text), 2);
+}
+
+async fn scans(conn: &mut SqliteConnection) -> Vec<String> {
+    let mut scans = Vec::new();
+    for (name, text) in statements() {
+        let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")))
+            .fetch_all(&mut *conn)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        for row in rows {
+            let detail: String = row.get(3);
+            if is_scan(&detail) && !EXPECTED_SCANS.contains(&(name, detail.as_str())) {
+                scans.push(format!("{name}: {detail}"));
+            }
+        }
+    }
+    scans
+}
+
+fn is_scan(detail: &str) -> bool {
+    // To search by the owner alone is to scan all that is theirs.
+    if detail.ends_with("(tenant=? AND resource=?)") || detail.ends_with("(tenant=?)") {
+        return true;
+    }
+    detail.strip_prefix("SCAN ").is_some_and(|what| {
+        let table = what.split(' ').next().unwrap_or_default();
+        !SMALL_TABLES.contains(&table) && !table.starts_with("(subquery")
+    })
+}
+
+#[tokio::test]
+async fn no_statement_scans_a_table_that_grows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+    let store = SqliteStore::open(&url).await.expect("a store");
+    for pool in [&store.writer, &store.request_pool, &store.worker_pool] {
+        let mut conn = pool.acquire().await.expect("a connection");
+        let found = scans(&mut conn).await;
+        assert!(found.is_empty(), "{found:#?}");
+    }
+}
+
+#[tokio::test]
+async fn the_check_sees_a_scan() {
+    for (spoil, seen) in [
+        ("DROP INDEX jobs_due", "CLAIM"),
+        ("DROP INDEX nodes_by_parent", "LONGEST"),
+        ("DELETE FROM sqlite_stat1", "LONGEST"),
+    ] {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let mut conn = store.writer.acquire().await.expect("a connection");
+        for statement in [spoil, "ANALYZE sqlite_schema"] {
+            sqlx::query(statement)
+                .execute(&mut *conn)
+                .await
+                .expect("spoiled");
+        }
+        let found = scans(&mut conn).await;
+        assert!(
+            found.iter().any(|scan| scan.starts_with(seen)),
+            "{spoil}: {found:#?}"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! What a client drops before anybody observed it: lost where words are not kept, remembered where they
+//! are, until they are forgotten or have been kept long enough.
+
+use serde_json::Value;
+
+use crate::harness::{Client, SentRequest, talk, text};
+use crate::rig::{PATIENCE, Rig};
+
+/// A window of six messages over `all`; nine of them make a chunk, so nothing that is sent at one time
+/// is enough to be observed.
+async fn slide(rig: &mut Rig, all: &[Value], restart: bool) -> Vec<SentRequest> {
+    let mut seen = Vec::new();
+    for turn in (1..=all.len()).step_by(2) {
+        if restart && turn == 21 {
+            rig.restart().await;
+        }
+        let window = &all[turn.saturating_sub(6)..turn];
+        let answer = all.get(turn);
+        seen.push(Client::new(rig).send_with_answer(window, answer).await);
+    }
+    seen
+}
+
+async fn keeping(keep: &str) -> Rig {
+    Rig::with(
+        diarist_provider::Options::default(),
+        &[
+            ("MEMORY__KEEP_MESSAGES", keep),
+            ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+            ("MEMORY__OBSERVATION__BUFFER_TOKENS", "0.5"),
+            ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
+        ],
+    )
+    .await
+}
+
+/// Whether any file of the database holds `marker`.
+fn is_stored(rig: &Rig, marker: &str) -> bool {
+    let files = std::fs::read_dir(rig.folder.path()).unwrap();
+    let mut files = files
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains("diarist.db"));
+    files.any(|path| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes
+            .windows(marker.len())
+            .any(|window| window == marker.as_bytes())
+    })
+}
+
+async fn number(rig: &Rig, query: &'static str) -> i64 {
+    use sqlx::{ConnectOptions as _, Connection as _};
+    let file = rig.folder.path().join("diarist.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+    let mut database = options.connect().await.unwrap();
+    let number = sqlx::query_scalar(query)
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    // Whoever reads keeps the journal from being written back when the program stops.
+    database.close().await.unwrap();
+    number
+}
+
+async fn archived_count(rig: &Rig) -> i64 {
+    number(rig, "SELECT count(*) FROM messages").await
+}
+
+/// Waits until nothing is kept.
+async fn until_deleted(rig: &Rig) {
+    let gone = async {
+        while archived_count(rig).await > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+}
+
+/// The last six words of a message's text, which no observation repeats.
+fn ending_text(name: &str, number: usize) -> String {
+    let text = text(name, number);
+    let words: Vec<&str> = text.split(' ').collect();
+    words[words.len() - 6..].join(" ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_is_too_small_to_be_observed_is_remembered_where_words_are_kept() {
+    let all = talk("slide", 61);
+    for (keep, restart) in [("always", false), ("always", true), ("240h", true)] {
+        let mut rig = keeping(keep).await;
+        let seen = slide(&mut rig, &all, restart).await;
+        let last = seen.last().unwrap();
+        // From the first message on without a gap: what was kept is observed in order.
+        let told = last.in_block.len();
+        assert!(told > 30, "{keep}: {last:?}");
+        for number in 0..told {
+            assert!(
+                last.in_block.contains(&format!("slide#{number}")),
+                "{last:?}"
+            );
+        }
+        assert!(is_stored(&rig, &ending_text("slide", 3)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_no_words_are_kept_and_what_nobody_observed_is_lost() {
+    let all = talk("slide", 61);
+    let mut rig = keeping("until_observed").await;
+    let seen = slide(&mut rig, &all, false).await;
+    assert!(seen.iter().all(|seen| seen.in_block.is_empty()));
+    assert_eq!(archived_count(&rig).await, 0);
+    for number in 0..61 {
+        assert!(!is_stored(&rig, &ending_text("slide", number)), "{number}");
+    }
+}
+
+/// Forgetting deletes kept words as everything else; so does no longer wanting to keep them, and time.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enough() {
+    let all = talk("slide", 41);
+    for ending in ["forget", "until_observed", "1ms"] {
+        let mut rig = keeping("always").await;
+        slide(&mut rig, &all, false).await;
+        assert!(archived_count(&rig).await > 20);
+        if ending == "forget" {
+            forget_all(&rig).await;
+        } else {
+            rig.set("MEMORY__KEEP_MESSAGES", ending);
+            rig.restart().await;
+        }
+        until_deleted(&rig).await;
+        rig.stop().await;
+        for number in 0..38 {
+            assert!(
+                !is_stored(&rig, &ending_text("slide", number)),
+                "{ending}: {number}"
+            );
+        }
+    }
+}
+
+/// Where words are kept, a line of the log leads to them; where they are not, it is said why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
+    let all = talk("slide", 61);
+    for keep in ["always", "until_observed"] {
+        let mut rig = keeping(keep).await;
+        for turn in (1..=41).step_by(2) {
+            let answer = all.get(turn);
+            let mut client = Client::new(&mut rig);
+            client.send_with_answer(&all[..turn], answer).await;
+        }
+        rig.stop().await;
+        let url = format!(
+            "sqlite://{}",
+            rig.folder.path().join("diarist.db").display()
+        );
+        let lineage = number(&rig, "SELECT id FROM lineages LIMIT 1")
+            .await
+            .to_string();
+        let shown = tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+            .args([
+                "threads",
+                "show",
+                &lineage,
+                "--why",
+                "1",
+                "--database",
+                &url,
+            ])
+            .output()
+            .await
+            .unwrap();
+        let told = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success(), "{told}");
+        let said = (0..41).filter(|number| told.contains(&ending_text("slide", *number)));
+        assert_eq!(said.count() > 0, keep == "always", "{told}");
+        let missing = told.contains("Their words are not kept");
+        assert_eq!(missing, keep != "always", "{told}");
+    }
+}
+
+/// Deletes every conversation, as an operator may ask the store to.
+async fn forget_all(rig: &Rig) {
+    use diarist::history::Scope;
+    use diarist::store::{SqliteStore, Store as _};
+    let url = format!(
+        "sqlite://{}",
+        rig.folder.path().join("diarist.db").display()
+    );
+    let store = SqliteStore::open(&url).await.unwrap();
+    let threads = store.threads(100).await.unwrap();
+    assert!(!threads.is_empty());
+    for thread in threads {
+        let chain = store.longest_chain(thread.lineage).await.unwrap();
+        let scope: Scope = chain.unwrap().scope;
+        store.forget(&scope, thread.lineage).await.unwrap();
+    }
+    store.close().await;
+}
+
+/// What expired before it was observed is lost, as if it had never been kept; the rest goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_words_expired_the_log_begins_behind_them() {
+    let all = talk("slide", 81);
+    let mut rig = keeping("always").await;
+    slide(&mut rig, &all[..11], false).await;
+    rig.set("MEMORY__KEEP_MESSAGES", "until_observed");
+    rig.restart().await;
+    until_deleted(&rig).await;
+    rig.set("MEMORY__KEEP_MESSAGES", "always");
+    rig.restart().await;
+    let mut seen = Vec::new();
+    for turn in (11..=all.len()).step_by(2) {
+        let (window, answer) = (&all[turn - 6..turn], all.get(turn));
+        let mut client = Client::new(&mut rig);
+        seen.push(client.send_with_answer(window, answer).await);
+    }
+    let last = seen.last().unwrap();
+    assert!(last.in_block.len() > 30, "{last:?}");
+    assert!(!last.in_block.contains("slide#1"), "{last:?}");
+    assert!(
+        last.in_block.contains("slide#20") && last.in_block.contains("slide#30"),
+        "{last:?}"
+    );
+}
+
+/// Diarist is put in front of a conversation of which only a window is sent any more: nothing of the
+/// window stays where it was from one request to the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_slid_before_anybody_looked_is_observed() {
+    let all = talk("slide", 81);
+    for keep in ["until_observed", "always"] {
+        let mut rig = keeping(keep).await;
+        let mut seen = Vec::new();
+        for turn in (31..=all.len()).step_by(2) {
+            let (window, answer) = (&all[turn - 30..turn], all.get(turn));
+            let mut client = Client::new(&mut rig);
+            seen.push(client.send_with_answer(window, answer).await);
+        }
+        let last = seen.last().unwrap();
+        assert!(last.in_block.len() > 30, "{keep}: {last:?}");
+        assert!(last.calls < 12, "{keep}: {last:?}");
+        let threads = number(&rig, "SELECT count(*) FROM lineages").await;
+        // The second request says nothing that anybody saw being said; from then on it is one.
+        assert!(threads <= 2, "{keep}: {threads} conversations");
+    }
+}
