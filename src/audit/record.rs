@@ -90,7 +90,7 @@ pub struct AuditRecord {
     pub thread_by: Option<Cow<'static, str>>,
     /// Of how many other conversations of its user the block tells.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peers: Option<u32>,
+    pub others: Option<u32>,
     /// Tokens of what it tells of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_tokens: Option<u32>,
@@ -135,7 +135,7 @@ impl AuditRecord {
             mode_by: None,
             trimmed: None,
             thread_by: None,
-            peers: None,
+            others: None,
             others_tokens: None,
             error: None,
         }

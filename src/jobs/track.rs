@@ -267,7 +267,7 @@ pub(super) enum JobResult {
 /// The tracks at hand, by the tip of their last request.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
-    tracks: HashMap<([u8; 32], Link), (u64, Track)>,
+    by_tip: HashMap<([u8; 32], Link), (u64, Track)>,
     nodes: usize,
     use_counter: u64,
 }
@@ -280,15 +280,15 @@ impl Tracks {
             .iter()
             .rev()
             .map(|turn| (scope.tenant, turn.link))
-            .find(|key| self.tracks.contains_key(key))?;
-        let (_, track) = self.tracks.remove(&tip)?;
+            .find(|key| self.by_tip.contains_key(key))?;
+        let (_, track) = self.by_tip.remove(&tip)?;
         self.nodes -= track.nodes.len();
         Some(track)
     }
 
     /// Takes the track whose last request ends in `tip`.
     pub(super) fn take_at(&mut self, scope: &Scope, tip: Link) -> Option<Track> {
-        let (_, track) = self.tracks.remove(&(scope.tenant, tip))?;
+        let (_, track) = self.by_tip.remove(&(scope.tenant, tip))?;
         self.nodes -= track.nodes.len();
         Some(track)
     }
@@ -304,18 +304,18 @@ impl Tracks {
         self.use_counter += 1;
         self.nodes += track.nodes.len();
         if let Some((_, old)) = self
-            .tracks
+            .by_tip
             .insert((track.scope.tenant, tip), (self.use_counter, track))
         {
             self.nodes -= old.nodes.len();
         }
-        while self.nodes > MAX_NODES && self.tracks.len() > 1 {
+        while self.nodes > MAX_NODES && self.by_tip.len() > 1 {
             let oldest = self
-                .tracks
+                .by_tip
                 .iter()
                 .min_by_key(|(_, (last_use, _))| *last_use)
                 .map(|(key, _)| *key);
-            let Some((_, evicted)) = oldest.and_then(|key| self.tracks.remove(&key)) else {
+            let Some((_, evicted)) = oldest.and_then(|key| self.by_tip.remove(&key)) else {
                 break;
             };
             self.nodes -= evicted.nodes.len();
@@ -325,7 +325,7 @@ impl Tracks {
     /// Takes every track on which `span` lies.
     pub(super) fn take_containing(&mut self, scope: &Scope, span: &Span) -> Vec<Track> {
         let mut keys: Vec<_> = self
-            .tracks
+            .by_tip
             .iter()
             .filter(|(_, (_, track))| track.contains(scope, span))
             .map(|(key, (used, _))| (*used, *key))
@@ -333,7 +333,7 @@ impl Tracks {
         // In the order of their last requests: what follows from one is there for the next.
         keys.sort_unstable_by_key(|(used, _)| *used);
         keys.iter()
-            .filter_map(|(_, key)| self.tracks.remove(key))
+            .filter_map(|(_, key)| self.by_tip.remove(key))
             .map(|(_, track)| {
                 self.nodes -= track.nodes.len();
                 track

@@ -127,7 +127,7 @@ impl AuditEntry {
         record.pin = layout.and_then(|shape| shape.pin).and_then(count);
         record.cause = meta.map(|meta| meta.cause.name().into());
         let peers = meta.and_then(|meta| meta.peer_memory.as_ref());
-        record.peers = peers.and_then(|others| count(others.lineages.len()));
+        record.others = peers.and_then(|others| count(others.lineages.len()));
         record.others_tokens = peers.map(|others| others.tokens);
         self.observations = meta.map(|meta| meta.tokens);
         if outgoing.messages.is_none() {

@@ -25,7 +25,7 @@ impl Sum {
         (self.reported == self.count).then_some(self.total)
     }
 
-    fn to_text(&self) -> String {
+    fn to_text(self) -> String {
         match self.reported {
             0 if self.count > 0 => "not reported".to_owned(),
             reported if reported < self.count => {
@@ -132,12 +132,7 @@ pub fn table(story: &Story, prices: &Prices) -> String {
                 with.complete_total()? as f64,
             )
         });
-        rows.push(row(
-            name,
-            without.map(|sum| sum.to_text()),
-            with.to_text(),
-            change,
-        ));
+        rows.push(row(name, without.map(Sum::to_text), with.to_text(), change));
     }
     rows.push(row(
         "tokens answered",

@@ -245,21 +245,21 @@ impl ModelStore {
             .count();
         let again = match seen {
             Some(seen) => Some((seen.shared.clone(), seen.lineage)),
-            None if known == 0 => shared_messages(&read.client, evidence).map(|(agreed, same)| {
+            None if known == 0 => shared_messages(&read.client, evidence).map(|(shared, same)| {
                 (
-                    shared_messages,
+                    shared,
                     evidence.path.last().filter(|_| same).map(|s| s.lineage),
                 )
             }),
             None => None,
         };
-        let (agreed, continued): (SharedMessages, Option<i64>) = again.unwrap_or_default();
+        let (shared, continued): (SharedMessages, Option<i64>) = again.unwrap_or_default();
         let tokens = vec![10; history.len() - known];
         let mut new = record::new_nodes(history, known, &tokens, 0, None);
         for node in &mut new {
-            let before = sent(node.count - 1).and_then(|sent| shared_messages.was_live(sent));
-            node.live = before.unwrap_or(node.live || !shared_messages.runs.is_empty());
-            let more = shared_messages
+            let before = sent(node.count - 1).and_then(|sent| shared.was_live(sent));
+            node.live = before.unwrap_or(node.live || !shared.runs.is_empty());
+            let more = shared
                 .runs
                 .last()
                 .is_some_and(|run| run.client + run.len < read.client.len());

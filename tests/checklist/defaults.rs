@@ -16,7 +16,7 @@ pub const DEFAULTS: &[Default] = &[
         assert!(plain().memory.observation.phase.model.is_none());
     }),
     ("scope", || {
-        assert!(plain().memory.other_conversations.is_none())
+        assert!(plain().memory.other_conversations.is_none());
     }),
     ("shareTokenBudget", || {
         assert!(!plain().memory.thresholds.share_token_budget);

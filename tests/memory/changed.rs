@@ -159,7 +159,7 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
             assert_eq!((answer.status, requests), (200, 1));
             assert_eq!(answer.memory(), "bypass; reason=signed_body", "{status}");
             assert_eq!(rig.last().body, talk.body(ACTIVE + turn).to_string());
-            let line = rig.line_of(&answer).await;
+            let line = rig.audit_entry(&answer).await;
             assert_eq!(
                 (&line["memory"], &line["reason"]),
                 (&json!("bypass"), &json!("signed_body"))

@@ -71,7 +71,7 @@ impl Blocked {
         assert!(!answer.text().contains("flagged"), "{}", answer.text());
         self.rig.quiet().await;
         self.turn += 1;
-        let line = self.rig.line_of(&answer).await;
+        let line = self.rig.audit_entry(&answer).await;
         let snapshot = line["snapshot"].as_str().unwrap_or_default().to_owned();
         (answer, snapshot)
     }
@@ -239,7 +239,7 @@ async fn what_does_not_fit_without_its_block_is_sent_with_it() {
         let before = talk.rig.got().len();
         let turn = talk.turn;
         let (answer, _) = talk.send(says).await;
-        let line = talk.rig.line_of(&answer).await;
+        let line = talk.rig.audit_entry(&answer).await;
         assert_eq!(line["rung"], "observed", "{line}");
         let [own, observed] = &talk.rig.got()[before..] else {
             panic!("two requests")

@@ -51,7 +51,7 @@ async fn an_idle_conversation_is_activated_below_the_threshold() {
     rig.quiet().await;
     let answer = rig.send(&talk.body(TURNS + 1)).await;
     assert_eq!(answer.memory(), "active");
-    let line = rig.line_of(&answer).await;
+    let line = rig.audit_entry(&answer).await;
     assert_eq!(line["cause"], "idle");
     // The same again goes out as it did.
     let sent = rig.last().body.clone();

@@ -70,7 +70,7 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
     let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
     assert_eq!(answer.memory(), "active");
     assert!(rows(&rig).await > before.0);
-    let line = rig.line_of(&answer).await;
+    let line = rig.audit_entry(&answer).await;
     assert_eq!(
         (&line["mode"], &line["mode_by"]),
         (&json!("on"), &json!("default"))

@@ -55,7 +55,7 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
     ] {
         let rig = Rig::small().await;
         rig.provider
-            .script(CallerKind::Observer, Observer { style });
+            .script(CallerKind::Observer, Observer { style: manner });
         let talk = Talk::new("ada");
         let answer = rig.talk(&talk, 1..=ACTIVE).await;
         let written = rig

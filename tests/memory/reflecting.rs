@@ -61,7 +61,7 @@ async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
     let rig = roomy().await;
     let manner = ObserverStyle::Forgetful;
     let forgetful = Reflector {
-        style,
+        style: manner,
         ..Reflector::default()
     };
     rig.provider.script(CallerKind::Reflector, forgetful);
@@ -136,7 +136,7 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
             rig.provider.script(
                 CallerKind::Reflector,
                 Reflector {
-                    style,
+                    style: manner,
                     ..Reflector::default()
                 },
             );

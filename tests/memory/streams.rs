@@ -335,7 +335,7 @@ async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
         assert!(!answer.text().contains("\"choices\":[]"), "{seen:?}");
         assert_eq!(seen.last().unwrap(), "[DONE]");
         assert!(seen.len() > 3, "the answer is whole: {seen:?}");
-        let line = rig.line_of(&answer).await;
+        let line = rig.audit_entry(&answer).await;
         assert_eq!(
             line["prompt_tokens"],
             entry.prompt_usage.unwrap().prompt_tokens
@@ -384,7 +384,7 @@ async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refus
             "{}",
             answer.text()
         );
-        let line = rig.line_of(&answer).await;
+        let line = rig.audit_entry(&answer).await;
         assert!(line["prompt_tokens"].is_u64(), "{line}");
         rig.quiet().await;
     }

@@ -4,8 +4,8 @@
 use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{Action, ChainState, JobState, SnapshotPlan, advance, early};
 use diarist::memory::{
-    NewPart, PartKind, PartMeta, Rendering, SnapshotCause, SnapshotId, SnapshotMeta, Span, measure,
-    record, render,
+    NewPart, PartKind, PartMeta, Rendering, SnapshotCause, SnapshotId, SnapshotMeta, Span,
+    message_tokens, record, render,
 };
 use diarist::tokens::TokenCounter as _;
 use diarist::wire::chat::ChatRequest;

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use diarist::proxy::DryRun;
-use diarist::wire::usage::{RefusalReason, refusal_reason};
+use diarist::wire::usage::{self, RefusalReason};
 use diarist::wire::{Insert, chat};
 use diarist_provider::{Refusal, judge};
 use serde_json::Value;
@@ -246,5 +246,5 @@ fn messages(request: &Request) -> Vec<Value> {
 
 /// What the product makes of a refusal.
 pub fn refusal_reason(refused: &Refusal) -> Option<RefusalReason> {
-    refusal_reason(refused.status, refused.body().to_string().as_bytes())
+    usage::refusal_reason(refused.status, refused.body().to_string().as_bytes())
 }

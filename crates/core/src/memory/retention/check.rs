@@ -129,7 +129,7 @@ impl RetentionSource {
             let identity = (source_item.item.kind, identity);
             match at.get(&identity) {
                 Some(index) if source_item.high || !distinct[*index].high => {
-                    distinct[*index] = source_item
+                    distinct[*index] = source_item;
                 }
                 Some(_) => {}
                 None => {

@@ -124,14 +124,14 @@ impl<'a> MessageReader<'a> {
                     }
                 }
                 MessagePiece::Refusal(text) => {
-                    words.push(format!("[declined] {}", self.clean(text)))
+                    words.push(format!("[declined] {}", self.clean(text)));
                 }
                 MessagePiece::Unknown(json) => {
                     let json = self.clean(json);
                     words.push(truncate_middle(&json, ARGUMENT_TOKENS, self.style.counter));
                 }
                 MessagePiece::Attachment { kind, label, .. } => {
-                    words.push(self.attachment_text(*kind, label))
+                    words.push(self.attachment_text(*kind, label));
                 }
                 MessagePiece::Call {
                     id,

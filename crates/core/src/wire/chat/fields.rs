@@ -29,7 +29,7 @@ pub(super) struct Fields<'a> {
     pub(super) answers: Option<Answer<'a>>,
     /// Fields this version does not know, empty ones left out. None on assistant messages: what a
     /// model's answer carries besides comes back as echo, or not.
-    pub(super) unknown_fields: Vec<(Text<'a>, Tree<'a>)>,
+    pub(super) unknown: Vec<(Text<'a>, Tree<'a>)>,
 }
 
 /// What stands in `content`.
@@ -120,7 +120,7 @@ struct RawFields<'a> {
     function_call: Option<Function<'a>>,
     audio: Option<Tree<'a>>,
     tool_call_id: Option<Text<'a>>,
-    unknown_fields: BTreeMap<Text<'a>, &'a str>,
+    unknown: BTreeMap<Text<'a>, &'a str>,
 }
 
 /// Known fields: twice the same one, and no two readers agree on what was said.
@@ -152,7 +152,7 @@ impl<'a> RawFields<'a> {
             "audio" => self.audio = read(json)?,
             "tool_call_id" => self.tool_call_id = read(json)?,
             key if is_ignored_field(key) => drop(read::<IgnoredAny>(json)?),
-            _ => drop(self.unknown_fields.insert(Text(key), json)),
+            _ => drop(self.unknown.insert(Text(key), json)),
         }
         Ok(())
     }
@@ -178,8 +178,8 @@ impl<'a> RawFields<'a> {
         if has_calls && role != Role::Assistant || tool_calls.iter().any(malformed) {
             return Err(ParseError::WrongType);
         }
-        let mut unknown_fields = Vec::new();
-        for (key, json) in self.unknown_fields {
+        let mut unknown = Vec::new();
+        for (key, json) in self.unknown {
             if role == Role::Assistant {
                 read::<IgnoredAny>(json)?;
                 continue;
@@ -187,12 +187,12 @@ impl<'a> RawFields<'a> {
             let mut value: Tree<'a> = read(json)?;
             value.strip();
             if !value.is_empty() {
-                unknown_fields.push((key, value));
+                unknown.push((key, value));
             }
         }
         let stray = self.tool_call_id.filter(|id| !id.is_empty());
         if let (Some(id), "system" | "developer" | "user" | "function") = (stray, &*raw_role) {
-            unknown_fields.push((Text("tool_call_id".into()), Tree::Text(id)));
+            unknown.push((Text("tool_call_id".into()), Tree::Text(id)));
         }
         Ok(Fields {
             role,
@@ -204,7 +204,7 @@ impl<'a> RawFields<'a> {
             function_call: self.function_call,
             audio: self.audio.unwrap_or(Tree::Null),
             answers,
-            unknown_fields,
+            unknown,
         })
     }
 }

@@ -135,7 +135,7 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
         encoder.mark("audio");
         fields.audio.encode(encoder);
     }
-    for (key, value) in &fields.unknown_fields {
+    for (key, value) in &fields.unknown {
         encoder.text("field", key);
         value.encode(encoder);
     }
