@@ -1,5 +1,5 @@
 //! What the reference implementation of observational memory checks, checked here: its numbers against
-//! the real code, and the last section of ARCHITECTURE.md against both.
+//! the real code, and `docs/parity.md` against both.
 //!
 //! Every number stands in the table once, as *same*, *better*, *later* or *not ours*. What is *same* or
 //! *better* is held by an assertion in here, which carries the published numbers, or by a test that

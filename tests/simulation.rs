@@ -235,7 +235,7 @@ fn called(rule: Rule) -> &'static str {
     }
 }
 
-/// ARCHITECTURE.md lists the planted bugs, each with whom it is noticed by, and no others.
+/// `docs/testing.md` lists the planted bugs, each with whom it is noticed by, and no others.
 #[test]
 fn the_table_of_planted_bugs_is_whole() {
     let mut expected: Vec<(String, String)> = Vec::new();
@@ -293,7 +293,7 @@ fn what_users_are_told_of_their_conversations_holds_after_every_request() {
     assert!(seen.iter().all(|count| *count > 3), "{all:?}");
 }
 
-/// ARCHITECTURE.md lists these as well.
+/// `docs/testing.md` lists these as well.
 #[test]
 fn what_is_told_to_the_wrong_conversation_is_noticed() {
     use users::{PeerMemoryRule, Planted};
@@ -309,6 +309,6 @@ fn what_is_told_to_the_wrong_conversation_is_noticed() {
         println!("{bug:?}: noticed with seed {noticed:?}");
         assert!(noticed.is_some(), "{bug:?}");
         let row = format!("(`{bug:?}`) | {rule:?} |");
-        assert!(include_str!("../ARCHITECTURE.md").contains(&row), "{row}");
+        assert!(include_str!("../docs/testing.md").contains(&row), "{row}");
     }
 }

@@ -585,7 +585,7 @@ fn planted_bugs_are_noticed() {
     );
 }
 
-/// ARCHITECTURE.md lists the planted bugs, each with the law that notices it, and no others.
+/// `docs/testing.md` lists the planted bugs, each with the law that notices it, and no others.
 #[test]
 fn the_table_of_planted_bugs_is_whole() {
     let wanted: Vec<(String, String)> = NOTICED

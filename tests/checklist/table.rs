@@ -1,4 +1,4 @@
-//! Reads the last section of ARCHITECTURE.md.
+//! Reads `docs/parity.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -53,9 +53,9 @@ pub struct Table {
 
 impl Table {
     pub fn read() -> Self {
-        let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-        let (_, text) = text.split_once("\n## Beside the original\n").unwrap();
-        let (options, rows) = text.split_once("\n### What is checked\n").unwrap();
+        let text = std::fs::read_to_string(root().join("docs/parity.md")).unwrap();
+        let (_, text) = text.split_once("\n## Options\n").unwrap();
+        let (options, rows) = text.split_once("\n## What is checked\n").unwrap();
         Self {
             rows: cells(rows).map(|cells| row(&cells)).collect(),
             options: cells(options).map(|cells| option(&cells)).collect(),

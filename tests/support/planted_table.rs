@@ -1,10 +1,10 @@
-//! The tables of ARCHITECTURE.md that list planted bugs, each with whom it is noticed by.
+//! The tables of `docs/testing.md` that list planted bugs, each with whom it is noticed by.
 
-const ARCHITECTURE: &str = include_str!("../../ARCHITECTURE.md");
+const TESTING: &str = include_str!("../../docs/testing.md");
 
 /// The rows of the table behind the words `marker`: the bug, and who notices it.
 pub fn rows(marker: &str) -> Vec<(String, String)> {
-    let (_, table) = ARCHITECTURE.split_once(marker).unwrap();
+    let (_, table) = TESTING.split_once(marker).unwrap();
     let rows = table.lines().skip_while(|line| !line.starts_with('|'));
     rows.take_while(|line| line.starts_with('|'))
         .skip(2)
