@@ -214,39 +214,53 @@ fn names(file: &str, block: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_value_in_the_audit_is_described() {
-    let document = read("docs/audit.md");
-    let mut values = Vec::new();
-    for (file, block) in [
-        ("src/proxy/choice.rs", "impl Rung {"),
-        ("src/proxy/identify.rs", "impl Off {"),
-        ("src/proxy/identify/token.rs", "impl Flaw {"),
-        ("src/proxy/identify/thread.rs", "impl Bad {"),
-        ("src/proxy/mode.rs", "impl Mode {"),
-        ("src/proxy/line.rs", "pub(super) fn write_headers"),
-        ("crates/core/src/memory.rs", "impl Cause {"),
-        ("crates/core/src/memory/select.rs", "impl Why {"),
-        ("crates/core/src/memory/faithful.rs", "impl Kind {"),
+fn every_value_in_audit_and_metrics_is_described() {
+    let (audit, operating) = ("docs/audit.md", "docs/operating.md");
+    let mut missing = Vec::new();
+    let mut look = |document: &str, values: Vec<String>, from: &str| {
+        assert!(values.len() > 2, "{from}: {values:?}");
+        let text = read(document);
+        // In front of some stands the name of a place.
+        let has = |value: &String| {
+            text.contains(&format!("`{value}`")) || text.contains(&format!(":{value}`"))
+        };
+        let lacking = values.into_iter().filter(|value| !has(value));
+        missing.extend(lacking.map(|value| format!("{document}: {value}, of {from}")));
+    };
+    for (document, file, block) in [
+        (audit, "src/proxy/choice.rs", "impl Rung {"),
+        (audit, "src/proxy/choose.rs", "let why = match"),
+        (audit, "src/proxy/identify.rs", "impl Off {"),
+        (audit, "src/proxy/identify/token.rs", "impl Flaw {"),
+        (audit, "src/proxy/identify/thread.rs", "impl Bad {"),
+        (audit, "src/proxy/mode.rs", "impl Mode {"),
+        (audit, "src/proxy/line.rs", "let state = match"),
+        (audit, "crates/core/src/memory.rs", "impl Cause {"),
+        (audit, "crates/core/src/memory/select.rs", "impl Why {"),
+        (audit, "crates/core/src/memory/faithful.rs", "impl Kind {"),
+        (
+            operating,
+            "crates/core/src/memory/faithful.rs",
+            "impl Kind {",
+        ),
+        (operating, "src/proxy/watch.rs", "impl End {"),
+        (operating, "src/proxy/watch.rs", "fn class("),
+        (operating, "src/proxy/error.rs", "impl Side {"),
+        (operating, "src/jobs/worker.rs", "let outcome = match"),
     ] {
-        let found = names(file, block);
-        assert!(found.len() > 2, "{file}, {block}: {found:?}");
-        values.extend(found);
+        look(document, names(file, block), block);
     }
     let source = read("crates/core/src/wire/chat.rs");
     let unread = between(&source, "pub enum NotParsed {", "\n}").split("#[error(\"");
-    values.extend(
-        unread
-            .skip(1)
-            .map(|rest| rest.split('"').next().unwrap().to_owned()),
-    );
-    // A name of a place stands in front of some.
-    let has = |value: &&String| {
-        [format!("`{value}`"), format!(":{value}`")]
-            .iter()
-            .any(|form| document.contains(form))
-    };
-    let missing: Vec<&String> = values.iter().filter(|value| !has(value)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    let unread = unread.skip(1).filter_map(|rest| rest.split('"').next());
+    look(audit, unread.map(str::to_owned).collect(), "NotParsed");
+    let source = read("src/proxy/respond.rs");
+    let codes = between(&source, "\nfn tell(", "\nfn render(").lines();
+    let codes = codes.filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
+    let is_code = |text: &&str| text.bytes().all(|it| it == b'_' || it.is_ascii_lowercase());
+    let codes = codes.filter(is_code).map(str::to_owned).collect();
+    look("docs/headers.md", codes, "respond");
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]
