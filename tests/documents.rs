@@ -1,7 +1,7 @@
 //! The user's documents, checked against the code: every key, audit field, value and metric is described,
 //! samples are valid, and links lead somewhere. Reads files; only the samples of configurations run the binary.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,21 +102,46 @@ fn keys() -> Vec<(String, String, String)> {
     keys
 }
 
-/// Whether a row says that only a start reads the key, as `config::reload` has it.
-fn needs_restart(key: &str) -> bool {
-    let source = read("src/config/reload.rs");
-    let listed = between(&source, "const AT_START: &[&str] = &[", "];");
-    listed.split('"').skip(1).step_by(2).any(|entry| {
-        key == entry
-            || entry
-                .strip_suffix('.')
-                .is_some_and(|section| key.starts_with(&format!("{section}.")))
-    })
+/// The sources of the program and of its core, by their text: files move.
+fn sources() -> Vec<String> {
+    let folders = ["src", "crates/core/src"];
+    let found = folders
+        .iter()
+        .flat_map(|folder| files(&root().join(folder), "rs"));
+    found.map(read).collect()
+}
+
+/// What follows `from` in the source that holds it, up to the end of the item.
+fn item(from: &str) -> String {
+    let sources = sources();
+    let found = sources.iter().find(|source| source.contains(from));
+    let source = found.unwrap_or_else(|| panic!("{from:?} is in no source"));
+    between(source, from, "\n}").to_owned()
+}
+
+/// The keys, or sections with a dot behind, that only a start reads: the list that holds this one.
+fn start_only() -> Vec<String> {
+    let list = sources().into_iter().find_map(|source| {
+        let (before, after) = source.split_once("\n    \"upstream.base_url\",\n")?;
+        let head = before.rsplit_once("&[\n")?.1;
+        Some(format!(
+            "{head}\"upstream.base_url\"{}",
+            after.split_once("];")?.0
+        ))
+    });
+    let list = list.expect("a list in config::reload");
+    let entries = list.split('"').skip(1).step_by(2);
+    entries.map(str::to_owned).collect()
 }
 
 #[test]
 fn every_key_has_a_row_with_its_default_and_whether_it_needs_a_restart() {
     let document = read("docs/configuration.md");
+    let start_only = start_only();
+    let needs_restart = |key: &str| {
+        let is = |entry: &String| key == entry || entry.ends_with('.') && key.starts_with(entry);
+        start_only.iter().any(is)
+    };
     let mut missing = Vec::new();
     for (section, name, default) in keys() {
         let rows = between(&document, &format!("\n### `[{section}]`\n"), "\n#");
@@ -176,9 +201,8 @@ fn every_key_that_is_named_exists() {
 }
 
 /// The fields of a struct, in order.
-fn fields(file: &str, name: &str) -> Vec<String> {
-    let source = read(file);
-    between(&source, &format!("pub struct {name} {{"), "\n}")
+fn fields(name: &str) -> Vec<String> {
+    item(&format!("pub struct {name} {{"))
         .lines()
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
         .map(|(field, _)| field.to_owned())
@@ -186,11 +210,11 @@ fn fields(file: &str, name: &str) -> Vec<String> {
 }
 
 fn lines_of_requests() -> Vec<String> {
-    fields("src/audit/record.rs", "AuditRecord")
+    fields("AuditRecord")
 }
 
 fn lines_of_parts() -> Vec<String> {
-    fields("src/audit/part.rs", "PartRecord")
+    fields("PartRecord")
 }
 
 #[test]
@@ -205,11 +229,14 @@ fn every_field_of_the_audit_has_a_row() {
     }
 }
 
-/// The names that the arms of a block of code give.
-fn names(file: &str, block: &str) -> Vec<String> {
-    let source = read(file);
-    let arms = between(&source, block, "\n}").split("=> \"").skip(1);
-    arms.filter_map(|arm| Some(arm.split_once('"')?.0.to_owned()))
+/// All names that the items with an arm for `name` give.
+fn names_beside(name: &str) -> Vec<String> {
+    let arm = format!("=> \"{name}\"");
+    let sources = sources();
+    let items = sources.iter().flat_map(|source| source.split("\n}\n"));
+    let arms = items.filter(|item| item.contains(&arm));
+    arms.flat_map(|item| item.split("=> \"").skip(1))
+        .filter_map(|arm| Some(arm.split_once('"')?.0.to_owned()))
         .collect()
 }
 
@@ -217,57 +244,57 @@ fn names(file: &str, block: &str) -> Vec<String> {
 fn every_value_in_audit_and_metrics_is_described() {
     let (audit, operating) = ("docs/audit.md", "docs/operating.md");
     let mut missing = Vec::new();
-    let mut look = |document: &str, values: Vec<String>, from: &str| {
-        assert!(values.len() > 2, "{from}: {values:?}");
+    let mut look = |document: &str, values: Vec<String>, beside: &str| {
+        assert!(values.len() > 2, "{beside}: {values:?}");
         let text = read(document);
         // In front of some stands the name of a place.
         let has = |value: &String| {
             text.contains(&format!("`{value}`")) || text.contains(&format!(":{value}`"))
         };
         let lacking = values.into_iter().filter(|value| !has(value));
-        missing.extend(lacking.map(|value| format!("{document}: {value}, of {from}")));
+        missing.extend(lacking.map(|value| format!("{document}: {value}, beside {beside}")));
     };
-    for (document, file, block) in [
-        (audit, "src/proxy/choice.rs", "impl Rung {"),
-        (audit, "src/proxy/choose.rs", "let why = match"),
-        (audit, "src/proxy/identify.rs", "impl Off {"),
-        (audit, "src/proxy/identify/token.rs", "impl Flaw {"),
-        (audit, "src/proxy/identify/thread.rs", "impl Bad {"),
-        (audit, "src/proxy/mode.rs", "impl Mode {"),
-        (audit, "src/proxy/line.rs", "let state = match"),
-        (audit, "crates/core/src/memory.rs", "impl Cause {"),
-        (audit, "crates/core/src/memory/select.rs", "impl Why {"),
-        (audit, "crates/core/src/memory/faithful.rs", "impl Kind {"),
-        (
-            operating,
-            "crates/core/src/memory/faithful.rs",
-            "impl Kind {",
-        ),
-        (operating, "src/proxy/watch.rs", "impl End {"),
-        (operating, "src/proxy/watch.rs", "fn class("),
-        (operating, "src/proxy/error.rs", "impl Side {"),
-        (operating, "src/jobs/worker.rs", "let outcome = match"),
+    // One name of each set: rungs, reasons, flaws of tokens, of names, modes, states, causes, items.
+    for name in [
+        "passed_over",
+        "no_placement",
+        "signed_body",
+        "resource_signature",
+        "ambiguous",
+        "read",
+        "bypass",
+        "model_change",
+        "compaction_link",
+        "identifier",
     ] {
-        look(document, names(file, block), block);
+        look(audit, names_beside(name), name);
     }
-    let source = read("crates/core/src/wire/chat.rs");
-    let unread = between(&source, "pub enum NotParsed {", "\n}").split("#[error(\"");
-    let unread = unread.skip(1).filter_map(|rest| rest.split('"').next());
-    look(audit, unread.map(str::to_owned).collect(), "NotParsed");
-    let source = read("src/proxy/respond.rs");
-    let codes = between(&source, "\nfn tell(", "\nfn render(").lines();
+    for name in ["identifier", "stalled", "5xx", "downstream", "given_up"] {
+        look(operating, names_beside(name), name);
+    }
+    let sources = sources();
+    let mut items = sources.iter().flat_map(|source| source.split("\n}\n"));
+    let unread = items.find(|item| item.contains("#[error(\"messages_empty\")]"));
+    let unread = unread.unwrap().split("#[error(\"").skip(1);
+    let unread = unread.filter_map(|rest| rest.split('"').next());
+    look(audit, unread.map(str::to_owned).collect(), "messages_empty");
+    let answers = sources
+        .iter()
+        .find(|source| source.contains("\"target_too_long\","));
+    let (answers, _) = answers.unwrap().split_once("#[cfg(test)]").unwrap();
+    let codes = answers.lines();
     let codes = codes.filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
     let is_code = |text: &&str| text.bytes().all(|it| it == b'_' || it.is_ascii_lowercase());
     let codes = codes.filter(is_code).map(str::to_owned).collect();
-    look("docs/headers.md", codes, "respond");
+    look("docs/headers.md", codes, "target_too_long");
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]
 fn every_metric_has_a_row_and_every_row_a_metric() {
     let mut metrics = BTreeSet::new();
-    for file in files(&root().join("src"), "rs") {
-        for line in read(file).lines() {
+    for source in sources() {
+        for line in source.lines() {
             let named = line
                 .split_once("const ")
                 .and_then(|it| it.1.split_once(": &str = \"diarist_"));
