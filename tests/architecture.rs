@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+#[path = "architecture/circles.rs"]
+mod circles;
 #[path = "architecture/planted.rs"]
 mod planted;
 #[path = "architecture/source.rs"]
