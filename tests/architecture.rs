@@ -5,6 +5,8 @@
 
 #[path = "architecture/circles.rs"]
 mod circles;
+#[path = "architecture/names.rs"]
+mod names;
 #[path = "architecture/planted.rs"]
 mod planted;
 #[path = "architecture/source.rs"]
