@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-#[path = "architecture/planted.rs"]
 mod planted;
-#[path = "architecture/source.rs"]
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
