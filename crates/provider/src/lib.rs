@@ -9,7 +9,7 @@
 //! # In five steps
 //!
 //! ```no_run
-//! use diarist_provider::{Behaviour, Conversation, Options, Part, Provider, Replay, Style};
+//! use diarist_provider::{Behaviour, CallerKind, Conversation, Options, Provider, Replay, Style};
 //!
 //! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
 //! // 1. Start one. By default it improvises as the actor, and is a faithful Observer for requests
@@ -19,18 +19,18 @@
 //! // 2. Say what it insists on, and what it says.
 //! provider.rules(|rules| rules.alternate = true);
 //! let conversation = Conversation::generate(1, 120, Style::Travel);
-//! provider.script(Part::Actor, Replay::of([&conversation]));
+//! provider.script(CallerKind::Actor, Replay::from_conversations([&conversation]));
 //!
 //! // 3. Let it misbehave: from now on, or for the next so many requests of one part.
-//! provider.behave(Part::Actor, Behaviour { frame_bytes: Some(7), ..Behaviour::default() });
-//! provider.next(Part::Observer, 2, &Behaviour::rate_limited(1));
+//! provider.inject(CallerKind::Actor, Behaviour { frame_bytes: Some(7), ..Behaviour::default() });
+//! provider.inject_next(CallerKind::Observer, 2, &Behaviour::rate_limited(1));
 //!
 //! // 4. Send it requests: `provider.base_url()` is what a client would be configured with.
 //!
 //! // 5. Read what arrived.
 //! let record = provider.wait_for(1).await?;
-//! assert!(record[0].accepted());
-//! println!("{:?} {:?}", record[0].measured, record[0].ending);
+//! assert!(record[0].is_accepted());
+//! println!("{:?} {:?}", record[0].prompt_usage, record[0].ending);
 //! # Ok(()) }
 //! ```
 
