@@ -18,6 +18,7 @@ mod events;
 mod evidence;
 mod failure;
 mod intake;
+#[cfg(feature = "testing")]
 mod manual;
 mod message_archive;
 mod model_call;
@@ -45,6 +46,7 @@ use tokio::sync::Semaphore;
 
 pub use clock::Clock;
 pub use intake::{Exchange, Intake};
+#[cfg(feature = "testing")]
 pub use manual::{ManualAnswer, ManualJobs, ManualOutcome};
 pub use message_archive::archived_text;
 pub use model_call::MODEL_CALLS;
@@ -199,6 +201,7 @@ impl Jobs {
 
     /// Recorder and worker without their tasks, by another clock: nothing happens but what the caller
     /// does.
+    #[cfg(feature = "testing")]
     pub fn manual(
         store: Arc<dyn Store>,
         recall: Arc<SnapshotCache>,

@@ -13,6 +13,7 @@ mod chat_completions;
 mod declined_request;
 pub mod decode;
 mod decoded_stream;
+#[cfg(feature = "testing")]
 mod dry_run;
 mod error;
 mod flow;
@@ -45,6 +46,7 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
+#[cfg(feature = "testing")]
 pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
 pub use self::memory::{AskUsage, Memory, Overflow, RequestPolicy};

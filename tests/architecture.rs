@@ -3,13 +3,9 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-#[path = "architecture/circles.rs"]
 mod circles;
-#[path = "architecture/names.rs"]
 mod names;
-#[path = "architecture/planted.rs"]
 mod planted;
-#[path = "architecture/source.rs"]
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};

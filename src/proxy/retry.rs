@@ -158,6 +158,7 @@ impl<'a> OverflowShortening<'a> {
     }
 
     /// What went out last was taken.
+    #[cfg(feature = "testing")]
     pub(super) fn record_accepted(&self) {
         record_accepted(self.memory, self.request, &self.last);
     }

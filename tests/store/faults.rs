@@ -7,7 +7,7 @@ use diarist::store::{OpenError, ReconnectingStore, SqliteStore, Store, StoreErro
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
-use crate::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, Talk, scope};
 
 async fn other_program(file: &Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(file);

@@ -1,10 +1,10 @@
 //! INV-PREFIX: what of a prompt has to be as it was sent before. A part of [`super::Laws`].
 
 use super::{Book, Past, Used};
-use crate::kept::size;
-use crate::laws::{Check, Law, breaks};
-use crate::reading::Reading;
-use crate::talk::PICTURE_TOKENS;
+use crate::properties::kept::size;
+use crate::properties::laws::{Check, Law, breaks};
+use crate::properties::reading::Reading;
+use crate::properties::talk::PICTURE_TOKENS;
 use diarist_provider::cache;
 
 /// INV-PREFIX, at an activation: everything up to the end of the old observations is as it was, and

@@ -17,4 +17,4 @@ mod queue;
 mod story;
 mod timers;
 mod together;
-mod world;
+pub mod world;

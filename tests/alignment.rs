@@ -3,15 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../support/dice.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod dice;
-#[path = "../support/planted_table.rs"]
-mod planted_table;
-#[path = "../memory/rig.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod rig;
-
 mod apart;
 mod archived;
 mod client_habits;

@@ -34,10 +34,6 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
-#[path = "../support/dice.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod dice;
-
 mod judge;
 mod kinds;
 mod marks;
