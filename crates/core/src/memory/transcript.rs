@@ -31,15 +31,13 @@ use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
-pub use rendered_text::{ARGUMENT_TOKENS, RESULT_TOKENS};
+pub use rendered_text::{ARGUMENT_TOKENS, RESULT_TOKENS, TranscriptStyle};
 use rendered_text::{AttachmentNames, LabelledText, MessageReader};
 pub use truncate::truncate_middle;
 
 use super::prompt::first_chars;
-use super::redact::Redactor;
 use super::{Node, dates, render};
 use crate::history::{MessagePiece, PlainText, Role};
-use crate::tokens::TokenCounter;
 
 /// Characters of a message that [`by_code`] keeps.
 const LINE_CHARS: usize = 160;
@@ -79,29 +77,6 @@ impl<'a> TranscriptMessage<'a> {
             self.pause_ms = self.received_ms.saturating_sub(before.received_ms);
         }
         self
-    }
-}
-
-/// By what a range of messages is written out.
-#[derive(Clone, Copy)]
-pub struct TranscriptStyle<'a> {
-    /// Where days begin.
-    pub zone: &'a TimeZone,
-    /// What the caps of results and arguments are measured by.
-    pub counter: &'a dyn TokenCounter,
-    /// What must not be shown.
-    pub redactor: &'a Redactor,
-    /// Tags of the blocks that clients put into user messages by themselves: they are left out.
-    pub omit_blocks: &'a [String],
-}
-
-impl std::fmt::Debug for TranscriptStyle<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Style")
-            .field("zone", &self.zone)
-            .field("redactor", &self.redactor)
-            .field("omit_blocks", &self.omit_blocks)
-            .finish_non_exhaustive()
     }
 }
 

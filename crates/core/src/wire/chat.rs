@@ -14,6 +14,7 @@ mod content;
 mod fields;
 mod fingerprint;
 mod other_fields;
+mod parse_error;
 mod plain_text;
 mod string;
 mod text;
@@ -29,69 +30,11 @@ use self::fields::Fields;
 use self::fingerprint::Reader;
 pub use self::other_fields::FieldValue;
 use self::other_fields::OtherFields;
+pub use self::parse_error::ParseError;
+use self::parse_error::read;
 use self::text::{Text, Tree};
-use super::scan::{self, Fault, Walk};
+use super::scan::{self, Walk};
 use crate::history::{History, Message, MessagePiece, PlainText, Role, Scope};
-
-/// Why a body is no chat-completions request that memory may touch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum ParseError {
-    /// The body is not UTF-8.
-    #[error("invalid_utf8")]
-    InvalidUtf8,
-    /// The body is not JSON, holds a lone surrogate or a number no double can hold.
-    #[error("invalid_json")]
-    InvalidJson,
-    /// Brackets stand deeper inside one another than 127 levels.
-    #[error("too_deep")]
-    TooDeep,
-    /// The body does not begin with an object.
-    #[error("not_an_object")]
-    NotAnObject,
-    /// A field that decides what is meant stands twice in one object.
-    #[error("duplicate_key")]
-    DuplicateKey,
-    /// There is no `messages`.
-    #[error("messages_missing")]
-    MessagesMissing,
-    /// `messages` is no array.
-    #[error("messages_not_an_array")]
-    MessagesNotAnArray,
-    /// `messages` is an empty array.
-    #[error("messages_empty")]
-    MessagesEmpty,
-    /// A member of `messages` is no object.
-    #[error("message_not_an_object")]
-    MessageNotAnObject,
-    /// A message has no role, or one this version does not know.
-    #[error("unknown_role")]
-    UnknownRole,
-    /// A known field is missing where it must stand, or holds what it must not hold.
-    #[error("wrong_type")]
-    WrongType,
-}
-
-impl ParseError {
-    fn from_json_error(error: &serde_json::Error) -> Self {
-        if !error.is_data() {
-            Self::InvalidJson
-        } else if error.to_string().starts_with("duplicate field") {
-            // serde's own wording; it gives no other access to the kind.
-            Self::DuplicateKey
-        } else {
-            Self::WrongType
-        }
-    }
-}
-
-impl From<Fault> for ParseError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Malformed => Self::InvalidJson,
-            Fault::TooDeep => Self::TooDeep,
-        }
-    }
-}
 
 /// A chat-completions request: its bytes, and where everything stands that matters for memory.
 #[derive(Clone, Debug)]
@@ -303,10 +246,6 @@ impl StreamOptions {
         }
         Ok(options)
     }
-}
-
-fn read<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, ParseError> {
-    serde_json::from_str(json).map_err(|error| ParseError::from_json_error(&error))
 }
 
 impl ChatRequest {

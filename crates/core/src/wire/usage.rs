@@ -7,18 +7,17 @@
 //! step-down ladder ([`refusal()`]).
 
 mod blame;
+mod error_report;
 mod excess;
 mod refusal;
 
 use serde_json::Value;
 
-pub use blame::{
-    Blame, RefusalReason, is_change_refusal_status, refusal_reason, refusal_reason_without_status,
-};
+pub use blame::{Blame, RefusalReason, refusal_reason, refusal_reason_without_status};
+pub use error_report::{is_change_refusal_status, is_refusal_status};
 pub use excess::Excess;
 pub use refusal::{
-    RefusalKind, error_message, excess, is_content_filter, is_refusal_status, refusal,
-    refusal_without_status,
+    RefusalKind, error_message, excess, is_content_filter, refusal, refusal_without_status,
 };
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Matcher, Run};
+use super::matcher::{Matcher, Run};
 use crate::history::{MessageKey, Role, ScopedHash};
 
 /// From so many messages on, what is gone was dropped to save room. A question and its answer may as well

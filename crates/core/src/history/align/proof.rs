@@ -5,7 +5,7 @@
 //! cached answers are no proof. Only an answer counts that the upstream gave in this very conversation,
 //! together with what stands next to it, and only as long as no other conversation is known to hold it.
 
-use super::{AlignmentContext, Matcher, Run};
+use super::matcher::{Matcher, Run};
 use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES};
 use crate::history::{MessageKey, Role};
 
@@ -56,6 +56,18 @@ impl Witnesses {
         proof.dedup();
         proof
     }
+}
+
+/// What is known of a path and a request beside what they say.
+#[derive(Clone, Copy, Debug)]
+pub struct AlignmentContext<S, P> {
+    /// What is known of the message at a place of the path.
+    pub origin: S,
+    /// Whether both carry the same name, and it names one conversation.
+    pub same_thread_key: bool,
+    /// Whether the client itself puts the message at an index of the request in front of what it keeps:
+    /// its summary.
+    pub is_client_summary: P,
 }
 
 impl Matcher<'_> {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::ChainState;
+use super::chain_state::ChainState;
 use crate::history::Role;
 use crate::memory::{Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
 

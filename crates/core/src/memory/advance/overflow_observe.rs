@@ -1,8 +1,9 @@
 //! What is to be observed of a request at once, because it does not fit its model. Pure; nothing of it
 //! waits for confirmation or for a buffer to fill: the client waits.
 
+use super::chain_state::ChainState;
 use super::chain_view::{ChainView, node_tokens};
-use super::{ChainState, span};
+use super::span;
 use crate::memory::Span;
 
 /// What is not observed of `path` up to `to_count`, in ranges of `at_most` tokens or a little more,

@@ -1,7 +1,7 @@
 //! When the Reflector is asked, and for what.
 
+use super::chain_state::{Action, ChainState, JobState};
 use super::chain_view::{ChainView, part_tokens};
-use super::{Action, ChainState, JobState};
 use crate::memory::{PartKind, PartMeta, Policy, Span};
 
 /// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because

@@ -4,8 +4,8 @@
 //! alone, and what it writes is a stopgap: a Reflector is asked all the same, with what the log was
 //! before, and what it writes is preferred from the next activation on, however late it comes.
 
+use super::chain_state::{Action, ChainState, SnapshotPlan};
 use super::chain_view::{ChainView, part_tokens};
-use super::{Action, ChainState, SnapshotPlan};
 use crate::memory::{PartMeta, Policy, SnapshotCause, Span};
 
 /// The snapshot of `plan`, for whatever reason it was made, or where its log has reached the limit, a

@@ -1,8 +1,8 @@
 //! How a chain stands against its thresholds: for the order in which work is done, and for people.
 //! Decides nothing.
 
+use super::chain_state::{ChainState, JobState};
 use super::chain_view::{ChainView, part_tokens};
-use super::{ChainState, JobState};
 use crate::memory::{PartKind, Policy};
 
 /// How a chain stands. All numbers but the counts are tokens.

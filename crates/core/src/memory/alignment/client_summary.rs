@@ -7,11 +7,32 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate};
+use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate, Witness};
 use super::path_comparison::{observed_count, runs_before, tail_start};
-use super::{Alignment, AlignmentBasis, AlignmentKind, SUMMARY_REACH, SharedMessages, Witness};
+use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
+
+/// How many of a request's first messages may hold an answer of the model in the place of what it
+/// summarises; and how many of the last ones before the model says anything, where a client keeps in front
+/// of it what its user said.
+const SUMMARY_REACH: usize = 3;
+
+/// The messages of `client` that may hold an answer of the model in the place of what it summarises.
+pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
+    let before_answer = messages_before_answer(client);
+    let tail_start = before_answer
+        .saturating_sub(SUMMARY_REACH)
+        .max(SUMMARY_REACH);
+    (0..client.len().min(SUMMARY_REACH)).chain(tail_start..before_answer)
+}
+
+/// How many messages stand before the first that the model said.
+pub fn messages_before_answer(client: &History) -> usize {
+    let mut turns = client.turns().iter();
+    let first = turns.position(|turn| turn.message.role == Role::Assistant);
+    first.unwrap_or(client.len())
+}
 
 /// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
 /// front of it where nothing else speaks for it: behind the first messages, and in what is said now.

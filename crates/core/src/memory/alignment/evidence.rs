@@ -3,10 +3,40 @@
 
 use std::collections::HashMap;
 
-use super::origin::Origin;
-use super::{Alignment, Withheld};
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, Message, MessageKey, PathMessage, PositionMap, ScopedHash};
+use crate::history::{
+    Fingerprint, History, Link, Message, MessageKey, PathMessage, PositionMap, ScopedHash,
+};
+
+/// Where a message was first said: a short hash of all that was said before it, and of itself. Zero where
+/// that is not known, as in rows of a version that did not write it down; such a message proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(pub i64);
+
+impl Origin {
+    /// That of a message of which nothing but its `link` is known.
+    pub fn for_link(link: &Link) -> Self {
+        Self::from_hash(link.as_bytes())
+    }
+
+    /// That of a `message` that is said for the first time, behind one of this origin; `link` is its own.
+    pub(super) fn next(self, message: &Fingerprint, link: &Link) -> Self {
+        if self == Self::default() {
+            return Self::for_link(link);
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
+        hasher.update(&self.0.to_be_bytes());
+        hasher.update(message.as_bytes());
+        Self::from_hash(hasher.finalize().as_bytes())
+    }
+
+    fn from_hash(hash: &[u8; 32]) -> Self {
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        // Never zero.
+        Self(i64::from_be_bytes(first) | 1)
+    }
+}
 
 /// A message of a path that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +66,6 @@ pub struct PathEntry {
     pub message_origin: MessageOrigin,
     /// The upstream has given it, and no recorded request has brought it back yet.
     pub pending: bool,
-}
-
-impl SummaryCandidate {
-    /// Where it belongs: behind the message that asked for it.
-    pub fn origin(&self) -> Origin {
-        let request = self.path.last();
-        request.map_or_else(Origin::default, |request| {
-            Origin::for_link(&request.message.link)
-        })
-    }
 }
 
 impl PathEntry {
@@ -122,6 +142,16 @@ pub struct StoredAlignment {
     pub withheld: Option<Withheld>,
 }
 
+/// A client dropped so little that it may have taken it back. Nothing from there on is told, until it drops
+/// more, as a client does that saves room; or until it has gone on for so long that it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// The first place of the chain that is not told.
+    pub from: usize,
+    /// How many messages the client sent when it began.
+    pub client_len: usize,
+}
+
 /// A message that proved that a request belongs to a conversation. It does so no more once another
 /// conversation holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +202,16 @@ pub struct SummaryCandidate {
     pub is_unique: bool,
 }
 
+impl SummaryCandidate {
+    /// Where it belongs: behind the message that asked for it.
+    pub fn origin(&self) -> Origin {
+        let request = self.path.last();
+        request.map_or_else(Origin::default, |request| {
+            Origin::for_link(&request.message.link)
+        })
+    }
+}
+
 impl Evidence {
     /// How the name of the request stands to the one that the end of `path` was recorded under.
     pub(super) fn compare_names(&self, path: &[PathEntry]) -> NameComparison {
@@ -201,18 +241,6 @@ impl Evidence {
             (EvidenceLevel::Names, names) => names == NameComparison::Same,
             (EvidenceLevel::Content, _) => true,
         }
-    }
-
-    /// Whether there is something that the request may belong to, and it is not told all of that.
-    pub fn is_withheld(&self, alignment: Option<&Alignment>) -> bool {
-        let is_something = !self.path.is_empty()
-            || self
-                .stored
-                .as_ref()
-                .is_some_and(|(view, _)| !view.proof.is_empty());
-        let is_restored = alignment
-            .is_some_and(|alignment| alignment.lineage.is_some() && alignment.withheld.is_none());
-        is_something && !is_restored
     }
 
     /// The same, of a lineage of this name.

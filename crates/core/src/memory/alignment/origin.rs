@@ -4,40 +4,11 @@
 //! be the same conversation keeps the origin it had. What another conversation says as well has another
 //! one: then it proves nothing any more.
 
-use super::evidence::{Evidence, PathEntry};
-use super::{Alignment, AlignmentKind, SharedMessages, shared_messages};
+use super::evidence::{Evidence, Origin, PathEntry};
+use super::result::{Alignment, AlignmentKind, SharedMessages};
+use super::shared_messages;
 use crate::history::align::Run;
-use crate::history::{Fingerprint, History, Link};
-
-/// Where a message was first said: a short hash of all that was said before it, and of itself. Zero where
-/// that is not known, as in rows of a version that did not write it down; such a message proves nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Origin(pub i64);
-
-impl Origin {
-    /// That of a message of which nothing but its `link` is known.
-    pub fn for_link(link: &Link) -> Self {
-        Self::from_hash(link.as_bytes())
-    }
-
-    /// That of a `message` that is said for the first time, behind one of this origin; `link` is its own.
-    fn next(self, message: &Fingerprint, link: &Link) -> Self {
-        if self == Self::default() {
-            return Self::for_link(link);
-        }
-        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
-        hasher.update(&self.0.to_be_bytes());
-        hasher.update(message.as_bytes());
-        Self::from_hash(hasher.finalize().as_bytes())
-    }
-
-    fn from_hash(hash: &[u8; 32]) -> Self {
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash[..8]);
-        // Never zero.
-        Self(i64::from_be_bytes(first) | 1)
-    }
-}
+use crate::history::{Fingerprint, History};
 
 /// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
 pub fn origins(

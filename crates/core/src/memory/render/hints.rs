@@ -124,6 +124,13 @@ fn stems(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Whether a segment of a block is the hints.
+pub(super) fn is_hint(segment: &str) -> bool {
+    ["<current-task>", "<suggested-response>"]
+        .iter()
+        .any(|tag| segment.starts_with(tag))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

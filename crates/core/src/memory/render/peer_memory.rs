@@ -6,7 +6,8 @@
 
 use jiff::civil::Date;
 
-use super::{BLOCK_START, PREAMBLE_VERSION, is_hint};
+use super::hints::is_hint;
+use super::preamble::{BLOCK_START, PREAMBLE_VERSION};
 use crate::memory::{dates, prompt};
 
 /// The tag of the section.

@@ -6,14 +6,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
+use super::blocks;
 use super::outline::outline;
 use super::truncate::truncate_middle;
-use super::{TranscriptStyle, blocks};
 use crate::history::{AttachmentKind, MessagePiece, PlainText, Role};
 use crate::memory::prompt::first_chars;
+use crate::memory::redact::Redactor;
 use crate::memory::render;
+use crate::tokens::TokenCounter;
 
 /// Tokens of a tool result that are shown, as published.
 pub const RESULT_TOKENS: u32 = 5_000;
@@ -24,6 +27,29 @@ pub const ARGUMENT_TOKENS: u32 = 2_000;
 const NAME_CHARS: usize = 80;
 /// Characters of a file name that are shown.
 const LABEL_CHARS: usize = 120;
+
+/// By what a range of messages is written out.
+#[derive(Clone, Copy)]
+pub struct TranscriptStyle<'a> {
+    /// Where days begin.
+    pub zone: &'a TimeZone,
+    /// What the caps of results and arguments are measured by.
+    pub counter: &'a dyn TokenCounter,
+    /// What must not be shown.
+    pub redactor: &'a Redactor,
+    /// Tags of the blocks that clients put into user messages by themselves: they are left out.
+    pub omit_blocks: &'a [String],
+}
+
+impl std::fmt::Debug for TranscriptStyle<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Style")
+            .field("zone", &self.zone)
+            .field("redactor", &self.redactor)
+            .field("omit_blocks", &self.omit_blocks)
+            .finish_non_exhaustive()
+    }
+}
 
 /// One labelled text.
 pub(super) struct LabelledText {

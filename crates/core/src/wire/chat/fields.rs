@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::parse_error::{ParseError, read};
+use super::string;
 use super::text::{Text, Tree, is_cache_marker};
-use super::{ParseError, read, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
 

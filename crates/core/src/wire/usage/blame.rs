@@ -5,11 +5,11 @@
 //! what the wording names, and never guesses beyond it: what follows decides the proxy. Reads what
 //! [`mod@super::refusal`] reads of an error body.
 
-use super::RefusalKind;
-use super::excess::Excess;
-use super::refusal::{
-    ErrorReport, MAX_READ_BYTES, excess, is_refusal_status, refusal_without_status,
+use super::error_report::{
+    ErrorReport, MAX_READ_BYTES, is_change_refusal_status, is_refusal_status,
 };
+use super::excess::Excess;
+use super::refusal::{RefusalKind, excess, refusal_without_status};
 
 /// What a refusal says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +33,6 @@ pub enum Blame {
     Credential,
     /// Nothing that could have been changed.
     Nothing,
-}
-
-/// Whether an answer of this status can be the refusal of what was changed. Payment (402), time (408), the
-/// rate (429) and a gateway without its server (502 to 504) are not: the same bytes would meet them again.
-#[must_use]
-pub fn is_change_refusal_status(status: u16) -> bool {
-    is_refusal_status(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
 }
 
 /// What an answer of this status says of a changed request; `None` where it refuses nothing of it. Only
