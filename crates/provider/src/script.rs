@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::caller::CallerKind;
 use super::conversation::Conversation;
-use super::message::{role, text, tool_names};
+pub use super::message::text;
+use super::message::{role, tool_names};
 use super::prompt::render_message;
 
 /// What a script is asked.

@@ -1,9 +1,9 @@
-//! Which chain a request belongs to: its own, or one that it is a view of.
+//! Finds the chain that a request belongs to: its own chain, or another one that it is aligned to.
 //!
-//! Decides by evidence alone: the links of the request, a run of messages that cannot be chance, or
-//! an answer of the model that the client put in the place of what it answered. A key, a system
-//! prompt or a first message is none. Pure: the same evidence gives the same place on every replica.
-//! Called by `store::recall` with what this process or the store knows.
+//! Three kinds of evidence count: the links of the request, a run of messages that cannot agree by
+//! chance, and an answer of the model that the client put in place of what it summarises. A thread key,
+//! a system prompt or a first message proves nothing. Pure: the same evidence gives the same result on
+//! every replica. Called by `store::cache` with what this process or the store knows.
 
 mod client_summary;
 mod evidence;
@@ -27,15 +27,16 @@ pub use self::result::{Alignment, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, PositionMap};
 
-/// How many messages a client sends after it dropped a few, if it drops no more of them.
+/// A withheld range is released when the client has sent this many messages more without dropping more.
 const WITHHOLD_MESSAGES: usize = 8;
 
-/// The place of `client`; `None` where it is its own chain.
+/// Aligns `client` to a known chain; `None` if the request is a chain of its own.
 pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let stored_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
     if stored_count == client.len() {
-        // This very request went out as a view (INV-SAME). Its own chain may be recorded as well since, by
-        // a process that could not read the view when the conversation went on.
+        // This very request went out as an aligned one, so it does so again (INV-SAME). Its own
+        // chain may have been recorded since then, by a process that could not read the stored
+        // alignment.
         let repeated = align_by_stored(client, evidence);
         if repeated.is_some() {
             return repeated;
@@ -52,8 +53,8 @@ pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alig
         .or_else(|| by_runs_if(false))
 }
 
-/// Where `client`, which is a chain of its own, says again what the path of `evidence` holds, and
-/// whether that is the same conversation.
+/// The messages of `client` that are also on the path of `evidence`, and whether path and request are
+/// proven to be one conversation. For a request that is a chain of its own.
 pub fn shared_messages(client: &History, evidence: &Evidence) -> Option<(SharedMessages, bool)> {
     let path = &evidence.path;
     let comparison = PathComparison::new(client, path)?;
@@ -81,7 +82,7 @@ fn align_by_runs(
     let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let runs = &aligned.runs;
-    // What is known for certain is not given up for less.
+    // A certain match is not given up for one that explains fewer messages.
     if runs.iter().map(|run| run.len).sum::<usize>() <= known_count {
         return None;
     }
@@ -94,7 +95,7 @@ fn align_by_runs(
     };
     let end = runs.last().map_or(0, |run| run.path + run.len);
     let continues_chain = is_same || aligned.missing == end || rewrites_few(runs);
-    // What another conversation may have said as well is of use only where it is told of.
+    // Without proof, the chain is useful only if observations of it can be sent.
     if !continues_chain && observed_count(&path[..reach]) == 0 {
         return None;
     }
@@ -125,9 +126,9 @@ fn align_by_runs(
     Alignment::new(client, &path[..kept_count], positions, shared, basis)
 }
 
-/// Whether the request says a few messages in other words, each in its place, and everything else as it
-/// was: a clock in the first one, or files that are edited. They stay raw, and the chain goes on without
-/// them; else each of its requests would be another chain.
+/// Whether the request only rewrites a few messages in place and repeats all others, as with a clock in
+/// the first message or files that are edited. The rewritten messages stay raw and the chain continues
+/// without them; otherwise each request would start another chain.
 fn rewrites_few(runs: &[Run]) -> bool {
     let (mut client, mut path, mut rewritten, mut repeated) = (0, 0, 0, 0);
     for run in runs {
@@ -142,7 +143,7 @@ fn rewrites_few(runs: &[Run]) -> bool {
     2 * rewritten <= repeated + 1
 }
 
-/// What the messages of `path` at `places` are known by.
+/// The witnesses among the messages of `path` at `places`.
 fn witnesses(path: &[PathEntry], places: &[usize]) -> Vec<Witness> {
     let witness = |place: &usize| {
         let step = path.get(*place)?;
@@ -162,7 +163,7 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
     if !is_whole || (stored.count <= evidence.recorded_count && !is_repeated) {
         return None;
     }
-    // Another conversation may have said since what proved it, or may send the very same request.
+    // Another conversation may hold the witnesses by now, or may send the very same request.
     let still_holds =
         evidence.stored_holds && evidence.allows_restoring(evidence.compare_names(base));
     if !stored.proof.is_empty() && !still_holds {

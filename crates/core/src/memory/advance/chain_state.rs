@@ -6,7 +6,7 @@
 use crate::history::Link;
 use crate::memory::{Node, PartId, PartKind, PartMeta, SnapshotCause, SnapshotMeta, Span};
 
-/// Everything known of one chain.
+/// Everything that is known of one chain.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainState<'a> {
     /// The link before the first message.
@@ -17,36 +17,37 @@ pub struct ChainState<'a> {
     pub parts: &'a [PartMeta],
     /// Snapshots on the chain.
     pub snapshots: &'a [SnapshotMeta],
-    /// Work that is waiting or running, or was given up.
+    /// Jobs that are waiting, running or given up.
     pub jobs: &'a [ChainJob],
 }
 
-/// A job as far as decisions depend on it.
+/// The part of a job that decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainJob {
-    /// What it will write.
+    /// The kind of part that it will write.
     pub kind: PartKind,
-    /// Its range.
+    /// The range that it covers.
     pub span: Span,
-    /// How it stands.
+    /// Its state.
     pub state: JobState,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// Waiting for its first try, or running.
+    /// It waits for its first attempt, or runs.
     Fresh,
-    /// Tried in vain and waiting to be tried again.
+    /// An attempt failed and it waits for the next one.
     Retrying,
-    /// Given up for this range.
+    /// It was given up for this range.
     Abandoned,
 }
 
-/// A thing to do.
+/// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write a chunk of this range. Several come in order; each sees what the ones before wrote.
+    /// Write a chunk of this range. Several ranges come in order; the Observer of each is shown
+    /// what the ones before wrote.
     Observe {
         /// The range.
         span: Span,
@@ -55,9 +56,9 @@ pub enum Action {
     },
     /// Condense these parts.
     Reflect {
-        /// In order, gapless from the root.
+        /// The parts in order, without a gap from the root.
         sources: Vec<PartId>,
-        /// What they cover.
+        /// The range that they cover.
         span: Span,
         /// Tokens of their text.
         tokens: u32,
@@ -66,14 +67,14 @@ pub enum Action {
     },
     /// Prepare a snapshot.
     Snapshot(SnapshotPlan),
-    /// Shorten the log of `plan` without a model, below `limit` tokens, and decide again. Where nothing
-    /// can be left out, `plan` is prepared as it is.
+    /// Shorten the log of `plan` without a model to less than `limit` tokens, then decide again. If
+    /// nothing can be left out, prepare `plan` as it is.
     Shorten {
-        /// What the shorter log covers.
+        /// The range that the shorter log covers.
         span: Span,
         /// Tokens of the messages it covers.
         message_tokens: u32,
-        /// Tokens of the log that are too many.
+        /// The size of the log that is too large.
         limit: u32,
         /// The snapshot that waits for it.
         plan: SnapshotPlan,
@@ -91,14 +92,14 @@ pub struct SnapshotPlan {
     pub pin: Option<usize>,
     /// The parts in order.
     pub parts: Vec<PartId>,
-    /// Chunks of what stands behind it, in order. They are not told yet, but what they say is done is no
-    /// task for its hints.
+    /// Chunks of messages behind it, in order. They are not in the block, but a task that they
+    /// report as done must not be in the hints.
     pub later_chunks: Vec<PartId>,
     /// Tokens of the text of `parts`.
     pub tokens: u32,
-    /// Tokens by which it makes the next request smaller. The hints are not counted in it: they are only
-    /// read when it is written, and go where they would cost as much.
+    /// Tokens by which the next request gets smaller, without the hints. The hints are read only
+    /// when the block is written, and are left out if they would cost as much.
     pub saved_tokens: u32,
-    /// Why.
+    /// Why it is prepared.
     pub cause: SnapshotCause,
 }

@@ -10,7 +10,7 @@ use super::shared_messages;
 use crate::history::align::Run;
 use crate::history::{Fingerprint, History};
 
-/// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
+/// Where each message of `client` was first said. `alignment` is the one that `evidence` led to.
 pub fn origins(
     client: &History,
     evidence: &Evidence,
@@ -20,7 +20,8 @@ pub fn origins(
         |at: usize| (at + 1 == evidence.recorded_count).then_some(evidence.recorded_origin);
     let path = &evidence.path;
     let Some(alignment) = alignment else {
-        // What was proven of a request that this one goes on from holds, whether it is a view still.
+        // An earlier, aligned request proved where its messages belong. That still holds for a
+        // request that continues it without being aligned.
         let stored_origin = |at: usize| {
             let (stored, base) = evidence.stored.as_ref().filter(|_| evidence.stored_holds)?;
             let place = stored
@@ -51,16 +52,16 @@ pub fn origins(
     })
 }
 
-/// Messages of a request that are known to be those of a path.
+/// Messages of a request that are known to be messages of a path.
 struct KnownOrigins<'a> {
     runs: &'a [Run],
-    /// Up to here on the path.
+    /// The part of the path, from its beginning, that this holds for.
     path_end: usize,
 }
 
 impl<'a> KnownOrigins<'a> {
-    /// All that agree, where the conversation is the `same`. Else what the path begins with, as far as
-    /// the request holds all of it: that is shared, as a common beginning is.
+    /// If it is the same conversation, all shared messages. Otherwise only the beginning of the
+    /// path that the request holds completely: two conversations may share a beginning.
     fn new(shared: &'a SharedMessages, is_same: bool, path: &[PathEntry]) -> Self {
         Self {
             runs: &shared.runs,
@@ -77,7 +78,7 @@ impl<'a> KnownOrigins<'a> {
     }
 }
 
-/// Where the message at `at` was first said, if one of `runs` has it on `path`.
+/// Where the message at `at` was first said, if it is in one of `runs`.
 fn origin_in_runs(runs: &[Run], at: usize, path: &[PathEntry]) -> Option<Origin> {
     let mut runs = runs.iter();
     let run = runs.find(|run| (run.client..run.client + run.len).contains(&at))?;
@@ -88,8 +89,8 @@ fn origin_at(path: &[PathEntry], place: usize) -> Option<Origin> {
     path.get(place).map(|step| step.origin)
 }
 
-/// The origins of `client`, of which `recorded` messages stand as they are on a chain of its own: theirs
-/// are written down, and nobody asks for them but for the last one's.
+/// The origins of all messages of `client`. The first `recorded` of them are on a chain of its own and
+/// have a stored origin; of these, only the last one's is needed.
 fn fill_origins(
     client: &History,
     recorded: usize,
@@ -111,7 +112,7 @@ fn fill_origins(
         .collect()
 }
 
-/// Where an answer to `client` will have been said, if a later request carries it as `message`.
+/// The origin that an answer to `client` will have if a later request carries it as `message`.
 pub fn origin_of_answer(client: &History, origins: &[Origin], message: &Fingerprint) -> Origin {
     let (before, tip) = match (origins.last(), client.tip()) {
         (Some(before), Some(tip)) => (*before, tip),

@@ -1,7 +1,7 @@
 //! What an alignment is: the chain that a request is aligned to, and where its messages stand on it.
 //!
-//! `Alignment::new` is the only way to make one. It refuses positions that would split a tool round, and a
-//! request whose messages are all on the chain already. Decides nothing about evidence. Made by
+//! [`Alignment::new`] is the only way to make one. It refuses positions that would split a tool round,
+//! and requests that are the chain itself. It does not judge evidence. Called by
 //! [`super::find_alignment`] and [`super::client_summary`].
 
 use std::sync::Arc;
@@ -10,35 +10,37 @@ use super::evidence::{Evidence, PathEntry, Withheld, Witness};
 use crate::history::align::Run;
 use crate::history::{History, PathMessage, PositionMap};
 
-/// By what evidence.
+/// The kind of evidence that an alignment rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlignmentKind {
-    /// It continues a request that had its place.
+    /// The request continues an earlier request that was aligned.
     Continued,
-    /// A run of messages cannot be chance.
+    /// Request and chain share a run of messages that cannot agree by chance.
     Aligned,
-    /// An answer of the model stands in the place of what it summarises.
+    /// The request holds an answer of the model in place of what that answer summarises.
     Compacted,
 }
 
-/// A request that is a view of another chain.
+/// A request that is aligned to another chain than its own.
 #[derive(Clone, Debug)]
 pub struct Alignment {
-    /// The chain of what the client sent.
+    /// The messages as the client sent them.
     pub client: Arc<History>,
-    /// The chain it is a view of, gone on with what is new in it.
+    /// The chain that the request is aligned to, followed by the new messages of the request.
     pub history: Arc<History>,
-    /// Which message stands where.
+    /// Which message of the request stands where on the chain.
     pub positions: PositionMap,
-    /// Where it says again what was said before.
+    /// The messages that request and chain share.
     pub shared: SharedMessages,
-    /// By what evidence.
+    /// The evidence.
     pub kind: AlignmentKind,
-    /// Whose conversation it continues; `None` where nothing proves that it is the same one.
+    /// The lineage that the request continues; `None` if it is not proven to be the same
+    /// conversation.
     pub lineage: Option<i64>,
-    /// What proves that it may be told what it does not hold; empty where it is told nothing else.
+    /// The messages that prove that the request may get memory of text it does not hold. Empty if
+    /// it gets no such memory.
     pub proof: Vec<Witness>,
-    /// From where on nothing of the chain is told, for the time being.
+    /// The part of the chain that is not sent for the time being.
     pub withheld: Option<Withheld>,
 }
 
@@ -56,7 +58,8 @@ impl Alignment {
         }
         let heads: Vec<PathMessage> = path.iter().map(|step| step.message).collect();
         let history = History::aligned(&positions, &heads, client)?;
-        // Seen whole it is no view.
+        // If every message is already on the chain, the request is not aligned: it is that
+        // chain.
         let is_own_chain = history.tip() == client.tip();
         (!is_own_chain && !history.is_empty()).then(|| Self {
             client: Arc::clone(client),
@@ -74,29 +77,30 @@ impl Alignment {
     }
 }
 
-/// By what a request was found to be a view.
+/// What an alignment is based on.
 pub(super) struct AlignmentBasis {
     pub(super) kind: AlignmentKind,
-    /// Whether it is proven to be the same conversation.
+    /// Whether request and chain are proven to be the same conversation.
     pub(super) is_same: bool,
     pub(super) proof: Vec<Witness>,
     pub(super) withheld: Option<Withheld>,
 }
 
-/// Where a request and a path agree.
+/// The messages that a request and a path have in common.
 #[derive(Clone, Debug, Default)]
 pub struct SharedMessages {
-    /// Messages of the request that were said before, on whatever chain.
+    /// Messages of the request that an earlier request held, on whichever chain.
     pub runs: Vec<Run>,
-    /// Those of them (indices in the request) that were said while somebody watched.
+    /// Indices in the request of those that Diarist saw when they were new.
     live: Vec<usize>,
-    /// Up to here on the path the request holds everything.
+    /// The request holds the path completely up to this place.
     pub(super) complete_until: usize,
 }
 
 impl SharedMessages {
     pub(super) fn new(mut runs: Vec<Run>, path: &[PathEntry], complete_until: usize) -> Self {
-        // What the upstream has just given was not said before: this request is the first to carry it.
+        // An answer that no request has carried yet is not shared: this request is the first to
+        // carry it.
         let recorded = path.iter().take_while(|step| !step.pending).count();
         for run in &mut runs {
             run.len = run.len.min(recorded.saturating_sub(run.path));
@@ -116,8 +120,8 @@ impl SharedMessages {
         }
     }
 
-    /// Whether the message `sent` of the request was said while somebody watched; `None` where it was
-    /// not said before.
+    /// Whether Diarist saw the message at `index` of the request when it was new; `None` if no
+    /// earlier request held it.
     pub fn was_live(&self, index: usize) -> Option<bool> {
         let mut runs = self.runs.iter();
         runs.any(|run| (run.client..run.client + run.len).contains(&index))
@@ -126,7 +130,7 @@ impl SharedMessages {
 }
 
 impl Evidence {
-    /// Whether there is something that the request may belong to, and it is not told all of that.
+    /// Whether the evidence names a chain, but the request does not get all memory of it.
     pub fn is_withheld(&self, alignment: Option<&Alignment>) -> bool {
         let is_something = !self.path.is_empty()
             || self

@@ -4,24 +4,24 @@
 //! snapshot exists. Called by [`super`] and [`super::peer_memory`], and by the parts that look for a block in
 //! text of a client.
 
-/// The version of the preamble that new snapshots use. A snapshot keeps its own text, and a block
-/// that only grows the version it began with: a new version changes nothing that is already sent.
+/// The preamble version of new snapshots. A snapshot keeps its own text, and a growing block keeps the
+/// version it began with, so a new version changes nothing that is already sent.
 pub const PREAMBLE_VERSION: u32 = 2;
 
-/// The preambles, oldest first: version 1 is the first. None is ever changed.
+/// The preambles, version 1 first. They are never changed.
 const PREAMBLES: [&str; 2] = [
     include_str!("../prompts/block.1.md"),
     include_str!("../prompts/block.md"),
 ];
 
-/// From this version on dates are related to the day the part was put into the block.
+/// From this version on, dates are related to the day on which the part was put into the block.
 pub(super) const RELATIVE_DATES_SINCE: u32 = 2;
 
-/// What every block of every version starts with, and no text of a conversation that went through
-/// [`segments`] contains.
+/// The beginning of every block of every version. No conversation text that went through
+/// [`super::segments`] contains it.
 pub(super) const BLOCK_START: &str = "<diarist-log version=\"";
 
-/// The version of the preamble that each version of the note begins with, where nothing is observed.
+/// The preamble version for each version of the note, if nothing is observed.
 const TRIM_PREAMBLES: [u32; 3] = [1, 2, 2];
 
 /// The preamble of this version; an unknown version gets the newest one.
@@ -40,13 +40,13 @@ pub(super) fn trim_preamble(wording: u32) -> u32 {
     preamble_version.copied().unwrap_or(PREAMBLE_VERSION)
 }
 
-/// Whether `text` holds a block of ours: a client sent back what it was never meant to see.
+/// Whether `text` contains a block: a client sent back what it should never have seen.
 pub fn looks_like_block(text: &str) -> bool {
     before_block(text).len() < text.len()
 }
 
-/// What stands in `text` before a block of ours; all of it where there is none. What stands behind
-/// one can not be told from its hints and is given up with it.
+/// The text before a block; all of `text` if there is none. Text behind a block cannot be separated
+/// from its hints and is dropped with it.
 pub fn before_block(text: &str) -> &str {
     text.match_indices(BLOCK_START)
         .map(|(at, _)| at)
@@ -57,8 +57,8 @@ pub fn before_block(text: &str) -> &str {
         .map_or(text, |at| &text[..at])
 }
 
-/// About how many tokens a block costs before its first observation. An estimate on the high side
-/// (English prose has 4.5 characters a token), for policies that count overheads.
+/// The approximate tokens of a block before its first observation. Rather too many (English prose has
+/// 4.5 characters per token), for policies that count overheads.
 pub fn preamble_tokens(version: u32) -> u32 {
     estimate(&preamble(version))
 }
