@@ -291,7 +291,7 @@ impl SnapshotMeta {
 /// bytes for as long as the snapshot exists (INV-SAME).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Everything but the text.
+    /// Everything except the text.
     pub meta: SnapshotMeta,
     /// The text in order: preamble, one segment for each part, other conversations, hints. The next
     /// activation changes nothing before the last two (INV-PREFIX).

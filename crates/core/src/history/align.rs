@@ -1,11 +1,11 @@
-//! Alignment: where a request that continues no known chain stands on a path that is known.
+//! Finds where a request that continues no known chain stands on a known path.
 //!
-//! Clients drop their oldest messages, replace old tool results, move what they insert, or put a
-//! clock into their first message. Then the chain is another one. [`align`] finds the runs of messages
-//! that both hold, says whether they prove that it is the same conversation ([`proof`]), and what the
-//! client left out or changed ([`changed`]). What may be chance is `None`: the request goes out as a
+//! Clients drop their oldest messages, replace old tool results, move what they insert, or put a clock
+//! into their first message. That makes another chain. [`align`] finds the runs of messages that both
+//! share, says whether they prove the same conversation ([`proof`]), and what the client left out or
+//! changed ([`changes`]). If the agreement may be chance, the result is `None` and the request is a
 //! conversation of its own. Pure, and about linear in both. Called on the request path through
-//! `memory::place`.
+//! `memory::alignment`.
 
 mod changes;
 mod matcher;
@@ -22,25 +22,25 @@ use super::message_key::MessageKey;
 pub struct PathAlignment {
     /// Runs in order. The messages of the last one cannot agree by chance.
     pub runs: Vec<Run>,
-    /// The places on the path that prove that this is the same conversation. Empty where nothing
-    /// proves it: then another conversation may say the same, and may be told nothing that its own
-    /// request does not hold.
+    /// The places on the path that prove that it is the same conversation. Empty without proof:
+    /// then another conversation may say the same, and may get memory only of text that its own
+    /// request holds.
     pub proof: Vec<usize>,
-    /// The first place on the path whose words the request does not hold; the end of the runs where
-    /// it holds all of them.
+    /// The first place on the path whose text the request does not hold; the end of the runs if it
+    /// holds all.
     pub missing: usize,
-    /// The first place on the path that the client rewrote, or took out, while it kept what follows;
-    /// the end of the runs where there is none.
+    /// The first place on the path that the client rewrote or took out while it kept what follows;
+    /// the end of the runs if there is none.
     pub rewritten: usize,
-    /// The first place on the path of so few messages that the client may have dropped them to save room,
-    /// or taken them back; the end of the runs where there is none.
+    /// The first place of a gap so small that the client may have dropped it to save room or taken
+    /// it back; the end of the runs if there is none.
     pub doubtful: usize,
 }
 
-/// Where `client` stands on `path`; `None` where the agreement may be chance.
+/// Aligns `client` to `path`; `None` if the agreement may be chance.
 ///
-/// Between and in front of runs the request may hold messages that the path does not know, and the
-/// path messages that the request no longer holds. What follows the last run in the request is new.
+/// Between and before the runs, the request may hold messages that the path does not have, and the path
+/// messages that the request no longer holds. Messages behind the last run in the request are new.
 pub fn align<S, P>(
     path: &[MessageKey],
     context: &AlignmentContext<S, P>,
@@ -74,7 +74,8 @@ where
     None
 }
 
-/// What `client` says again of `path`, in order, whatever that proves; without short words.
+/// The runs of `path` that `client` repeats in order, whatever they prove; runs of short words are left
+/// out.
 pub fn common_runs(path: &[MessageKey], client: &[MessageKey]) -> Vec<Run> {
     let sides = Matcher::new(path, client, |_| false);
     let mut runs = sides.find_runs();

@@ -184,7 +184,7 @@ fn system_message_place(line: &str) -> Option<usize> {
 struct SourceIndex<'a> {
     reader: ItemReader,
     sources: &'a [SourceText<'a>],
-    /// Lines that stand in the sources as they are.
+    /// Lines that are a whole source.
     verbatim: HashMap<&'a str, MessageRange>,
     /// Features and their sources; the list is one longer than [`MAX_SHARED`] if there are too
     /// many.

@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet};
 use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES, MessageKey};
 use crate::history::{Role, ScopedHash};
 
-/// Messages of a request that stand on a path without a gap.
+/// Consecutive messages of a request that stand on a path without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Index of the first one in the request.
+    /// The index of the first message in the request.
     pub client: usize,
-    /// Index of the first one on the path.
+    /// The index of the first message on the path.
     pub path: usize,
-    /// How many.
+    /// The number of messages.
     pub len: usize,
 }
 
@@ -34,28 +34,28 @@ impl Run {
         (0..self.len).map(move |at| (path + at, client + at))
     }
 
-    /// Whether request and path begin alike with it.
+    /// Whether both request and path begin with it.
     pub(super) fn is_at_start(&self) -> bool {
         self.client == 0 && self.path == 0
     }
 }
 
-/// What in a run tells something, and is no short word. What is said again and again counts once.
+/// The messages of a run that are evidence, which short words are not. Repeated messages count once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MatchEvidence {
-    /// Messages of anybody, and rounds of tools by their own ids.
+    /// Messages of any author, and tool rounds by their own ids.
     distinctive: usize,
-    /// Those of the model.
+    /// Those by the model.
     by_model: usize,
-    /// Those of the model that are long, and rounds of tools.
+    /// Those by the model that are long, and tool rounds.
     strong: usize,
     /// Those that stand once on each side.
     unique: usize,
 }
 
 impl MatchEvidence {
-    /// Whether it cannot be chance that a request holds this: three messages, the model's among them,
-    /// or two where an id or a long answer is among them.
+    /// Whether a request cannot hold this by chance: three messages, one of them by the model; or
+    /// two, with an id or a long answer among them.
     pub(super) fn is_conclusive(&self) -> bool {
         let enough = (self.distinctive >= 3 && self.by_model >= 1)
             || (self.distinctive >= 2 && self.strong >= 1);
@@ -63,10 +63,10 @@ impl MatchEvidence {
     }
 }
 
-/// One of the two, and where its messages stand.
+/// The messages of one side and where they stand.
 pub(super) struct MessageIndex<'a> {
     pub(super) items: &'a [MessageKey],
-    /// Where a content or an id stands; `None` where it stands more than once.
+    /// Where a content or id stands; `None` if it stands more than once.
     pub(super) contents: HashMap<ScopedHash, Option<usize>>,
     ids: HashMap<ScopedHash, Option<usize>>,
 }
@@ -133,10 +133,10 @@ impl<'a> Matcher<'a> {
         self.evidence(run).distinctive > 0
     }
 
-    /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
-    /// came back shorter, or as a placeholder, is the same result; a call that was repaired the
-    /// same call. But only where an id stands once, and in no other conversation: some servers number
-    /// their calls anew each time, and a cache gives everybody the same.
+    /// Whether the two messages are the same. Tool call ids are the best evidence: a result that
+    /// came back shorter or as a placeholder is the same result, and a repaired call is the same
+    /// call. But the id must stand once and in no other conversation: some servers number their
+    /// calls from the start, and a cache gives everybody the same ids.
     pub(super) fn is_same_message(&self, path: usize, client: usize) -> bool {
         let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
         path_item.content == client_item.content
@@ -153,8 +153,8 @@ impl<'a> Matcher<'a> {
             && self.client.unique_ids_position(client_item).is_some()
     }
 
-    /// All that agrees in order: messages that stand once on each side, as far as they do not cross,
-    /// and whatever agrees next to them.
+    /// All runs in order. Their seeds are messages that stand once on each side and do not cross;
+    /// equal neighbours join them.
     pub(super) fn find_runs(&self) -> Vec<Run> {
         let mut pairs: Vec<(usize, usize)> = Vec::new();
         for (client, item) in self.client.items.iter().enumerate() {
@@ -176,10 +176,10 @@ impl<'a> Matcher<'a> {
         self.extend_seeds(&longest_ascending(&pairs))
     }
 
-    /// Runs around `seeds`, each grown as far as its neighbours agree.
+    /// Runs around `seeds`, each extended while the neighbours are equal.
     fn extend_seeds(&self, seeds: &[(usize, usize)]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        // The common beginning needs no seed: it may repeat itself.
+        // The common beginning needs no seed, because it may repeat itself.
         let (mut client, mut path) = (0, 0);
         while path < self.path.items.len()
             && client < self.client.items.len()
@@ -224,7 +224,7 @@ impl<'a> Matcher<'a> {
         runs
     }
 
-    /// What tells something in `run`.
+    /// The evidence in `run`.
     pub(super) fn evidence(&self, run: Run) -> MatchEvidence {
         let (mut evidence, mut counted) = (MatchEvidence::default(), HashSet::new());
         for (path, client) in run.pairs() {
@@ -247,7 +247,8 @@ impl<'a> Matcher<'a> {
         evidence
     }
 
-    /// Whether both bear the ids of one tool call that was drawn at random, and nothing else does.
+    /// Whether both have the randomly drawn ids of one tool call, and no other message on either
+    /// side has them.
     pub(super) fn has_same_random_ids(
         &self,
         path_item: &MessageKey,
@@ -269,9 +270,10 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// The most of `pairs` (ordered by the first) that also ascend by the second.
+/// The largest subset of `pairs` (ordered by the first number) whose second numbers ascend too.
 fn longest_ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    // Patience: `ends[n]` is the pair with the smallest second that n + 1 ascending pairs end with.
+    // Patience sorting: `ends[n]` is the pair with the smallest second number that ends n + 1
+    // ascending pairs.
     let mut ends: Vec<usize> = Vec::new();
     let mut predecessors: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
     for (index, (_, second)) in pairs.iter().enumerate() {

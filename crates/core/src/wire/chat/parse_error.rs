@@ -10,34 +10,34 @@ pub enum ParseError {
     /// The body is not UTF-8.
     #[error("invalid_utf8")]
     InvalidUtf8,
-    /// The body is not JSON, holds a lone surrogate or a number no double can hold.
+    /// The body is not JSON, or has a lone surrogate or a number that no double can hold.
     #[error("invalid_json")]
     InvalidJson,
-    /// Brackets stand deeper inside one another than 127 levels.
+    /// Brackets are nested deeper than 127 levels.
     #[error("too_deep")]
     TooDeep,
     /// The body does not begin with an object.
     #[error("not_an_object")]
     NotAnObject,
-    /// A field that decides what is meant stands twice in one object.
+    /// A field that memory depends on stands twice in one object.
     #[error("duplicate_key")]
     DuplicateKey,
     /// There is no `messages`.
     #[error("messages_missing")]
     MessagesMissing,
-    /// `messages` is no array.
+    /// `messages` is not an array.
     #[error("messages_not_an_array")]
     MessagesNotAnArray,
     /// `messages` is an empty array.
     #[error("messages_empty")]
     MessagesEmpty,
-    /// A member of `messages` is no object.
+    /// A member of `messages` is not an object.
     #[error("message_not_an_object")]
     MessageNotAnObject,
-    /// A message has no role, or one this version does not know.
+    /// A message has no role, or one that this version does not know.
     #[error("unknown_role")]
     UnknownRole,
-    /// A known field is missing where it must stand, or holds what it must not hold.
+    /// A known field is missing, or has a wrong type.
     #[error("wrong_type")]
     WrongType,
 }

@@ -8,22 +8,23 @@ use serde_json::Value;
 
 use super::excess::Excess;
 
-/// An error body is a few hundred bytes; what is longer is an echo.
+/// An error body has a few hundred bytes; anything longer is an echo.
 pub(super) const MAX_READ_BYTES: usize = 64 * 1024;
-/// How many levels of JSON are followed: gateways in front of gateways nest their causes, up to four
-/// deep in the field, each two levels.
+/// How many levels of JSON are followed. Gateways nest the causes of other gateways, in practice up to
+/// four deep, with two levels for each.
 pub(super) const CAUSE_DEPTH: usize = 8;
 
-/// Whether an answer of this status can be a refusal of what the request holds, so that its body is
-/// worth reading. Who asks (401 to 403), how often (429) and what is broken over there (5xx) are not:
-/// none of them is ever an overflow, whatever they say.
+/// Whether an answer with this status can be a refusal of the request's content, so that its body is
+/// worth reading. Credentials (401 to 403), rates (429) and failures of the server (5xx) never mean
+/// that a prompt is too long, whatever they say.
 #[must_use]
 pub fn is_refusal_status(status: u16) -> bool {
     matches!(status, 400 | 413 | 422)
 }
 
-/// Whether an answer of this status can be the refusal of what was changed. Payment (402), time (408), the
-/// rate (429) and a gateway without its server (502 to 504) are not: the same bytes would meet them again.
+/// Whether an answer with this status can be the refusal of what Diarist changed. Payment (402),
+/// timeouts (408), rates (429) and gateways without their server (502 to 504) cannot: the original
+/// would get the same answer.
 #[must_use]
 pub fn is_change_refusal_status(status: u16) -> bool {
     is_refusal_status(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
@@ -34,22 +35,22 @@ const FILTER_CODES: [&str; 7] = [
     "content_policy_violation",
     "ContentPolicyViolationError",
     "moderation_blocked",
-    // Azure's inner error; Alibaba's, in both of its spellings.
+    // Azure's inner error, and Alibaba's in both of its spellings.
     "ResponsibleAIPolicyViolation",
     "data_inspection_failed",
     "DataInspectionFailed",
 ];
 
-/// What is said of a request's content under a code that says less: DeepSeek's and OpenAI's, in lower case.
+/// Wordings for refused content under a less specific code: DeepSeek's and OpenAI's, in lower case.
 const FILTER_WORDINGS: [&str; 2] = ["content exists risk", "violating our usage policy"];
 
-/// What an error body says, apart from what it echoes.
+/// What an error body says, without what it echoes.
 #[derive(Default)]
 pub(super) struct ErrorReport {
     pub(super) messages: Vec<String>,
     codes: Vec<String>,
     pub(super) params: Vec<String>,
-    /// What llama.cpp counts, in fields beside its message.
+    /// The sizes that llama.cpp gives in fields beside its message.
     pub(super) excess: Option<Excess>,
 }
 
@@ -135,8 +136,8 @@ impl ErrorReport {
         ])
     }
 
-    /// Whether it names a status, or a cause, that is no fault of what the request holds. Some of them are
-    /// of the type of a bad request all the same.
+    /// Whether it names a status or cause that is not the fault of the request's content. Some of
+    /// these have the type of a bad request all the same.
     pub(super) fn names_other_cause(&self) -> bool {
         let causes = ["invalid_api_key", "model_not_found", "model_not_allowed"];
         self.statuses()
@@ -144,7 +145,7 @@ impl ErrorReport {
             || self.has_code(&causes)
     }
 
-    /// The status that it names, where none stands beside it.
+    /// The status that the error names itself, for errors that come without one.
     pub(super) fn status(&self) -> Option<u16> {
         self.statuses().next()
     }
@@ -155,7 +156,8 @@ impl ErrorReport {
         codes.filter(|status| (400..600).contains(status))
     }
 
-    /// Whether it says by its code, or in words that nothing else is told in, that the request is at fault.
+    /// Whether it says that the request is at fault: by its code, or by words that servers use for
+    /// nothing else.
     pub(super) fn blames_request(&self) -> bool {
         const CODES: [&str; 11] = [
             "invalid_request_error",
@@ -170,7 +172,7 @@ impl ErrorReport {
             "UnprocessableEntityError",
             "unprocessable_entity",
         ];
-        // Local servers render the prompt after their head has gone, and give no code.
+        // Local servers render the prompt after they have sent the head, and give no code.
         let cannot_render = |message: &String| {
             let message = message.to_lowercase();
             let template = ["jinja", "chat template", "prompt template"];
@@ -209,7 +211,7 @@ impl ErrorReport {
             return is_parameter(param).then(|| param.clone());
         }
         let named = self.messages.iter().find_map(|m| parameter_in_message(m));
-        // Whatever is said of it: nothing else in a request is called so.
+        // Nothing else in a request has these names, so any mention of them counts.
         let about_usage = |message: &String| {
             ["stream_options", "include_usage"]
                 .iter()
@@ -222,7 +224,7 @@ impl ErrorReport {
     }
 }
 
-/// The published wordings of "the prompt does not fit". `message` is in lower case.
+/// The published wordings for a prompt that does not fit. `message` is in lower case.
 fn says_too_long(message: &str) -> bool {
     const PLAIN: [&str; 6] = [
         "context_length_exceeded",
@@ -247,7 +249,8 @@ fn says_too_long(message: &str) -> bool {
     in_context || counted
 }
 
-/// "Unknown parameter: 'x'", "Unrecognized request argument supplied: x" and their kin.
+/// Reads the name in "Unknown parameter: 'x'", "Unrecognized request argument supplied: x" and similar
+/// messages.
 fn parameter_in_message(message: &str) -> Option<String> {
     const WORDINGS: [&str; 8] = [
         "unknown parameter",
@@ -259,7 +262,7 @@ fn parameter_in_message(message: &str) -> Option<String> {
         "unknown field",
         "extra inputs are not permitted, field",
     ];
-    // ASCII lower case keeps every byte where it was, so one offset serves both.
+    // ASCII lower case keeps every byte in place, so one offset fits both.
     let lower = message.to_ascii_lowercase();
     let end = WORDINGS
         .iter()
@@ -274,7 +277,7 @@ fn parameter_in_message(message: &str) -> Option<String> {
     is_parameter(name).then(|| name.to_owned())
 }
 
-/// A place inside `messages` is no parameter that could be left out.
+/// Whether it is a parameter that could be left out; a place inside `messages` is none.
 fn is_parameter(name: &str) -> bool {
     !name.is_empty() && !name.starts_with("messages")
 }

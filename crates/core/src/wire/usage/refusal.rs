@@ -1,7 +1,7 @@
-//! What an upstream's refusal means for the request that was refused.
+//! Reads what an upstream's refusal means for the refused request.
 //!
-//! Reads only what a provider says about the error (message, code, type), never parts of the
-//! request that an error echoes, so that a user who writes "prompt is too long" causes nothing.
+//! Classifies what [`mod@super::error_report`] read; the caller decides what to do. Called by `llm` for
+//! model calls, and by [`mod@super::blame`] for changed requests.
 
 use serde_json::Value;
 
@@ -13,16 +13,15 @@ use super::excess::Excess;
 pub enum RefusalKind {
     /// The prompt does not fit the model.
     TooLong,
-    /// The provider does not take this request parameter (or this value of it).
+    /// The provider does not accept this request parameter, or this value of it.
     UnknownParameter(String),
-    /// What is said in it is not to the provider's liking; how it is put together may be as good as any.
+    /// A content filter refused what the request says; its form may be fine.
     Filtered,
     /// Anything else about the request.
     Other,
 }
 
-/// How much was too much, where the refusal of a request that was too long says it: in fields of their own,
-/// else in its words.
+/// By how much a request was too long, if the refusal says it: in fields of its own, or in its words.
 #[must_use]
 pub fn excess(body: &[u8]) -> Option<Excess> {
     let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
@@ -34,8 +33,8 @@ pub fn excess(body: &[u8]) -> Option<Excess> {
     })
 }
 
-/// What the refusal says, or `None` if this answer is no refusal of the request itself: success,
-/// credentials, quota, rate limits and failures of the upstream are not.
+/// The kind of refusal; `None` if the answer does not refuse the request itself. Success, credentials,
+/// quota, rate limits and failures of the upstream do not.
 #[must_use]
 pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     if !is_refusal_status(status) {
@@ -57,9 +56,9 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     })
 }
 
-/// The same for an error that no status stands beside, as the first event of a stream: only one that says
-/// of itself that the request is at fault. Any other may be a failure over there, which the same request
-/// sent again would only meet once more, and which teaches nothing.
+/// The same for an error without a status, such as the first event of a stream. Only an error that says
+/// itself that the request is at fault counts. Any other may be a failure of the server, which the same
+/// request would meet again and which teaches nothing.
 #[must_use]
 pub fn refusal_without_status(event: &[u8]) -> Option<RefusalKind> {
     let kind = refusal(400, event)?;
@@ -80,7 +79,7 @@ pub fn error_message(body: &Value) -> Option<String> {
     report.messages.into_iter().next()
 }
 
-/// Whether an error body says that a content filter declined the request.
+/// Whether an error body says that a content filter refused the request.
 #[must_use]
 pub fn is_content_filter(body: &[u8]) -> bool {
     ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body)).is_filtered()
