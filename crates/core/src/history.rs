@@ -1,9 +1,9 @@
-//! What was said, without its wire format.
+//! A conversation without its wire format.
 //!
-//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: who spoke, a
-//! [`Fingerprint`] of what the message means, which tool calls it makes or answers. This room
-//! chains them into [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and
-//! no memory; everything above it (`wire`, `memory`, the edges) imports it, it imports nobody.
+//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: its role, a [`Fingerprint`]
+//! of what it means, and the tool calls that it makes or answers. This room chains the messages into
+//! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All rooms
+//! above it import it; it imports none.
 
 pub mod align;
 mod chain;
@@ -23,7 +23,8 @@ pub use message_key::{MIN_DISTINCTIVE_BYTES, MessageKey, ScopedHash, anchor, dis
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};
 
-/// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
+/// The role of a message's author. `developer` is `System`: providers treat them as one, and clients
+/// swap them freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Instructions from the application.
@@ -55,32 +56,33 @@ impl Role {
     }
 }
 
-/// One message as a wire format understood it, before it is chained.
+/// One message as a wire format understood it, not yet chained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What the message means; two spellings of one message share it.
+    /// The meaning of the message; two spellings of one message share it.
     pub fingerprint: Fingerprint,
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
     /// Ids of the tool calls it makes, in order.
     pub calls: Vec<Box<str>>,
     /// Id of the tool call it answers.
     pub answers: Option<Box<str>>,
-    /// Bytes of text it says, as far as they tell this conversation from others (see [`weigh`]).
+    /// Bytes of its text that can distinguish this conversation from others (see
+    /// [`distinctive_bytes`]).
     pub distinctive_bytes: u32,
-    /// Where its bytes stand in the request body.
+    /// The range of its bytes in the request body.
     pub span: Range<usize>,
 }
 
 impl Message {
-    /// Whether it can prove anything: it says more than a few words, or bears the id of a tool call.
+    /// Whether it can be evidence: it says more than a few words, or has the id of a tool call.
     pub fn can_be_evidence(&self) -> bool {
         self.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
             || !self.calls.is_empty()
             || self.answers.is_some()
     }
 
-    /// A message that is only known by its link.
+    /// A message of which only the link is known.
     fn placeholder(role: Role) -> Self {
         Self {
             fingerprint: Encoder::new().finish(),
@@ -102,7 +104,7 @@ pub struct Turn {
     pub link: Link,
 }
 
-/// The client's history: everything after its leading system messages, chained.
+/// The client's history: all messages behind its leading system messages, chained.
 #[derive(Clone, Debug)]
 pub struct History {
     root: Link,
@@ -111,7 +113,7 @@ pub struct History {
 }
 
 impl History {
-    /// Chains `messages` (leading system messages already taken off) under `scope`.
+    /// Chains `messages`, without leading system messages, under `scope`.
     pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
         let cuts = Cuts::new(&messages);
         let root = Link::root(scope);
@@ -146,7 +148,7 @@ impl History {
         self.turns.is_empty()
     }
 
-    /// The link of the last message: the name of exactly this history.
+    /// The link of the last message, which names exactly this history.
     pub fn tip(&self) -> Option<Link> {
         self.turns.last().map(|turn| turn.link)
     }
@@ -163,9 +165,10 @@ impl History {
             .rposition(|turn| turn.message.role == Role::User)
     }
 
-    /// How many messages stand up to and including `link`; `None` where the chain does not hold it.
+    /// How many messages there are up to and including `link`; `None` if the chain does not have
+    /// it.
     ///
-    /// `near` is where the link is believed to stand (a count); it only saves time.
+    /// `expected_count` is the count where the link probably stands; it only saves time.
     pub fn count_through(&self, link: &Link, expected_count: usize) -> Option<usize> {
         match expected_count
             .checked_sub(1)

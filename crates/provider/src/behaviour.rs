@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::CallerKind;
+use super::caller::CallerKind;
 
 /// How one answer is given. The default answers at once, in ordinary frames.
 #[derive(Clone, Debug, Default)]

@@ -10,8 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::CountTokens;
-use super::prompt::{Prompt, pieces};
+use super::prompt::{CountTokens, Prompt, pieces};
 
 /// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
 pub const MINIMUM_TOKENS: u32 = 1024;

@@ -13,16 +13,16 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
 
-use super::CallerKind;
 use super::answer::Answer;
 use super::behaviour::{Behaviour, Cut, Failure};
 use super::cache::PromptUsage;
+use super::caller::CallerKind;
 use super::judge::{self, AcceptedRequest};
 use super::record::{Credential, RecordedRequest, RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
+use super::request_handler::{MAX_BODY_BYTES, RequestHandler, lock};
 use super::script::{Reply, ScriptInput};
 use super::sending::{self, Body};
-use super::server::{MAX_BODY_BYTES, RequestHandler, lock};
 
 /// What a stream is called; the length of what is called so is announced to nobody.
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";

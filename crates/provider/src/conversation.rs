@@ -8,7 +8,7 @@ mod generate;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::judge::role;
+use super::message::role;
 
 pub use generate::Style;
 
@@ -40,11 +40,6 @@ pub struct Fact {
 }
 
 impl Conversation {
-    /// Makes one up: `turns` user turns, the same for the same arguments wherever it is made.
-    pub fn generate(seed: u64, turns: usize, style: Style) -> Self {
-        generate::conversation(seed, turns, style)
-    }
-
     /// Reads JSON Lines, one conversation a line; empty lines are skipped.
     ///
     /// # Errors

@@ -37,36 +37,40 @@
 mod answer;
 mod behaviour;
 pub mod cache;
+mod caller;
 mod chat;
 pub mod conversation;
 pub mod judge;
+mod message;
 mod observer;
+mod options;
 mod prompt;
 mod record;
 mod reflector;
 mod refusal;
+mod request_handler;
 mod routes;
 pub mod script;
 mod sending;
 mod server;
 mod socket;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 
 pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
 pub use cache::{PromptCache, PromptUsage};
+pub use caller::{CallerKind, IdentifyCaller, OBSERVER_MODEL, REFLECTOR_MODEL};
 pub use conversation::{Conversation, Fact, Style};
 pub use judge::{AcceptedRequest, Rules, judge, signature_for};
 pub use observer::{Observer, ObserverStyle};
-pub use prompt::Prompt;
+pub use options::Options;
+pub use prompt::{CountTokens, Prompt, estimate_tokens};
 pub use record::{Credential, Ending, RecordedRequest, Stage, Verdict};
 pub use reflector::Reflector;
 pub use refusal::Refusal;
@@ -74,103 +78,10 @@ pub use script::{
     DefaultScript, DirectiveScript, FixedReply, Replay, Reply, Script, ScriptInput, ToolCall,
 };
 
-use server::{ServerState, lock};
-
-/// Counts the tokens of a short text. Must be a pure function of the text.
-pub type CountTokens = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
-
-/// Tells from a request who is asking.
-pub type IdentifyCaller = Arc<dyn Fn(&Map<String, Value>) -> CallerKind + Send + Sync>;
-
-/// The model name that means the Observer, unless [`Options::recognise`] says otherwise.
-pub const OBSERVER_MODEL: &str = "observer-mini";
-/// The model name that means the Reflector, unless [`Options::recognise`] says otherwise.
-pub const REFLECTOR_MODEL: &str = "reflector-mini";
+use request_handler::{ServerState, lock};
 
 /// How long [`Provider::wait_for`] waits: far beyond anything that is not a hang.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The default count: a quarter of the bytes, rounded up. No tokenizer agrees with it, but it is
-/// cheap, needs no vocabulary, and is the same everywhere and for ever.
-pub fn estimate_tokens() -> CountTokens {
-    Arc::new(|text| u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX))
-}
-
-/// Who is asking. Scripts and behaviours are set for each part by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CallerKind {
-    /// A client's conversation, or one of its side calls.
-    Actor,
-    /// An Observer's call.
-    Observer,
-    /// A Reflector's call.
-    Reflector,
-    /// Anything that is no chat request: models, embeddings, echoes.
-    Other,
-}
-
-/// What a provider starts with. Rules, scripts and behaviours can be changed while it runs.
-pub struct Options {
-    /// What it insists on.
-    pub rules: Rules,
-    /// How it counts prompts and answers.
-    pub count_tokens: CountTokens,
-    /// Who is asking; by default the model's name decides, or else the shape of the prompt.
-    pub identify_caller: IdentifyCaller,
-    /// What each part says.
-    pub scripts: HashMap<CallerKind, Arc<dyn Script>>,
-    /// Whether the record keeps the bodies of chat requests. Without memory a long conversation
-    /// sends the square of its length: replaying one of 1,600 messages keeps half a gigabyte.
-    pub keep_bodies: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let scripts: [(CallerKind, Arc<dyn Script>); 3] = [
-            (CallerKind::Actor, Arc::new(DefaultScript::default())),
-            (CallerKind::Observer, Arc::new(Observer::default())),
-            (CallerKind::Reflector, Arc::new(Reflector::default())),
-        ];
-        Self {
-            rules: Rules::default(),
-            count_tokens: estimate_tokens(),
-            identify_caller: Arc::new(caller_by_model_or_shape),
-            scripts: scripts.into(),
-            keep_bodies: true,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("rules", &self.rules)
-            .field("keep_bodies", &self.keep_bodies)
-            .finish_non_exhaustive()
-    }
-}
-
-/// By the model's name; where a call borrows the conversation's model, by its shape: one system and
-/// one user message, no tools, and in the user message a section fenced as `<history-CODE>`.
-fn caller_by_model_or_shape(request: &Map<String, Value>) -> CallerKind {
-    match request.get("model").and_then(Value::as_str) {
-        Some(OBSERVER_MODEL) => return CallerKind::Observer,
-        Some(REFLECTOR_MODEL) => return CallerKind::Reflector,
-        _ => {}
-    }
-    let messages = request.get("messages").and_then(Value::as_array);
-    let Some([system, user]) = messages.map(Vec::as_slice) else {
-        return CallerKind::Actor;
-    };
-    let user_text = script::text(user);
-    let has_history = user_text.lines().any(|line| line.starts_with("<history-"));
-    let is_memory_prompt = judge::role(system) == "system" && judge::role(user) == "user";
-    match is_memory_prompt && has_history && !request.contains_key("tools") {
-        true if observer::shows_history(&user_text) => CallerKind::Observer,
-        true => CallerKind::Reflector,
-        false => CallerKind::Actor,
-    }
-}
 
 /// Nothing came that [`Provider::wait_for`] would have been content with.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

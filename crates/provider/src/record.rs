@@ -13,8 +13,8 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::CallerKind;
 use super::cache::PromptUsage;
+use super::caller::CallerKind;
 use super::refusal::Refusal;
 
 /// One request as it arrived, and what became of it.

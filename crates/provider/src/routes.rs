@@ -16,12 +16,12 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
-use super::CallerKind;
+use super::caller::CallerKind;
 use super::judge::parse;
 use super::record::{RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
+use super::request_handler::{RequestHandler, lock};
 use super::sending::Body;
-use super::server::{RequestHandler, lock};
 
 pub(super) async fn answer(
     handler: &RequestHandler,

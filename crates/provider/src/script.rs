@@ -11,9 +11,10 @@ pub use directives::DirectiveScript;
 
 use serde_json::{Map, Value, json};
 
-use super::CallerKind;
+use super::caller::CallerKind;
 use super::conversation::Conversation;
-use super::judge::role;
+pub use super::message::text;
+use super::message::{role, tool_names};
 use super::prompt::render_message;
 
 /// What a script is asked.
@@ -37,18 +38,6 @@ impl ScriptInput<'_> {
             .filter(|message| role(message) == expected_role)
             .map(text)
             .collect()
-    }
-}
-
-/// The text of a message: its string content, or its text parts joined.
-pub fn text(message: &Value) -> String {
-    match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .filter_map(|part| part.get("text").and_then(Value::as_str))
-            .collect(),
-        _ => String::new(),
     }
 }
 
@@ -189,15 +178,6 @@ impl Script for DefaultScript {
             u32::from_le_bytes([digest[2], digest[3], digest[4], 0])
         ))
     }
-}
-
-fn tool_names(request: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    request
-        .get("tools")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|tool| tool.pointer("/function/name").and_then(Value::as_str))
 }
 
 fn default_call(tools: &[&str], digest: &[u8; 32], number: usize) -> ToolCall {

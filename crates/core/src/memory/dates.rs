@@ -44,17 +44,17 @@ pub fn relation(date: Date, as_of: Date) -> String {
     }
 }
 
-/// What has passed from `earlier` to `later`, where that is more than one day: `3 days`.
+/// The time from `earlier` to `later`, if it is more than one day: `3 days`.
 pub fn gap(earlier: Date, later: Date) -> Option<String> {
     let days = days_between(earlier, later);
     (days > 1).then(|| format_days(days))
 }
 
-/// A pause from here on is worth a note (published: 10 minutes).
+/// A pause of at least this many minutes is noted (published: 10).
 const MIN_PAUSE_MINUTES: i64 = 10;
 
-/// A pause of so many milliseconds in its two largest units, where it is worth a note: `2 hours 5
-/// minutes`.
+/// A pause of this many milliseconds in its two largest units, if it is long enough to be noted: `2
+/// hours 5 minutes`.
 pub fn pause(ms: i64) -> Option<String> {
     let minutes = ms / 60_000;
     if minutes < MIN_PAUSE_MINUTES {
@@ -76,12 +76,12 @@ pub fn pause(ms: i64) -> Option<String> {
     Some(parts.join(" "))
 }
 
-/// Days from `earlier` to `later`; negative where it is the other way round.
+/// Days from `earlier` to `later`; negative if `later` comes first.
 fn days_between(earlier: Date, later: Date) -> i64 {
     later.duration_since(earlier).as_hours() / 24
 }
 
-/// A number of days in the unit people would choose (the published steps).
+/// A number of days in the unit that people would use (the published steps).
 fn format_days(days: i64) -> String {
     match days {
         ..7 => plural(days, "day"),
@@ -99,7 +99,7 @@ fn plural(count: i64, unit: &str) -> String {
     }
 }
 
-/// A time beyond what a calendar can hold can only come from a damaged row; the nearest end will do.
+/// Only a damaged row can hold a time that no calendar can; the nearest possible time will do.
 fn zoned(ms: i64, zone: &TimeZone) -> Zoned {
     Zoned::default() // 1970, in UTC
         .saturating_add(SignedDuration::from_millis(ms))

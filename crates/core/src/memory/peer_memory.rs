@@ -123,11 +123,11 @@ pub fn select_excerpts(
         .collect()
 }
 
-/// About what it costs to say which conversation something is from, in tokens.
+/// The approximate tokens of the heading that names a conversation.
 const HEADING_TOKENS: u64 = 40;
 
-/// The observations of `log` that weigh at most `budget` together with the headers of their days, and
-/// what they weigh.
+/// The observations of `log` that have at most `budget` tokens together with their day headers, and
+/// their tokens.
 fn clip(log: &str, budget: u64, count_tokens: &impl Fn(&str) -> u32) -> (String, u64) {
     let (days, entries) = log_entries::read_log(log, count_tokens);
     let mut order: Vec<usize> = (0..entries.len()).collect();

@@ -19,23 +19,26 @@ pub enum Style {
     Coding,
 }
 
-pub(super) fn conversation(seed: u64, turns: usize, style: Style) -> Conversation {
-    let mut writer = Writer {
-        random: StdRng::seed_from_u64(seed),
-        style,
-        calls: 0,
-        messages: vec![json!({"role": "system", "content": style.system()})],
-        facts: Vec::new(),
-    };
-    for turn in 0..turns {
-        writer.turn(turn);
-    }
-    Conversation {
-        id: format!("{}-{seed}", style.name()),
-        source: "generated".to_owned(),
-        tools: Some(style.tools()),
-        messages: writer.messages,
-        facts: writer.facts,
+impl Conversation {
+    /// Makes one up: `turns` user turns, the same for the same arguments wherever it is made.
+    pub fn generate(seed: u64, turns: usize, style: Style) -> Self {
+        let mut writer = Writer {
+            random: StdRng::seed_from_u64(seed),
+            style,
+            calls: 0,
+            messages: vec![json!({"role": "system", "content": style.system()})],
+            facts: Vec::new(),
+        };
+        for turn in 0..turns {
+            writer.turn(turn);
+        }
+        Conversation {
+            id: format!("{}-{seed}", style.name()),
+            source: "generated".to_owned(),
+            tools: Some(style.tools()),
+            messages: writer.messages,
+            facts: writer.facts,
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
-use super::super::refusal::Refusal;
-use super::Rules;
+use super::rules::Rules;
+use crate::refusal::Refusal;
 
 /// Top-level parameters of chat completions, from the API reference of November 2026.
 const KNOWN_PARAMETERS: &[&str] = &[

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use super::super::refusal::Refusal;
-use super::{call_ids, role};
+use crate::message::{call_ids, role};
+use crate::refusal::Refusal;
 
 /// The round that is open: the calls of one assistant message and which of them have results.
 struct Round<'a> {

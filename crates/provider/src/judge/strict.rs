@@ -4,8 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use super::super::refusal::Refusal;
-use super::{Rules, is_system, role};
+use super::rules::Rules;
+use crate::message::{is_system, role};
+use crate::refusal::Refusal;
 
 pub(super) fn check(
     request: &Map<String, Value>,

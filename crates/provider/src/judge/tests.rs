@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::prompt::estimate_tokens;
 
 fn verdict(request: &Value, rules: &Rules) -> Result<AcceptedRequest, Refusal> {
     judge(request.to_string().as_bytes(), rules)

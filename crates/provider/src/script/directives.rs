@@ -7,8 +7,8 @@
 
 use serde_json::Value;
 
-use super::{Reply, Script, ScriptInput, ToolCall, text, tool_names};
-use crate::judge::role;
+use super::{Reply, Script, ScriptInput, ToolCall};
+use crate::message::{role, text, tool_names};
 
 /// What a user's message asks for, each between its opening and the next `>>`:
 ///

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::history::{Encoder, Link, Message, Scope};
+
+use crate::history::{Encoder, Link, Message, Role, Scope};
 
 fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) -> Message {
     let mut encoder = Encoder::new();

@@ -3,7 +3,9 @@ mod overlapping;
 mod worth;
 
 use super::*;
+use crate::history::Link;
 use crate::history::{Encoder, Role, Scope};
+use crate::memory::SnapshotMeta;
 use crate::memory::{SnapshotId, render};
 
 const POLICY: Policy = Policy {

@@ -1,6 +1,8 @@
 use super::*;
 use crate::history::align::MessageOrigin;
-use crate::history::{Encoder, Link, Message, MessageKey, Role, Scope, ScopedHash, anchor};
+use crate::history::{
+    Encoder, Link, Message, MessageKey, PathMessage, Role, Scope, ScopedHash, anchor,
+};
 
 const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
     and on about what was asked, with names and numbers in it, as answers do";

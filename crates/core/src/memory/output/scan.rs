@@ -149,7 +149,8 @@ impl SectionScanner {
         match self.open {
             Some(Section::Observations) => self.block.push(line),
             Some(_) => self.hint.push(line),
-            // After a hint that interrupted a block: part of the block if that is closed later.
+            // After a hint that interrupted a block: part of the block if that is closed
+            // later.
             None if self.interrupted => self.block.push(line),
             None => self.loose.push(line),
         }
@@ -200,8 +201,8 @@ impl SectionScanner {
         }
     }
 
-    /// Hints in the middle of a line, of which the last counts: taken only where no line begins with
-    /// one, and never from the observations, which may speak of such tags.
+    /// Hints in the middle of a line; the last one counts. Used only if no line begins with one,
+    /// and never on the observations, which may mention such tags.
     fn inline_hints(&mut self) {
         for section in ALL.into_iter().filter(|section| section.is_hint()) {
             let mut hint_text = None;
@@ -223,7 +224,7 @@ impl SectionScanner {
     }
 }
 
-/// Where the first `<name>text</name>` of this section stands in `line`, and its text.
+/// The position and text of the first `<name>text</name>` of this section in `line`.
 fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
     let (open, close) = (
         format!("<{}>", section.name()),
@@ -236,7 +237,8 @@ fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
     Some((start, from + length + close.len(), text))
 }
 
-/// The tag `line` starts with, if any; white space inside the brackets and attributes are allowed.
+/// The tag at the start of `line`, if there is one; white space and attributes inside the brackets are
+/// allowed.
 fn parse_tag(line: &str) -> Option<Tag<'_>> {
     let inner = line.trim_start().strip_prefix('<')?;
     let (closes, inner) = match inner.strip_prefix('/') {
@@ -255,8 +257,8 @@ fn parse_tag(line: &str) -> Option<Tag<'_>> {
     })
 }
 
-/// What stands before a closing tag at the end of `line`, provided that the section can end here:
-/// nothing follows, or the tag of another section. Otherwise the line only mentions the tag.
+/// The text before a closing tag at the end of `line`, if the section can end here: nothing follows, or
+/// the tag of another section. Otherwise the line only mentions the tag.
 fn closed_at_end<'a>(line: &'a str, section: Section, after: &[&str]) -> Option<&'a str> {
     let line = line.trim_end();
     let start = line.rfind("</")?;
@@ -285,17 +287,17 @@ pub(super) fn is_list_line(line: &str) -> bool {
     marked || numbered
 }
 
-/// Whether `line` is worth keeping where no block vouches for it.
+/// Whether `line` is kept outside of an observations block.
 fn is_log_line(line: &str) -> bool {
     is_list_line(line) || is_date(line)
 }
 
-/// Whether `line` opens a day.
+/// Whether `line` begins a day.
 pub(super) fn is_date(line: &str) -> bool {
     line.trim_start().starts_with("Date:")
 }
 
-/// `answer` without the thinking that some models write in front of it.
+/// `answer` without the thinking that some models write before it.
 fn without_thinking(answer: &str) -> &str {
     let trimmed = answer.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']);
     for (open, close) in [("<think>", "</think>"), ("<thinking>", "</thinking>")] {
@@ -324,8 +326,8 @@ fn unwrap(answer: &str) -> &str {
     }
 }
 
-/// For every line, whether it stands inside a code fence that is closed again. A fence right before
-/// an opening tag wraps a section and is no code, unless it stands inside the observations.
+/// For every line, whether it is inside a code fence that is closed again. A fence directly before an
+/// opening tag wraps a section and is no code, except inside the observations.
 fn lines_in_code(lines: &[&str]) -> Vec<bool> {
     let mut inside = vec![false; lines.len()];
     let mut fence: Option<usize> = None;

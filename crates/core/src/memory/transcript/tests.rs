@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::history::{AttachmentKind, Link, Media, Scope};
+use crate::memory::redact::Redactor;
+use crate::tokens::TokenCounter;
 
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;

@@ -1,6 +1,7 @@
 //! The hard limit of the log, and reflections that somebody asked for.
 
 use super::*;
+use crate::memory::SnapshotMeta;
 
 /// A log at its hard limit, sent as a whole, with one more turn to come.
 fn at_the_limit() -> Chain {
