@@ -226,9 +226,6 @@ SELECT link FROM up ORDER BY count";
 
 // === Snapshots ===
 
-/// Changes whenever another connection has committed something.
-pub(super) const DATA_VERSION: &str = "PRAGMA data_version";
-
 /// Whether a link (`$3`) is recorded.
 pub(super) const NODE_EXISTS: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $3)";

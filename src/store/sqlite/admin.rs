@@ -3,7 +3,7 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::{Link, Scope};
 use crate::store::rows::{self, get, int};
 use crate::store::{ThreadDetail, ThreadRow, sql};

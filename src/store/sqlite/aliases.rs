@@ -3,7 +3,7 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::Scope;
 use crate::store::aliases::check_alias;
 use crate::store::rows::{self, corrupt, get, int};

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::{Link, Scope};
 use crate::store::rows::{self, get, token_count};
 use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, TenantBacklog, sql, utc_day};

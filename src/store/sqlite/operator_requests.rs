@@ -4,7 +4,8 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_as, query_scalar};
 
-use super::{StoreResult, read};
+use super::read;
+use crate::store::StoreResult;
 use crate::history::Scope;
 use crate::memory::Span;
 use crate::store::rows::{self, get, id_list, link_list};

@@ -4,7 +4,8 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{StoreResult, queue, record, snapshots};
+use super::{queue, record, snapshots};
+use crate::store::StoreResult;
 use crate::history::Scope;
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::{

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::{Link, Scope};
 use crate::memory::peer_memory::{Digest, MAX_CHANCE_PREFIX, MAX_CONVERSATIONS};
 use crate::memory::{Snapshot, SnapshotId};

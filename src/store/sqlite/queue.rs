@@ -7,7 +7,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::rows::{self, count, get, id_list, pair_list, route_bytes, token_count};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
 use crate::memory::alignment::{LineageName, Origin, PathEntry, SummaryCandidate};

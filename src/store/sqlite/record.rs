@@ -5,7 +5,8 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{StoreResult, message_archive, peer_memory, timers};
+use super::{message_archive, peer_memory, timers};
+use crate::store::StoreResult;
 use crate::history::{History, Link, Scope, ScopedHash};
 use crate::memory::Node;
 use crate::store::rows::{

@@ -3,7 +3,8 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 
-use super::{StoreResult, peer_memory, read};
+use super::{peer_memory, read};
+use crate::store::StoreResult;
 use crate::history::Scope;
 use crate::memory::{Part, PartId, Rendering, Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::rows::{self, corrupt, count, id_list};

@@ -170,7 +170,12 @@ async fn no_statement_scans_a_table_that_grows() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
     let store = SqliteStore::open(&url).await.expect("a store");
-    for pool in [&store.writer, &store.request_pool, &store.worker_pool] {
+    let database = store.database();
+    for pool in [
+        &database.writer,
+        &database.request_pool,
+        &database.worker_pool,
+    ] {
         let mut conn = pool.acquire().await.expect("a connection");
         let found = scans(&mut conn).await;
         assert!(found.is_empty(), "{found:#?}");
@@ -185,7 +190,8 @@ async fn the_check_sees_a_scan() {
         ("DELETE FROM sqlite_stat1", "LONGEST"),
     ] {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        let mut conn = store.writer.acquire().await.expect("a connection");
+        let database = store.database();
+        let mut conn = database.writer.acquire().await.expect("a connection");
         for statement in [spoil, "ANALYZE sqlite_schema"] {
             sqlx::query(statement)
                 .execute(&mut *conn)

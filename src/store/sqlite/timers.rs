@@ -4,7 +4,7 @@ use sqlx::query;
 use sqlx::query_scalar;
 use sqlx::sqlite::SqliteConnection;
 
-use super::StoreResult;
+use crate::store::StoreResult;
 use crate::history::Scope;
 use crate::store::{Alarms, NewTimer, RequestRecord, Timer, rows, sql};
 

@@ -2,11 +2,11 @@
 //! files beside; how they are run, in `sqlite.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 
-use super::{CLOSE_GRACE, SqliteStore, StoreResult};
+use super::SqliteStore;
+use crate::store::StoreResult;
 use super::{
     admin, aliases, costs, message_archive, operator_requests, overflow_observe, peer_memory,
     queue, read, record, snapshots, timers,
@@ -31,7 +31,10 @@ impl Store for SqliteStore {
         keys: &LookupKeys,
     ) -> StoreResult<Candidates> {
         let Some(query) = read::FindQuery::new(scope, chain, keys) else {
-            return Ok(Candidates::default());
+            return self
+                .connection
+                .database()
+                .map(|_| Candidates::default());
         };
         let scope = scope.clone();
         self.request_read("store find", move |conn| {
@@ -50,7 +53,10 @@ impl Store for SqliteStore {
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
         if chain.is_empty() {
-            return Ok(RecordedChain::default());
+            return self
+                .connection
+                .database()
+                .map(|_| RecordedChain::default());
         }
         let (scope, links) = (scope.clone(), crate::store::rows::link_list(chain));
         self.read("store known", move |conn| {
@@ -61,18 +67,20 @@ impl Store for SqliteStore {
 
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
         let (scope, record) = (scope.clone(), record.clone());
-        let other_writers = Arc::clone(&self.other_writers);
-        self.write("store record", move |conn| {
+        let database = self.connection.database()?;
+        let other_writers = Arc::clone(database.other_writers());
+        let recorded = database.write("store record", move |conn| {
             Box::pin(async move {
                 other_writers.check(conn).await?;
                 record::record(conn, scope, record).await
             })
-        })
-        .await
+        });
+        self.connection.check_result(&database, recorded.await)
     }
 
     fn has_other_writers(&self) -> bool {
-        self.other_writers.detected.load(Ordering::Relaxed)
+        let database = self.connection.database();
+        database.is_ok_and(|database| database.has_other_writers())
     }
 
     async fn find_shared_content(
@@ -550,32 +558,20 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self) -> StoreResult<()> {
-        let file = self.file.clone();
-        self.request_read("store ping", move |conn| {
+        let database = self.connection.database()?;
+        let file = database.file().cloned();
+        let answered = database.request_read("store ping", move |conn| {
             Box::pin(async move {
                 if let Some(file) = file {
                     file.check_unchanged().await?;
                 }
                 read::ping(conn).await
             })
-        })
-        .await
+        });
+        self.connection.check_result(&database, answered.await)
     }
 
     async fn close(&self) {
-        let left = self.tasks.stop(CLOSE_GRACE).await;
-        if left > 0 {
-            // Its connection would be waited for without an end. The system closes it, and the
-            // next start finds the journal.
-            tracing::warn!(
-                left,
-                "{left} queries did not end before the store was closed"
-            );
-            return;
-        }
-        self.request_pool.close().await;
-        self.worker_pool.close().await;
-        // The last connection to close writes the journal back into the database.
-        self.writer.close().await;
+        self.connection.close().await;
     }
 }
