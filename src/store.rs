@@ -9,7 +9,6 @@ pub mod cache;
 mod cost;
 mod error;
 mod rows;
-mod sql;
 mod sqlite;
 mod timer;
 mod types;

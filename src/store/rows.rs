@@ -20,8 +20,8 @@ use crate::memory::{
 };
 
 use super::{
-    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, StoreResult, TenantBacklog,
-    Timer,
+    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, StoreResult,
+    TenantBacklog, Timer,
 };
 use crate::memory::advance::{ChainJob, JobState};
 use crate::memory::alignment::{Origin, PathEntry, StoredAlignment, Withheld, Witness};

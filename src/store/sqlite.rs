@@ -4,6 +4,7 @@
 //! runners here. `verbs` says which, the files it calls hold the statements, `database` runs them,
 //! `connection` opens a lost database again.
 
+mod accounts;
 mod admin;
 mod aliases;
 mod connection;
@@ -12,6 +13,8 @@ mod database;
 mod error;
 #[cfg(test)]
 mod fault_tests;
+mod find;
+mod forget;
 mod message_archive;
 mod open;
 mod operator_requests;
@@ -20,6 +23,7 @@ mod peer_memory;
 mod queue;
 mod read;
 mod record;
+mod scoped;
 mod snapshots;
 #[cfg(test)]
 mod statement_tests;

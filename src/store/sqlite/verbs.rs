@@ -6,15 +6,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::SqliteStore;
-use crate::store::StoreResult;
 use super::{
-    admin, aliases, costs, message_archive, operator_requests, overflow_observe, peer_memory,
-    queue, read, record, snapshots, timers,
+    admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
+    peer_memory, queue, read, record, snapshots, timers,
 };
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
 use crate::memory::peer_memory::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
+use crate::store::StoreResult;
 use crate::store::{
     AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
     LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
@@ -30,15 +30,12 @@ impl Store for SqliteStore {
         chain: &[Link],
         keys: &LookupKeys,
     ) -> StoreResult<Candidates> {
-        let Some(query) = read::FindQuery::new(scope, chain, keys) else {
-            return self
-                .connection
-                .database()
-                .map(|_| Candidates::default());
+        let Some(query) = find::FindQuery::new(scope, chain, keys) else {
+            return self.connection.database().map(|_| Candidates::default());
         };
         let scope = scope.clone();
         self.request_read("store find", move |conn| {
-            Box::pin(read::find_candidates(conn, scope, query))
+            Box::pin(find::find_candidates(conn, scope, query))
         })
         .await
     }
@@ -53,10 +50,7 @@ impl Store for SqliteStore {
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
         if chain.is_empty() {
-            return self
-                .connection
-                .database()
-                .map(|_| RecordedChain::default());
+            return self.connection.database().map(|_| RecordedChain::default());
         }
         let (scope, links) = (scope.clone(), crate::store::rows::link_list(chain));
         self.read("store known", move |conn| {
@@ -523,7 +517,7 @@ impl Store for SqliteStore {
     async fn forget(&self, scope: &Scope, lineage: i64) -> StoreResult<u64> {
         let scope = scope.clone();
         self.write("store forget", move |conn| {
-            Box::pin(admin::forget(conn, scope, lineage))
+            Box::pin(forget::forget(conn, scope, lineage))
         })
         .await
     }

@@ -68,7 +68,12 @@ async fn measure(conversations: i64) -> QueryCosts {
     let scope = Scope::new(b"tenant", Some(b"user"));
     let root = Link::root(&scope);
     add_conversations(&store.database().writer, &scope, conversations).await;
-    let mut conn = store.database().writer.acquire().await.expect("a connection");
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let steps = count(&mut conn).await;
     let take_steps = || steps.swap(0, Ordering::SeqCst);
 
@@ -245,7 +250,12 @@ async fn find_steps(children: i64) -> u64 {
     let scope = Scope::new(b"tenant", None);
     let chain = [1, 2, 3, 0xff].map(|last| Link::from_slice(&[last; 32]).expect("32"));
     add_successors(&store.database().writer, &scope, chain[2], children).await;
-    let mut conn = store.database().writer.acquire().await.expect("a connection");
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let steps = count(&mut conn).await;
     let request = read::FindQuery::new(&scope, &chain, &LookupKeys::default()).expect("a request");
     steps.store(0, Ordering::SeqCst);
@@ -289,7 +299,12 @@ async fn what_nobody_was_sent_with_goes_after_a_day() {
         eligible_now: true,
         at_ms,
     };
-    let mut conn = store.database().writer.acquire().await.expect("a connection");
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let mut made = Vec::new();
     for (text, at_ms) in [
         ("a", 0),
