@@ -1,5 +1,41 @@
-//! Statements by which a request finds what is known of it: by its links, by the path it stands on,
-//! by an answer of the model in it; and what later requests are to find. As in [`super`].
+//! Finding what memory may know a request by: one statement, [`FIND`], and how its rows are read. Reads
+//! only. Called for the request path through [`super::SqliteStore`].
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::scoped::scoped_query;
+use crate::history::{Link, Scope};
+use crate::memory::SnapshotId;
+use crate::memory::alignment::{LineageName, Origin, PathEntry, SummaryCandidate};
+use crate::store::rows::{self, corrupt, get};
+use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
+
+/// A request as `FIND` takes it.
+pub(super) struct FindQuery {
+    links: String,
+    tip: Link,
+    root: Link,
+    length: usize,
+    anchors: String,
+    answers: String,
+    model: Option<String>,
+    system: Option<Vec<u8>>,
+}
+
+impl FindQuery {
+    pub(super) fn new(scope: &Scope, chain: &[Link], keys: &LookupKeys) -> Option<Self> {
+        Some(Self {
+            links: rows::link_list(chain),
+            tip: *chain.last()?,
+            root: Link::root(scope),
+            length: chain.len(),
+            anchors: rows::mark_list(&keys.anchors),
+            answers: rows::mark_list(&keys.answers),
+            model: keys.model.clone(),
+            system: keys.system.map(|mark| mark.as_bytes().to_vec()),
+        })
+    }
+}
 
 /// What is known of a request's chain (`$3`: links), and of the path it may stand on.
 ///
@@ -20,7 +56,7 @@
 /// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
 /// request that is known anywhere leads to the path; one that the chain itself holds leads nowhere.
 /// Bounded: a list of at most a hundred anchors, and paths of at most so many messages.
-pub(in crate::store) const FIND: &str = "
+const FIND: &str = "
 WITH RECURSIVE
 depth (count, lineage, origin) AS (
     SELECT coalesce(max(n.count), 0), n.lineage, n.origin FROM json_each($3) AS p CROSS JOIN nodes AS n
@@ -199,60 +235,116 @@ CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = ends.link
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
-/// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
-/// stand on another chain (`$5`).
-pub(in crate::store) const NEW_VIEW: &str = "
-INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof,
-                   held_from, held_since)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-ON CONFLICT (tenant, resource, tip) DO NOTHING";
+pub(super) async fn find_candidates(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    query_values: FindQuery,
+) -> StoreResult<Candidates> {
+    let rows = scoped_query(FIND, &scope)
+        .bind(query_values.links)
+        .bind(query_values.tip.as_bytes().as_slice())
+        .bind(query_values.anchors)
+        .bind(query_values.answers)
+        .bind(rows::count(query_values.length))
+        .bind(query_values.root.as_bytes().as_slice())
+        .bind(query_values.model)
+        .bind(query_values.system)
+        .fetch_all(conn)
+        .await?;
+    let mut candidates = Candidates::default();
+    let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+    let mut hit = None;
+    let mut answer: Option<SummaryCandidate> = None;
+    for row in &rows {
+        match get::<i64>(row, 0)? {
+            0 => {
+                let meta = rows::snapshot_meta(row)?;
+                if candidates.snapshots.iter().all(|known| known.id != meta.id) {
+                    candidates.snapshots.push(meta);
+                }
+            }
+            1 => candidates.sent_with = Some(rows::sent_with(row)?),
+            2 => {
+                candidates.depth = rows::int(row, 1)?;
+                candidates.lineage = get(row, 2)?;
+                candidates.continued_elsewhere = get(row, 3)?;
+                candidates.depth_origin = Origin(get::<Option<i64>>(row, 4)?.unwrap_or_default());
+            }
+            3 => {
+                candidates.alignment = Some(rows::stored_alignment(row)?);
+                candidates.alignment_holds = !get::<bool>(row, 12)?;
+            }
+            4 => base.push(rows::step(row)?),
+            5 => path.push(rows::step(row)?),
+            6 => answered.push(rows::step(row)?),
+            7 => candidates.aligned_sent_with = Some(rows::sent_with(row)?),
+            8 => hit = Some(rows::int(row, 1)?),
+            9 => {
+                answer = Some(SummaryCandidate {
+                    count: rows::int(row, 1)?,
+                    hash: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
+                    path: Vec::new(),
+                    same_system: get(row, 3)?,
+                    is_unique: true,
+                });
+            }
+            10 => {
+                let model = get(row, 9)?;
+                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
+                candidates.prefix_trims.extend(carried);
+            }
+            11 => candidates.path_sent_with = Some(rows::sent_with(row)?),
+            12 => {
+                let on_other_chain = get::<i64>(row, 1)? != 0;
+                let tip = on_other_chain.then(|| rows::link(row, 2)).transpose()?;
+                let sent_prefix = SentPrefix {
+                    shared_messages: rows::int(row, 3)?,
+                    snapshot: get::<Option<i64>>(row, 4)?.map(SnapshotId),
+                    thread_key: get(row, 5)?,
+                };
+                candidates.sent_prefixes.push((tip, sent_prefix));
+            }
+            13 => candidates.newest_peer_intro = Some(rows::snapshot_meta(row)?),
+            14 => {
+                let (tip, model) = (rows::link(row, 2)?, get(row, 9)?);
+                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
+                candidates
+                    .path_trims
+                    .extend(carried.map(|carried| (tip, carried)));
+            }
+            15 => candidates.peer_intros.push(rows::snapshot_meta(row)?),
+            16 => {
+                let name = LineageName {
+                    key: get(row, 5)?,
+                    is_unique: get(row, 3)?,
+                };
+                candidates.lineage_names.push((get(row, 1)?, name));
+            }
+            _ => return Err(corrupt("an unknown kind of row")),
+        }
+    }
+    candidates.tip_recorded = candidates.depth == query_values.length;
+    candidates
+        .snapshots
+        .sort_unstable_by_key(|s| (s.to_count, s.id));
+    candidates.base_chain = complete_path(base);
+    candidates.path = hit.map(|place| (place, complete_path(path)));
+    candidates.answered = answer.map(|answer| SummaryCandidate {
+        path: complete_path(answered),
+        ..answer
+    });
+    Ok(candidates)
+}
 
-/// An answer (`$3`: mark) to a chain (`$4`). Where that goes on from the chain that was answered alike
-/// before (`$6`), the last one counts: the same words mean the present. What two conversations were
-/// answered alike belongs to neither: models refuse, greet and say goodbye in the same words to everybody.
-pub(in crate::store) const NEW_ANSWER: &str = "
-INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
-    WHEN $6 AND answers.tip <> zeroblob(32) THEN excluded.tip
-    ELSE zeroblob(32) END";
-
-/// What the message was answered (`$3`: mark) whose chain this answer belongs to: the last message, and
-/// the one before it.
-pub(in crate::store) const ANSWERED_BEFORE: &str = "
-SELECT a.tip, n.parent FROM answers AS a CROSS JOIN nodes AS n
-WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = $3
-  AND n.tenant = $1 AND n.resource = $2 AND n.link = a.tip";
-
-/// Of these messages (`$3`: links) those that another conversation holds too: the same words, or the
-/// same ids of tool calls, first said elsewhere.
-pub(in crate::store) const SHARED_MESSAGES: &str = "
-SELECT n.link FROM json_each($3) AS p CROSS JOIN nodes AS n
-WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
-  AND CASE WHEN n.ids IS NULL
-      THEN EXISTS (
-          SELECT 1 FROM nodes AS o
-          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < n.origin)
-        OR EXISTS (
-          SELECT 1 FROM nodes AS o
-          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > n.origin)
-      ELSE EXISTS (
-          SELECT 1 FROM nodes AS o
-          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < n.origin)
-        OR EXISTS (
-          SELECT 1 FROM nodes AS o
-          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
-      END";
-
-/// The lineage's requests that were views of a chain.
-pub(in crate::store) const FORGET_VIEWS: &str =
-    "DELETE FROM views WHERE tenant = $1 AND resource = $2 AND lineage = $3";
-
-/// The answers to its requests.
-pub(in crate::store) const FORGET_ANSWERS: &str =
-    "DELETE FROM answers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
-
-/// How many lineages go under a name (`$3`), no more than two.
-pub(in crate::store) const LINEAGES_NAMED: &str = "
-SELECT count(*) FROM (
-    SELECT 1 FROM lineages AS l
-    WHERE l.tenant = $1 AND l.resource = $2 AND l.thread_key = $3 LIMIT 2)";
+/// Steps in the order of their chain; nothing unless they reach from its first message on.
+fn complete_path(mut steps: Vec<(usize, PathEntry)>) -> Vec<PathEntry> {
+    steps.sort_unstable_by_key(|(count, _)| *count);
+    let gapless = steps
+        .iter()
+        .enumerate()
+        .all(|(index, (count, _))| *count == index + 1);
+    if !gapless {
+        return Vec::new();
+    }
+    steps.into_iter().map(|(_, step)| step).collect()
+}
