@@ -75,6 +75,12 @@ pub(super) fn channel() -> (Intake, mpsc::Receiver<QueuedExchange>) {
 }
 
 impl Exchange {
+    /// The IANA name of its client's zone, under which the store keeps it.
+    pub(super) fn zone_name(&self) -> Option<String> {
+        let zone = self.zone.as_ref()?;
+        zone.iana_name().map(str::to_owned)
+    }
+
     /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
     pub(super) fn request_index(&self, place: usize) -> Option<usize> {
         match &self.alignment {

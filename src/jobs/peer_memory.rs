@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::recorder::log_store_failure;
+use super::failure::log_store_failure;
 use super::track::Track;
 use super::{Settings, Shop};
 use crate::history::{Link, Scope};

@@ -15,11 +15,11 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::idle::zone_name;
 use super::count_tokens::measure_new_messages;
 use super::events::{self, ConversationState};
 use super::evidence::{self, PartReport};
 use super::intake::{Exchange, QueuedExchange};
+use super::failure::log_store_failure;
 use super::message_archive;
 use super::peer_memory;
 use super::prepare::{Prepared, SnapshotDraft, SnapshotTarget, draft, load, load_chain, prepare};
@@ -253,7 +253,7 @@ impl Recorder {
             route_hash: exchange.route,
             at_ms: exchange.at_ms,
             timer: newest.then(|| self.timer(exchange)).flatten(),
-            zone: exchange.zone.as_ref().and_then(zone_name),
+            zone: exchange.zone_name(),
             new_nodes,
         };
         track.model.clone_from(&exchange.model);
@@ -566,9 +566,4 @@ impl Recorder {
             }
         }
     }
-}
-
-pub(super) fn log_store_failure(what: &'static str, error: &StoreError) {
-    metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-    tracing::warn!(error = %error, "{what}; requests pass, and the next one tries again");
 }

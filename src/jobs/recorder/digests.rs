@@ -1,7 +1,8 @@
 //! When a conversation tells the others what it learned.
 
 use super::super::peer_memory::publish_digest;
-use super::{Recorder, Track, log_store_failure};
+use super::{Recorder, Track};
+use crate::jobs::failure::log_store_failure;
 use crate::memory::advance::observed_parts;
 
 impl Recorder {

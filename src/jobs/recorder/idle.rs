@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::{Recorder, log_store_failure};
+use super::Recorder;
 use crate::jobs::Exchange;
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::prepare::load_chain;
 use crate::jobs::track::Track;
 use crate::memory::advance::{Action, JobState, bounded_snapshot, early};
@@ -47,7 +48,7 @@ impl Recorder {
         alarms.next()?;
         Some(NewTimer {
             alarms,
-            zone: exchange.zone.as_ref().and_then(zone_name),
+            zone: exchange.zone_name(),
         })
     }
 
@@ -158,11 +159,6 @@ impl Recorder {
         track.zone = zone.and_then(Result::ok).or(track.zone);
         Ok(Some(track))
     }
-}
-
-/// The name a zone is stored under.
-pub(super) fn zone_name(zone: &TimeZone) -> Option<String> {
-    zone.iana_name().map(str::to_owned)
 }
 
 /// Whether the Observer is at work on it.

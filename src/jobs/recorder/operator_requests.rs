@@ -1,7 +1,8 @@
 //! What an operator asks of one conversation, done by the recorder with its next request: only then are
 //! the words at hand.
 
-use super::{Recorder, load, log_store_failure};
+use super::{Recorder, load};
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::intake::Exchange;
 use crate::jobs::track::Track;
 use crate::memory::advance::{Action, observe_all};

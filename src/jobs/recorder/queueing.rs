@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Recorder, log_store_failure};
+use super::Recorder;
 use crate::jobs::evidence;
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::intake::Exchange;
 use crate::jobs::message_archive;
 use crate::jobs::payload;
