@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use super::base::Base;
 use super::evidence::{self, PartReport};
-use super::{Settings, Shop};
+use super::settings::Settings;
 use crate::history::Scope;
 use crate::memory::advance::SnapshotPlan;
 use crate::memory::reflect::{self, ReflectionSource};
@@ -23,46 +24,59 @@ pub(super) enum Shortened {
     Stale,
 }
 
-/// Stores a stopgap for the parts of `plan`, below `limit` tokens; `settings` are those of its conversation.
-pub(super) async fn shorten(
-    shop: &Shop,
-    scope: &Scope,
-    settings: &Settings,
-    plan: &SnapshotPlan,
-    span: Span,
-    (message_tokens, limit): (u32, u32),
-) -> Result<Shortened, StoreError> {
-    let parts = shop.store.parts(scope, &plan.parts).await?;
-    if parts.len() != plan.parts.len() {
-        return Ok(Shortened::Stale);
+/// Shortens logs without a model.
+#[derive(Clone)]
+pub(super) struct CodeReflector {
+    base: Base,
+}
+
+impl CodeReflector {
+    pub(super) fn new(base: &Base) -> Self {
+        Self { base: base.clone() }
     }
-    let counter = Arc::clone(&shop.counter);
-    let written = tokio::task::spawn_blocking(move || {
-        shorten_log(&parts, span, (message_tokens, limit), &*counter)
-    });
-    let Ok(Some(part)) = written.await else {
-        return Ok(Shortened::Irreducible);
-    };
-    let committed = shop
-        .store
-        .commit_code_reflection(scope, &part, shop.clock.now_ms())
-        .await?;
-    let Some(id) = committed else {
-        return Ok(Shortened::Stale);
-    };
-    tracing::warn!(
-        tenant = %scope.tenant_label(),
-        messages = span.to_count,
-        tokens = part.tokens,
-        limit,
-        retention = %part.analysis.retention.to_json(),
-        "no model condensed the observations in time: the oldest of the least weight were left out"
-    );
-    if part.analysis.retention.high.loss() > settings.max_loss {
-        metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
+
+    /// Stores a stopgap for the parts of `plan`, below `limit` tokens; `settings` are those of its conversation.
+    pub(super) async fn shorten(
+        &self,
+        scope: &Scope,
+        settings: &Settings,
+        plan: &SnapshotPlan,
+        span: Span,
+        (message_tokens, limit): (u32, u32),
+    ) -> Result<Shortened, StoreError> {
+        let parts = self.base.store.parts(scope, &plan.parts).await?;
+        if parts.len() != plan.parts.len() {
+            return Ok(Shortened::Stale);
+        }
+        let counter = Arc::clone(&self.base.counter);
+        let written = tokio::task::spawn_blocking(move || {
+            shorten_log(&parts, span, (message_tokens, limit), &*counter)
+        });
+        let Ok(Some(part)) = written.await else {
+            return Ok(Shortened::Irreducible);
+        };
+        let committed = self
+            .base
+            .store
+            .commit_code_reflection(scope, &part, self.base.now_ms())
+            .await?;
+        let Some(id) = committed else {
+            return Ok(Shortened::Stale);
+        };
+        tracing::warn!(
+            tenant = %scope.tenant_label(),
+            messages = span.to_count,
+            tokens = part.tokens,
+            limit,
+            retention = %part.analysis.retention.to_json(),
+            "no model condensed the observations in time: the oldest of the least weight were left out"
+        );
+        if part.analysis.retention.high.loss() > settings.max_loss {
+            metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
+        }
+        let written = (part.meta(id), PartReport::from_part(&part));
+        Ok(Shortened::Written(Box::new(written)))
     }
-    let written = (part.meta(id), PartReport::from_part(&part));
-    Ok(Shortened::Written(Box::new(written)))
 }
 
 /// The shorter log; `None` where it would not be one.
