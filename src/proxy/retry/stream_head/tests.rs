@@ -1,27 +1,28 @@
 use futures_util::{StreamExt as _, stream};
 
 use super::*;
+use crate::wire::usage::{Blame, Excess};
 
 const REFUSAL: &str = r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.","code":"context_length_exceeded"}}"#;
 const WORDS: &str = r#"{"choices":[{"index":0,"delta":{"content":"prompt is too long"}}]}"#;
 
 #[test]
 fn only_an_error_is_taken_for_one() {
-    let too_long = FirstEvent::TooLong(Some(Excess {
+    let too_long = FirstEvent::Refused(RefusalReason::TooLong(Some(Excess {
         window: 8_192,
         sent: 9_000,
-    }));
+    })));
     for (event, expected) in [
         (REFUSAL, too_long),
         (
             r#"{"object":"error","message":"Input is too long","code":400}"#,
-            FirstEvent::TooLong(None),
+            FirstEvent::Refused(RefusalReason::TooLong(None)),
         ),
         (r#"{"error":{"message":"overloaded"}}"#, FirstEvent::Error),
         (r#"{"error":"rate","code":429}"#, FirstEvent::Error),
         (
             r#"{"error":{"message":"roles must alternate","type":"BadRequestError","code":400}}"#,
-            FirstEvent::Declined(Blame::Placement),
+            FirstEvent::Refused(RefusalReason::Declined(Blame::Placement)),
         ),
         (
             r#"{"error":{"message":"no","code":400},"choices":[{"delta":{"content":"So"}}]}"#,
@@ -35,7 +36,7 @@ fn only_an_error_is_taken_for_one() {
         (r#"{"error":null,"choices":[]}"#, FirstEvent::Answer),
         (
             r#"{"id":"x","error":{"message":"prompt is too long"},"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
-            FirstEvent::TooLong(None),
+            FirstEvent::Refused(RefusalReason::TooLong(None)),
         ),
         (
             r#"{"error":{"message":"prompt is too long"},"choices":[{"delta":{"content":"So"}}]}"#,
@@ -63,7 +64,7 @@ impl FirstEventHandler for Ear {
     ) -> Option<ProxyBody> {
         self.0.send(first_event).expect("somebody listens");
         let other = self.1?;
-        Some(super::super::body::full(Bytes::from_static(
+        Some(crate::proxy::body::full(Bytes::from_static(
             other.as_bytes(),
         )))
     }
@@ -161,7 +162,7 @@ async fn a_refusal_is_replaced_by_what_goes_on_instead_or_passes() {
             let received = body.collect().await.unwrap().to_bytes();
             assert!(matches!(
                 events.recv().await,
-                Some(FirstEvent::TooLong(Some(_)))
+                Some(FirstEvent::Refused(RefusalReason::TooLong(Some(_))))
             ));
             match other {
                 None => assert_eq!(received, text, "in pieces of {pieces}"),
@@ -235,7 +236,7 @@ async fn what_keeps_a_second_stream_alive_passes_before_it_says_anything() {
         .map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from_static(piece.as_bytes()))));
     let again = Again(StreamBody::new(frames).boxed_unsync());
     let refused = format!("data: {REFUSAL}\n\n");
-    let mut body = hold_first_event(super::super::body::full(refused.into()), again);
+    let mut body = hold_first_event(crate::proxy::body::full(refused.into()), again);
     for _ in 0..3 {
         assert!(futures_util::poll!(body.frame()).is_pending());
         send.send(": still here\n\n").unwrap();

@@ -17,10 +17,10 @@ use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::body::ProxyBody;
-use super::sse::{BlockEnds, EventReader};
+use super::super::body::ProxyBody;
+use super::super::sse::{BlockEnds, EventReader, is_event_stream};
 use crate::upstream::BoxError;
-use crate::wire::usage::{Blame, Excess, RefusalReason, refusal_reason_without_status};
+use crate::wire::usage::{RefusalReason, refusal_reason_without_status};
 
 /// An error is a few hundred bytes; an event longer than this is none and is not held.
 const MAX_HELD_BYTES: usize = 16 * 1024;
@@ -36,36 +36,22 @@ const ERROR_KEYS: [&str; 7] = [
 pub(super) enum FirstEvent {
     /// An answer, as far as can be told.
     Answer,
-    /// That the prompt does not fit the model.
-    TooLong(Option<Excess>),
-    /// That the request is refused for what it holds.
-    Declined(Blame),
+    /// A refusal of the request: another one may help.
+    Refused(RefusalReason),
     /// Another error.
     Error,
-    /// Nothing: it ended, or broke off, before that.
+    /// Nothing: the stream ended, or broke off, before its first event.
     Missing,
 }
 
 /// Whether the beginning of this answer can be looked at: a stream of events in plain bytes, whose
 /// length nobody was told.
-pub(super) fn is_readable_stream<B>(answer: &Response<B>) -> bool {
+pub(in crate::proxy) fn is_readable_stream<B>(answer: &Response<B>) -> bool {
     let headers = answer.headers();
     answer.status() == StatusCode::OK
         && is_event_stream(headers)
         && !headers.contains_key(header::CONTENT_ENCODING)
         && !headers.contains_key(header::CONTENT_LENGTH)
-}
-
-pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| {
-            value
-                .trim_start()
-                .to_ascii_lowercase()
-                .starts_with("text/event-stream")
-        })
 }
 
 /// Reads a stream up to the end of its first event.
@@ -170,8 +156,7 @@ fn classify_event(event: &str) -> FirstEvent {
         return FirstEvent::Answer;
     }
     match refusal_reason_without_status(event.as_bytes()) {
-        Some(RefusalReason::TooLong(excess)) => FirstEvent::TooLong(excess),
-        Some(RefusalReason::Declined(blame)) => FirstEvent::Declined(blame),
+        Some(reason) => FirstEvent::Refused(reason),
         None => FirstEvent::Error,
     }
 }

@@ -21,8 +21,8 @@
 //!
 //! Decides and learns; sends nothing. Called by [`super::ladder`] and [`super::overflow`].
 
-use super::memory::{Memory, MemoryRequest};
-use super::outgoing_request::OutgoingRequest;
+use super::super::memory::{Memory, MemoryRequest};
+use super::super::outgoing_request::OutgoingRequest;
 use crate::wire::usage::Blame;
 
 /// What an upstream refused of a request, other than its length.
