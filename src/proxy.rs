@@ -1,8 +1,8 @@
 //! The path of one request.
 //!
 //! [`Proxy::handle`] is called by `server`, once for each request of the data port, and always returns
-//! a response: [`respond`] turns every error into one. Reading order: [`flow`] tells memory requests
-//! from all others; [`chat_completions`] is the path of a memory request; [`select_memory`] chooses its
+//! a response: [`respond`] turns every error into one. Reading order: [`flow`] separates memory
+//! requests from all others; [`chat_completions`] is the path of a memory request; [`select_memory`] chooses its
 //! snapshot; [`retry`] sends it and decides what follows a refusal. The state that all of them share
 //! is in [`shared`] and [`memory`].
 

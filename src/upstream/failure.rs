@@ -1,4 +1,4 @@
-//! What can go wrong on the way to the upstream, told apart by what the client may be told.
+//! The errors on the way to the upstream, divided by what the client may know.
 
 use std::error::Error;
 use std::time::Duration;

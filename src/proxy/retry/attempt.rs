@@ -8,8 +8,8 @@
 //! | the original, sent after that | shorten it | stop | stop |
 //! | a shortened request | shorten it further | move its block | stop |
 //!
-//! *Stop* means: the client hears the refusal of the last request that was not shortened. That one is about
-//! its own prompt, so it can act on it. Which step shortens a request, [`super::overflow`] decides; what a
+//! *Stop* means: the client gets the refusal of the last request that was not shortened. That refusal is about
+//! its own prompt, so the client can act on it. Which step shortens a request, [`super::overflow`] decides; what a
 //! refusal teaches, [`super::declined`]. Called by [`super::send`] and [`super::stream`].
 
 use http::request::Parts;
@@ -63,7 +63,7 @@ impl Stage {
 pub(super) enum Recovery {
     /// The upstream accepted another request.
     Accepted(UpstreamAnswer),
-    /// The original was refused as well, and the client hears that.
+    /// The original was refused as well, and the client gets that refusal.
     Refused(UpstreamAnswer, Outcome),
     /// Nothing better came than the first answer.
     FirstAnswer,
@@ -79,9 +79,9 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Sends other requests until one is accepted or no step is left, after `refused` was refused for
-    /// `reason`. `on_send` hears of each request that goes out, and at the end, if no shortened request was
-    /// accepted, of the request that was to be shortened.
+    /// `refused` was refused for `reason`: sends other requests until one is accepted or no step is left.
+    /// Calls `on_send` with each request that goes out. If no shortened request is accepted, calls it at the
+    /// end with the request that should have been shortened: equal requests go out like that one again.
     pub(super) async fn recover(
         &self,
         refused: SentRequest,
@@ -115,8 +115,8 @@ impl Attempt<'_> {
             let Some(sent) = candidate.filter(|sent| self.may_send(sent, &unshortened)) else {
                 break;
             };
-            // The audit entry of a whole answer names the original only once it was answered: if it
-            // cannot be sent, the client hears the first refusal.
+            // The audit entry of a whole answer names the original only once it was answered. If it gets
+            // no answer, the entry keeps the first request, whose refusal the client gets.
             let only_if_answered =
                 stage == Stage::Original && matches!(self.form, AnswerForm::Whole);
             if !only_if_answered {
@@ -139,7 +139,7 @@ impl Attempt<'_> {
                     AnswerForm::Whole => true,
                     AnswerForm::ContinuedStream(_) => stream_head::is_readable_stream(&response),
                 };
-                // A stream that says nothing tells the client less than the first refusal.
+                // A stream without any event says less than the first refusal.
                 if is_readable && outcome != Outcome::Empty {
                     recovery = Recovery::Refused(UpstreamAnswer { response, sent }, outcome);
                 }

@@ -1,62 +1,61 @@
-//! What follows the refusal of a changed request, in one table for status and stream alike.
+//! A declined request: which part of the change was at fault, and what is learned from it.
 //!
-//! | what the refusal names ([`Blame`]) | the original goes out once | learned, if that was accepted |
-//! |---|---|---|
-//! | the question for usage | yes | this tenant's streams of the model are not asked any more |
-//! | a template, roles, system messages, their order | yes | this tenant's block stands one placement lower for the model |
-//! | a content filter | yes | counted for this block ([`super::manners`]) |
-//! | the credential or a signature (401, 403) | yes | this tenant's requests are not changed for an hour |
-//! | nothing of that | yes | nothing the first time; see below |
-//! | that the prompt is too long | no | it is made shorter ([`super::overflow`]) |
-//! | a quota, a rate, a failure behind a gateway | no | nothing: the refusal is the client's |
+//! A request is *declined* if the upstream refuses what it holds, not its length. What goes out next is the table
+//! of [`super::attempt`]. If that is accepted, this is learned:
 //!
-//! A refusal without a reason may be a failure that the second attempt no longer met, so the first one moves
-//! nothing. An upstream that refuses every change that way would cost two requests for ever: from the
-//! second in a row on, for the same tenant and model, what was most likely at fault is left out: the
-//! question for usage, where nothing else was changed or this model has never answered it, else the
-//! place of the block. A changed request that is accepted begins the count anew.
+//! | what the refusal names ([`Blame`]) | learned, for this tenant |
+//! |---|---|
+//! | the question for usage | streams of the model are not asked for usage any more |
+//! | a template, roles, system messages, their order | the block stands one placement lower for the model |
+//! | a content filter | a refusal of this block ([`super::super::capabilities`]) |
+//! | the credential or a signature (401, 403) | requests are not changed for an hour |
+//! | nothing of that | nothing the first time; see below |
 //!
-//! Where the original does not fit its model, the same block is tried one placement lower. If that is
-//! accepted, no wording is needed to know what was at fault.
+//! A refusal without a reason may be a failure that was over before the original was sent, so the first one
+//! teaches nothing. But an upstream that refuses every change that way would cost two requests for ever. So from
+//! the second one in a row on, for the same tenant and model, the most likely part is left out: the question
+//! for usage, if nothing else was changed or the model has never reported usage; otherwise the placement. An
+//! accepted change begins the count anew. If the same block was accepted one placement lower, the fault is
+//! certain without any wording.
 //!
-//! Decides and learns; sends nothing. Called by [`super::ladder`] and [`super::overflow`].
+//! Sends nothing. Called by [`super::sent_request`] and [`super::overflow`].
 
 use super::super::memory::{Memory, MemoryRequest};
 use super::super::outgoing_request::OutgoingRequest;
 use crate::wire::usage::Blame;
 
-/// What an upstream refused of a request, other than its length.
+/// A request that the upstream refused for what it holds.
 #[derive(Debug)]
 pub(super) struct DeclinedRequest {
     pub(super) outgoing: OutgoingRequest,
-    /// What was at fault, as far as can be told.
+    /// What was at fault, as far as the refusal tells.
     pub(super) fault: Fault,
     /// Whether the refusal named it.
     named: bool,
 }
 
-/// What of a changed request an upstream does not take.
+/// The part of a change that the upstream does not accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The question for usage.
     Usage,
-    /// Where the block stands.
+    /// The place of the block.
     Placement,
-    /// What is said in it: the block's words, or the client's.
+    /// The text: the block's, or the client's own.
     Words,
-    /// That anything was changed: it is signed.
+    /// Any change, because the request is signed.
     Change,
 }
 
 impl Fault {
-    /// Whether the same block may be taken elsewhere, or without the question for usage.
+    /// Whether the same block may be accepted at another placement, or without the question for usage.
     pub(super) fn can_move(self) -> bool {
         matches!(self, Self::Usage | Self::Placement)
     }
 }
 
 impl DeclinedRequest {
-    /// `choice` was refused for what it holds.
+    /// `outgoing` was declined; the refusal names `blame`.
     pub(super) fn new(
         memory: &Memory,
         request: &MemoryRequest,
@@ -70,7 +69,7 @@ impl DeclinedRequest {
             Blame::Usage if outgoing.asks_usage => (Fault::Usage, true),
             Blame::Placement if has_block => (Fault::Placement, true),
             _ => {
-                // What this model has never answered is at fault before what moves the block.
+                // A question that this model never answered is blamed before the placement, which would move the block.
                 let unproven = !memory.capabilities.reports_usage(&request.model);
                 let usage = outgoing.asks_usage && (!has_block || unproven);
                 let fault = if usage {
@@ -88,7 +87,7 @@ impl DeclinedRequest {
         }
     }
 
-    /// `accepted` was taken where this was not: what is learned from it.
+    /// The upstream accepted `accepted` after it declined this request: learns from both.
     pub(super) fn learn(
         &self,
         memory: &Memory,
@@ -102,31 +101,31 @@ impl DeclinedRequest {
             && !capabilities.record_unexplained_refusal(tenant_model)
         {
             tracing::info!(
-                "a changed request was refused without a reason, and the original accepted; nothing is \
-                 learned of the first time"
+                "the upstream refused a changed request without a reason and accepted the original; nothing \
+                 is learned from the first such refusal"
             );
             return;
         }
         match (self.fault, &self.outgoing.block) {
             (Fault::Usage, _) => {
                 tracing::info!(
-                    "the upstream does not report usage in streams; it is not asked again"
+                    "the upstream refused to report usage in streams; it is not asked again"
                 );
                 capabilities.record_usage_refused(tenant_model);
             }
             (Fault::Placement, Some(block)) => {
                 tracing::warn!(
                     placement = block.placement.name(),
-                    "the upstream refused the block here; placement steps down for this tenant and model"
+                    "the upstream refused the block at this placement; it goes one placement lower for this tenant and model"
                 );
                 capabilities.record_refused_placement(tenant_model, block.placement);
             }
-            // The client's own words were taken: it is not they that offend.
+            // The client's own text was accepted, so the block's text is at fault.
             (Fault::Words, _) if accepted.block.is_none() => self.record_filtered(memory, request),
             (Fault::Change, _) if !accepted.is_changed() => {
                 tracing::warn!(
-                    "a changed request was refused for its credential, and the original accepted: requests \
-                     of this tenant are signed and stay as they are for an hour"
+                    "the upstream refused a changed request for its credential and accepted the original: \
+                     requests of this tenant are signed, and are not changed for an hour"
                 );
                 capabilities.record_signing(&request.identity.scope.tenant);
             }
@@ -134,12 +133,12 @@ impl DeclinedRequest {
         }
     }
 
-    /// A content filter refused the words of the block.
+    /// A content filter refused the text of the block.
     fn record_filtered(&self, memory: &Memory, request: &MemoryRequest) {
         if let Some(snapshot) = self.outgoing.snapshot() {
             tracing::info!(
                 snapshot = snapshot.meta.id.0,
-                "a content filter refused what the block says, and took the request without it"
+                "a content filter refused the text of the block and accepted the request without it"
             );
             memory
                 .capabilities

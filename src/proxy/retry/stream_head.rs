@@ -1,10 +1,8 @@
-//! The beginning of a stream: some providers answer 200 and say in the first event that they do not take
-//! the request.
+//! Reads the beginning of a stream: some providers answer 200 and refuse the request in the first event.
 //!
-//! The head has gone on by then, comments pass at once, and so does whatever does not begin as an error
-//! does. What does is held until the event is complete, which takes what the upstream takes to write it;
-//! a long one passes as it comes. Decides what that event says, never what is done about it: that is
-//! [`super::late`]'s. Called by `remember` and the ladder.
+//! The client has the head by then. Comments are forwarded at once, and so are events that do not look like an
+//! error. One that does is buffered until it is complete, up to 16 KiB. Decides what that event says, never
+//! what follows: that is [`super::stream`]. Also used by [`super::answer`], for the streams that follow.
 
 use std::collections::VecDeque;
 
@@ -22,19 +20,19 @@ use super::super::sse::{BlockEnds, EventReader, is_event_stream};
 use crate::upstream::BoxError;
 use crate::wire::usage::{RefusalReason, refusal_reason_without_status};
 
-/// An error is a few hundred bytes; an event longer than this is none and is not held.
+/// An error is a few hundred bytes. A longer event is not an error and is not held back.
 const MAX_HELD_BYTES: usize = 16 * 1024;
 
-/// What an error begins with, as far as providers were seen to write one into a stream. An answer's
-/// first key is its id nearly everywhere.
+/// The first keys of the errors that providers write into streams. An answer's first key is its id nearly
+/// everywhere.
 const ERROR_KEYS: [&str; 7] = [
     "error", "object", "message", "type", "code", "status", "detail",
 ];
 
-/// What a stream begins with.
+/// How a stream begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FirstEvent {
-    /// An answer, as far as can be told.
+    /// With an answer, or an event of unknown meaning.
     Answer,
     /// A refusal of the request: another one may help.
     Refused(RefusalReason),
@@ -44,8 +42,8 @@ pub(super) enum FirstEvent {
     Missing,
 }
 
-/// Whether the beginning of this answer can be looked at: a stream of events in plain bytes, whose
-/// length nobody was told.
+/// Whether the beginning of this answer can be read: a stream of events, not compressed, without a
+/// `content-length`.
 pub(in crate::proxy) fn is_readable_stream<B>(answer: &Response<B>) -> bool {
     let headers = answer.headers();
     answer.status() == StatusCode::OK
@@ -63,12 +61,12 @@ struct FirstEventReader {
     pending: Vec<u8>,
 }
 
-/// What is to become of the bytes that came.
+/// What happens to the bytes read so far.
 #[derive(Debug, PartialEq, Eq)]
 enum HoldDecision {
-    /// They are the beginning of something.
+    /// They may become an error: wait for more.
     Hold,
-    /// They say nothing.
+    /// Only comments: forward them.
     Pass,
     /// The first event is complete.
     Decided(FirstEvent),
@@ -108,7 +106,7 @@ impl FirstEventReader {
     }
 }
 
-/// Whether an event that begins with this may become an error.
+/// Whether an incomplete event that begins with `partial` may become an error.
 fn may_be_error(partial: &[u8]) -> bool {
     let partial = partial.strip_prefix(b"\xef\xbb\xbf").unwrap_or(partial);
     let mut lines = partial.split(|byte| matches!(byte, b'\n' | b'\r'));
@@ -123,7 +121,7 @@ fn may_be_error(partial: &[u8]) -> bool {
     };
     let mut parts = key.splitn(2, |byte| *byte == b'"');
     let (key, rest) = (parts.next().unwrap_or_default(), parts.next());
-    // With this one answers begin as well: what it says of itself tells them apart.
+    // Answers begin with this key too. Its value tells them apart.
     if let (b"object", Some(rest)) = (key, rest) {
         return may_be_error_object(rest);
     }
@@ -134,7 +132,7 @@ fn may_be_error(partial: &[u8]) -> bool {
     })
 }
 
-/// Whether what follows the key `object` may become the name of an error.
+/// Whether the text after the key `object` may become the value `error`.
 fn may_be_error_object(rest: &[u8]) -> bool {
     let value = rest.trim_ascii_start();
     let Some(value) = value.strip_prefix(b":") else {
@@ -145,7 +143,7 @@ fn may_be_error_object(rest: &[u8]) -> bool {
     value.starts_with(error) || error.starts_with(value)
 }
 
-/// What the data of an event says. Never takes the words of an answer for those of an error.
+/// What the data of an event means. An event with words of the model is never an error.
 fn classify_event(event: &str) -> FirstEvent {
     let Ok(Value::Object(event_object)) = serde_json::from_str::<Value>(event) else {
         return FirstEvent::Answer;
@@ -161,7 +159,7 @@ fn classify_event(event: &str) -> FirstEvent {
     }
 }
 
-/// Whether a chunk carries words of the model, or calls.
+/// Whether a chunk carries words of the model, or tool calls.
 fn has_content(chunk: &serde_json::Map<String, Value>) -> bool {
     let choices = chunk.get("choices").and_then(Value::as_array);
     let is_filled = |value: &Value| match value {
@@ -178,17 +176,17 @@ fn has_content(chunk: &serde_json::Map<String, Value>) -> bool {
 
 type Frames = VecDeque<Result<Frame<Bytes>, BoxError>>;
 
-/// What passes to the client while it waits for a stream in the place of a refused one: the comments by which
-/// an upstream keeps a connection alive. As many as fit; who reads the upstream waits for the client.
+/// Carries the comments by which an upstream keeps a connection alive, while the client waits for another
+/// stream. Bounded: if the client does not read, the upstream is not read either.
 pub(super) type KeepAliveSender = mpsc::Sender<Bytes>;
 
-/// Comments on their way.
+/// Comments in the channel.
 const KEEP_ALIVE_BUFFER: usize = 8;
 
-/// Whoever wants to know what a stream begins with.
+/// Decides what follows the first event of a stream.
 pub(super) trait FirstEventHandler: Send + 'static {
-    /// The stream that goes on in the place of the one that began with this, if there is one. What is put
-    /// into `beside` passes meanwhile.
+    /// The stream that continues in the place of this one, or `None` to go on with this one. What is sent to
+    /// `keep_alive` is forwarded to the client meanwhile.
     fn on_first_event(
         self,
         first_event: FirstEvent,
@@ -196,8 +194,8 @@ pub(super) trait FirstEventHandler: Send + 'static {
     ) -> impl Future<Output = Option<ProxyBody>> + Send;
 }
 
-/// `body`, frame by frame as it comes, but for its first event, which waits until `hears` knows of it.
-/// Whoever drops it takes back whatever is done because of that.
+/// `body`, frame by frame as it comes, except for its first event, which waits for `handler`. Dropping the
+/// returned body also drops the handler's future, and with it the requests that it has sent.
 pub(super) fn hold_first_event<H: FirstEventHandler>(body: ProxyBody, handler: H) -> ProxyBody {
     let held_stream = HeldStream {
         body: Some(body),
@@ -211,12 +209,12 @@ pub(super) fn hold_first_event<H: FirstEventHandler>(body: ProxyBody, handler: H
 
 struct HeldStream<H> {
     body: Option<ProxyBody>,
-    /// What goes on now.
+    /// Frames to forward now.
     ready: Frames,
-    /// The beginning of what is not complete yet.
+    /// Frames of the event that is not complete yet.
     held: Frames,
     undecided: Option<(FirstEventReader, H)>,
-    /// What is done about what it began with, and what passes meanwhile.
+    /// The future of the handler, and the comments that are forwarded meanwhile.
     pending_answer: Option<PendingAnswerStream>,
 }
 
@@ -292,7 +290,8 @@ fn push_frame(
     }
 }
 
-/// What `answer` begins with, and it as it was, but for its comments before that: they have passed `beside`.
+/// The first event of `answer`, and the answer as it was, except for comments before that event: they went to
+/// `keep_alive`.
 pub(super) async fn read_first_event(
     answer: Response<ProxyBody>,
     keep_alive: &KeepAliveSender,
@@ -309,7 +308,7 @@ pub(super) async fn read_first_event(
             HoldDecision::Pass => {
                 let comments = read.drain(..).flatten();
                 for data in comments.filter_map(|frame| frame.into_data().ok()) {
-                    // Nobody listens any more where the client has gone.
+                    // If the client has gone, nobody receives them.
                     let _ = keep_alive.send(data).await;
                 }
             }

@@ -50,7 +50,7 @@ fn only_an_error_is_taken_for_one() {
     }
 }
 
-/// Says what it heard, and goes on with other words where it is told to.
+/// Reports the first event, and continues with other text if it has any.
 struct Ear(
     tokio::sync::mpsc::UnboundedSender<FirstEvent>,
     Option<&'static str>,
@@ -72,7 +72,7 @@ impl FirstEventHandler for Ear {
 
 type Sender = tokio::sync::mpsc::UnboundedSender<&'static str>;
 
-/// A body whose pieces come when they are sent, what is heard of it, and it as it goes on.
+/// A body whose pieces arrive when they are sent, its first event, and the body that goes to the client.
 fn live(
     other: Option<&'static str>,
 ) -> (
@@ -219,7 +219,7 @@ async fn an_answer_that_is_only_looked_at_is_whole_afterwards() {
     }
 }
 
-/// Looks at a second stream as the ladder does.
+/// Reads a second stream as `retry` does.
 struct Again(ProxyBody);
 
 impl FirstEventHandler for Again {
