@@ -42,7 +42,7 @@ fn reflecting(chain: &Chain, state: JobState) -> ChainJob {
 }
 
 /// The code-written reflection of the log up to `to`.
-fn stopgap(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
+fn add_code_reflection(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
     let id = chain.part(PartKind::Reflection, 0, to, tokens);
     chain.parts.last_mut().expect("it").code_reflection = true;
     id
@@ -70,17 +70,17 @@ fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
         assert_eq!((plan.to_count, plan.parts.len()), (8, 4));
     }
     // The code-written reflection is sent next, and code does not write it again.
-    let short = stopgap(&mut chain, 8, 36_000);
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     assert_eq!(shortened(&chain), None);
     let plan = chain.plan().expect("the shorter log");
     assert_eq!((plan.parts, plan.tokens), (vec![short], 36_000));
 }
 
 /// A log that code shortened is sent, while the Reflector works on the original.
-fn stood_in_for() -> (Chain, PartId) {
+fn shortened_by_code() -> (Chain, PartId) {
     let mut chain = at_the_limit();
     chain.work = vec![reflecting(&chain, JobState::Fresh)];
-    let short = stopgap(&mut chain, 8, 36_000);
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     let plan = chain.plan().expect("the shorter log");
     chain.snapshot(&plan);
     chain.snapshots[1].eligible_from = 9;
@@ -102,7 +102,7 @@ fn grown(mut chain: Chain) -> Chain {
 fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
     // With the same span, and with a smaller one because the Reflector was asked earlier.
     for reaches in [8, 6] {
-        let (mut chain, short) = stood_in_for();
+        let (mut chain, short) = shortened_by_code();
         chain.work.clear();
         let late = chain.part(PartKind::Reflection, 0, reaches, 33_000);
         if reaches == 6 {
@@ -127,7 +127,7 @@ fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
 
 #[test]
 fn what_code_left_is_appended_to_until_the_reflector_answers() {
-    let (chain, short) = stood_in_for();
+    let (chain, short) = shortened_by_code();
     let chain = grown(chain);
     let plan = chain.plan().expect("an activation is due");
     assert_eq!(
@@ -139,7 +139,7 @@ fn what_code_left_is_appended_to_until_the_reflector_answers() {
 /// The reflection came so late that the newer observations do not fit beside it.
 #[test]
 fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
-    let (mut chain, short) = stood_in_for();
+    let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 2, 12_000);
     let sources: Vec<PartId> = [late].into_iter().chain((2..5).map(PartId)).collect();
@@ -161,7 +161,7 @@ fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
 /// with every chunk.
 #[test]
 fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
-    let (mut chain, short) = stood_in_for();
+    let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 8, 47_000);
     let chunk = chain.part(PartKind::Chunk, 8, 10, 1_500);
@@ -237,7 +237,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
 fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
     let mut chain = at_the_limit();
     chain.part(PartKind::Reflection, 0, 2, 12_000);
-    let short = stopgap(&mut chain, 8, 36_000);
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     assert_eq!(chain.plan().expect("the shorter log").parts, [short]);
 }
 
