@@ -32,7 +32,7 @@ use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
 use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, RequestPolicy, Singleflight};
 use crate::server::{BindError, DrainReport, Server, Settings};
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, ReconnectingStore, Store};
+use crate::store::{Aliases, SqliteStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
@@ -45,7 +45,7 @@ pub struct App {
     server: Server,
     proxy: Arc<Proxy>,
     admin: Arc<Admin>,
-    store: Arc<ReconnectingStore>,
+    store: Arc<SqliteStore>,
     audit: Option<Audit>,
     settings: Reloadable,
     config: Config,
@@ -84,7 +84,7 @@ impl App {
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
-        let store = Arc::new(ReconnectingStore::new(&config.database.to_string()));
+        let store = Arc::new(SqliteStore::reconnecting(&config.database.to_string()));
         if config.memory.enabled {
             open_store(&store, config, admin.readiness(), &tasks).await;
         } else {
@@ -253,7 +253,7 @@ const STORE_OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 async fn open_store(
-    store: &Arc<ReconnectingStore>,
+    store: &Arc<SqliteStore>,
     config: &Config,
     readiness: &Readiness,
     tasks: &Tasks,
@@ -281,7 +281,7 @@ async fn open_store(
 /// Looks after what the request path must not: says when the store goes and comes back, how much
 /// lies in its queue, and lets refused placements and blocks be tried again.
 async fn watch_store(
-    store: Arc<ReconnectingStore>,
+    store: Arc<SqliteStore>,
     proxy: Arc<Proxy>,
     readiness: Readiness,
     stop: CancellationToken,

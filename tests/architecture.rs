@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-#[path = "architecture/planted.rs"]
+mod circles;
+mod names;
 mod planted;
-#[path = "architecture/source.rs"]
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};

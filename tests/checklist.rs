@@ -7,44 +7,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "checklist/blocks.rs"]
 mod blocks;
-#[path = "checklist/buffering.rs"]
 mod buffering;
-#[path = "checklist/calls.rs"]
 mod calls;
-#[path = "checklist/configuration.rs"]
 mod configuration;
-#[path = "checklist/counting.rs"]
 mod counting;
-#[path = "checklist/defaults.rs"]
 mod defaults;
-#[path = "checklist/failing.rs"]
 mod failing;
-#[path = "checklist/hand.rs"]
 mod hand;
-#[path = "checklist/prompts.rs"]
 mod prompts;
-#[path = "checklist/ranges.rs"]
 mod ranges;
-#[path = "checklist/sizes.rs"]
 mod sizes;
-#[path = "checklist/stored.rs"]
 mod stored;
-#[path = "checklist/table.rs"]
 mod table;
-#[path = "checklist/together.rs"]
 mod together;
-#[path = "checklist/transcripts.rs"]
 mod transcripts;
-#[path = "checklist/waiting.rs"]
 mod waiting;
-#[path = "store/world.rs"]
-#[expect(
-    clippy::expect_used,
-    reason = "made for the tests of the store, which fail by panicking"
-)]
-mod world;
 
 use std::collections::BTreeMap;
 

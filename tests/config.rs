@@ -2,17 +2,11 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-#[path = "config/asking.rs"]
 mod asking;
-#[path = "config/identity.rs"]
 mod identity;
-#[path = "config/observer.rs"]
 mod observer;
-#[path = "config/reference.rs"]
 mod reference;
-#[path = "config/requests.rs"]
 mod requests;
-#[path = "config/thresholds.rs"]
 mod thresholds;
 
 use std::collections::BTreeMap;

@@ -2,11 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "demo/replay.rs"]
 mod replay;
-#[path = "demo/story.rs"]
 mod story;
-#[path = "demo/threads.rs"]
 mod threads;
 
 use assert_cmd::Command;

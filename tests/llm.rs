@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "llm/refused.rs"]
 mod refused;
 
 use std::convert::Infallible;

@@ -5,39 +5,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "properties/books.rs"]
-mod books;
-#[path = "properties/carried.rs"]
-mod carried;
-#[path = "properties/client.rs"]
-mod client;
-#[path = "properties/draw.rs"]
-mod draw;
-#[path = "properties/exchange.rs"]
-mod exchange;
-#[path = "properties/kept.rs"]
-mod kept;
-#[path = "properties/laws.rs"]
-mod laws;
-#[path = "properties/measure.rs"]
-mod measure;
-#[path = "properties/planted.rs"]
+pub mod books;
+pub mod carried;
+pub mod client;
+pub mod draw;
+pub mod exchange;
+pub mod kept;
+pub mod laws;
+pub mod measure;
 mod planted;
-#[path = "properties/proxy.rs"]
 mod proxy;
-#[path = "properties/reading.rs"]
-mod reading;
-#[path = "properties/recorder.rs"]
+pub mod reading;
 mod recorder;
-#[path = "properties/run.rs"]
 mod run;
-#[path = "properties/scribe.rs"]
-mod scribe;
-#[path = "properties/seen.rs"]
-mod seen;
-#[path = "properties/talk.rs"]
-mod talk;
-#[path = "properties/world.rs"]
+pub mod scribe;
+pub mod seen;
+pub mod talk;
 mod world;
 
 use std::cell::RefCell;

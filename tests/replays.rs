@@ -7,27 +7,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "memory/rig.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod rig;
-#[path = "memory/tools.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod tools;
-
-#[path = "replays/facts.rs"]
 mod facts;
-#[path = "replays/planted.rs"]
 mod planted;
-#[path = "replays/scribes.rs"]
 mod scribes;
 
 use std::io::Write as _;
 use std::path::Path;
 
 use diarist_provider::{CallerKind, Conversation, Options, Provider, Rules, Style, signature_for};
-use rig::Rig;
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use crate::memory::rig::Rig;
 
 /// The thresholds of a replay, in tokens.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@
 //! request and every write the invariants are checked; at the end every recorded request comes once
 //! more, in another order, also to a process that knows nothing.
 //!
-//! A failure names its seed: `DIARIST_SEED=1234 cargo test --test simulation` plays that one alone.
+//! A failure names its seed: `DIARIST_SEED=1234 cargo test --test invariants simulation` plays that one alone.
 //! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`, with both those from
 //! `DIARIST_SEED` on.
 
@@ -15,85 +15,36 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "simulation/after.rs"]
 mod after;
-#[path = "properties/books.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod books;
-#[path = "properties/carried.rs"]
-mod carried;
-#[path = "properties/client.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod client;
-#[path = "simulation/clockwork.rs"]
 mod clockwork;
-#[path = "simulation/counts.rs"]
 mod counts;
-#[path = "support/dice.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod dice;
-#[path = "properties/draw.rs"]
-mod draw;
-#[path = "properties/exchange.rs"]
-mod exchange;
-#[path = "simulation/finished.rs"]
 mod finished;
-#[path = "simulation/gate.rs"]
 mod gate;
-#[path = "properties/kept.rs"]
-mod kept;
-#[path = "properties/laws.rs"]
-mod laws;
-#[path = "simulation/ledger.rs"]
 mod ledger;
-#[path = "properties/measure.rs"]
-mod measure;
-#[path = "simulation/model.rs"]
 mod model;
-#[path = "simulation/overflow.rs"]
 mod overflow;
-#[path = "simulation/planted.rs"]
 mod planted;
-#[path = "support/planted_table.rs"]
-mod planted_table;
-#[path = "simulation/process.rs"]
 mod process;
-#[path = "simulation/range.rs"]
 mod range;
-#[path = "properties/reading.rs"]
-mod reading;
-#[path = "simulation/request.rs"]
 mod request;
-#[path = "simulation/rules.rs"]
 mod rules;
-#[path = "simulation/run.rs"]
 mod run;
-#[path = "properties/scribe.rs"]
-#[expect(dead_code, reason = "shared with another test binary")]
-mod scribe;
-#[path = "properties/seen.rs"]
-mod seen;
-#[path = "simulation/setup.rs"]
 mod setup;
-#[path = "simulation/shown.rs"]
 mod shown;
-#[path = "properties/talk.rs"]
-mod talk;
-#[path = "simulation/users.rs"]
 mod users;
-#[path = "simulation/watched.rs"]
 mod watched;
-#[path = "simulation/ways.rs"]
 mod ways;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use counts::Counts;
-use laws::Law;
 use planted::Bug;
 use rules::Rule;
 use run::run;
+
+use crate::properties::laws::Law;
+use crate::support::planted_table;
 
 /// Runs in a plain test: two to four minutes of a debug build on two busy cores.
 const SEEDS: u64 = 200;

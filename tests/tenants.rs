@@ -12,13 +12,9 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "tenants/marks.rs"]
 mod marks;
-#[path = "tenants/program.rs"]
 mod program;
-#[path = "tenants/search.rs"]
 mod search;
-#[path = "tenants/strangers.rs"]
 mod strangers;
 
 use std::collections::BTreeSet;

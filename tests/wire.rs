@@ -6,11 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "wire/recorded.rs"]
 mod recorded;
-#[path = "wire/said.rs"]
 mod said;
-#[path = "wire/spelling.rs"]
 mod spelling;
 
 use bytes::Bytes;

@@ -14,7 +14,7 @@ use crate::proxy::identify::IdentityRules;
 use crate::proxy::identify::token::{VerificationKey, Verifier};
 use crate::proxy::identify::users::{Proof, Users};
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, LIVE_MS, ReconnectingStore, Store as _};
+use crate::store::{Aliases, LIVE_MS, SqliteStore, Store as _};
 
 /// How often the store is asked. Other processes write there: the command line, other replicas.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ fn verifier(signature: &config::TokenVerification) -> Verifier {
 
 /// What the store says of owners, and where that is heard.
 pub(super) struct AliasRefresher {
-    store: Arc<ReconnectingStore>,
+    store: Arc<SqliteStore>,
     aliases: Aliases,
     recall: Arc<SnapshotCache>,
     shared_keys_loaded: bool,
@@ -61,7 +61,7 @@ pub(super) struct AliasRefresher {
 
 impl AliasRefresher {
     pub(super) fn new(
-        store: &Arc<ReconnectingStore>,
+        store: &Arc<SqliteStore>,
         owners: &IdentityRules,
         recall: &Arc<SnapshotCache>,
     ) -> Self {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Shop;
+use super::base::Base;
 use crate::history::Scope;
 use crate::llm::{CallError, CallSettings, Endpoint, Finish, Prompt, Reply};
 use crate::memory::redact::{RedactKind, Redactor};
@@ -114,7 +114,7 @@ impl Bundle {
 /// The last call of each running job, while bundles are wanted. What is observed while a client waits
 /// has no number of its own.
 #[derive(Debug, Default)]
-pub(crate) struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
+struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
 
 type CallKey = (i64, Scope, Span);
 
@@ -136,72 +136,96 @@ impl LastCalls {
     }
 }
 
-/// A call was made for `job`.
-pub(super) fn record_call(
-    shop: &Shop,
-    job: &Job,
-    endpoint: &Endpoint,
-    settings: CallSettings,
-    prompt: &Prompt,
-    answer: &Result<Reply, CallError>,
-) {
-    if shop.settings.current().bundles.is_none() {
-        return;
-    }
-    let attempt = RecordedCall {
-        origin: endpoint.origin(),
-        settings,
-        prompt: prompt.clone(),
-        answer: answer.clone(),
-    };
-    shop.last_calls
-        .with_lock(|calls| calls.insert(call_key(job), attempt));
+/// Keeps model calls that failed, in the folder that the operator configured.
+pub(super) struct Bundles {
+    base: Base,
+    last_calls: LastCalls,
 }
 
-/// Forgets the last call of a job when nobody waits for it any more, however it ends.
-pub(super) struct ForgetCall<'a>(pub(super) &'a Shop, pub(super) &'a Job);
+impl Bundles {
+    pub(super) fn new(base: &Base) -> Self {
+        Self {
+            base: base.clone(),
+            last_calls: LastCalls::default(),
+        }
+    }
+
+    /// Remembers the last call for `job`, if bundles are configured.
+    pub(super) fn record_call(
+        &self,
+        job: &Job,
+        endpoint: &Endpoint,
+        settings: CallSettings,
+        prompt: &Prompt,
+        answer: &Result<Reply, CallError>,
+    ) {
+        if self.base.settings().bundles.is_none() {
+            return;
+        }
+        let attempt = RecordedCall {
+            origin: endpoint.origin(),
+            settings,
+            prompt: prompt.clone(),
+            answer: answer.clone(),
+        };
+        self.last_calls
+            .with_lock(|calls| calls.insert(call_key(job), attempt));
+    }
+
+    /// Forgets the last call of `job` when the returned guard is dropped. For a job that is abandoned
+    /// when its client stops waiting.
+    pub(super) fn forget_on_drop<'a>(&'a self, job: &'a Job) -> ForgetCall<'a> {
+        ForgetCall(&self.last_calls, job)
+    }
+
+    /// Writes the last call of `job`, which has ended, if there is a `verdict` on it.
+    pub(super) async fn job_ended(&self, job: &Job, verdict: Option<&str>) {
+        let attempt = self
+            .last_calls
+            .with_lock(|calls| calls.remove(&call_key(job)));
+        let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
+            return;
+        };
+        let settings = self.base.settings();
+        let Some(folder) = settings.bundles.clone() else {
+            return;
+        };
+        let at = jiff::Timestamp::from_millisecond(self.base.now_ms());
+        let at = at.map_or_else(|_| String::new(), |at| at.to_string());
+        let redactor = settings.observer.redactor.clone();
+        let (kind, attempts) = (job.spec.kind, job.attempts);
+        let name = if job.is_queued() {
+            job.id.to_string()
+        } else {
+            format!("awaited-{}", uuid::Uuid::new_v4().simple())
+        };
+        let verdict = verdict.to_owned();
+        let written = tokio::task::spawn_blocking(move || {
+            let bundle = build(&attempt, kind, attempts, at, &verdict, &redactor);
+            files::write(
+                &folder,
+                kind.name(),
+                &name,
+                &serde_json::to_vec_pretty(&bundle)?,
+            )
+        });
+        match written.await {
+            Ok(Ok(path)) => {
+                tracing::info!(path = %path.display(), "kept a model call that failed");
+            }
+            Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
+            // The thread died. The file is only for people, so nothing else depends on it.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Forgets the last call of a job when it is dropped.
+pub(super) struct ForgetCall<'a>(&'a LastCalls, &'a Job);
 
 impl Drop for ForgetCall<'_> {
     fn drop(&mut self) {
-        self.0
-            .last_calls
-            .with_lock(|calls| calls.remove(&call_key(self.1)));
-    }
-}
-
-/// `job` has ended: with a part that is worth nothing to look at, or because of `verdict`.
-pub(super) async fn job_ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
-    let attempt = shop
-        .last_calls
-        .with_lock(|calls| calls.remove(&call_key(job)));
-    let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
-        return;
-    };
-    let settings = shop.settings.current();
-    let Some(folder) = settings.bundles.clone() else {
-        return;
-    };
-    let at = jiff::Timestamp::from_millisecond(shop.clock.now_ms());
-    let at = at.map_or_else(|_| String::new(), |at| at.to_string());
-    let redactor = settings.observer.redactor.clone();
-    let (kind, attempts) = (job.spec.kind, job.attempts);
-    let name = if job.is_queued() {
-        job.id.to_string()
-    } else {
-        format!("awaited-{}", super::nonce())
-    };
-    let verdict = verdict.to_owned();
-    let written = tokio::task::spawn_blocking(move || {
-        let bundle = build(&attempt, kind, attempts, at, &verdict, &redactor);
-        files::write(&folder, kind.name(), &name, &bundle)
-    });
-    match written.await {
-        Ok(Ok(path)) => {
-            tracing::info!(path = %path.display(), "kept a model call that came to nothing");
-        }
-        Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
-        // The thread died; there is nothing more to say of a file that is only for people.
-        Err(_) => {}
+        self.0.with_lock(|calls| calls.remove(&call_key(self.1)));
     }
 }
 

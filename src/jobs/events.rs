@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::activation::{ConversationState, emit_activated};
-pub(super) use self::cycle::{Cycle, emit_title_change};
+pub(super) use self::activation::ConversationState;
+pub(super) use self::cycle::Cycle;
 pub(super) use self::overflow_observe::OverflowEvents;
+use super::clock::Clock;
+use super::settings::Reloadable;
 use super::track::Track;
-use super::{Settings, Shop};
 use crate::history::{Link, Role, Scope};
 use crate::memory::advance::ThresholdStatus;
 use crate::memory::policy::cache_lifetime;
@@ -43,7 +44,7 @@ const MAX_ERROR: usize = 2_000;
 
 /// One event on its way, before it is known whose it is.
 #[derive(Debug)]
-pub(crate) struct QueuedEvent {
+pub(super) struct QueuedEvent {
     scope: Scope,
     tip: Link,
     event: Event,
@@ -52,15 +53,24 @@ pub(crate) struct QueuedEvent {
 }
 
 /// Where events are told.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Events {
+#[derive(Clone, Debug)]
+pub(super) struct Events {
+    /// `None` emits nothing.
     sender: Option<mpsc::Sender<QueuedEvent>>,
+    /// Events that are sent and not written yet.
     pending: Arc<AtomicUsize>,
+    clock: Clock,
+    settings: Reloadable,
 }
 
 impl Events {
     /// Starts the task that writes them down; it ends when `tasks` is told to.
-    pub(super) fn start(store: Arc<dyn Store>, tasks: &Tasks) -> Self {
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        settings: Reloadable,
+        tasks: &Tasks,
+    ) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         let pending = Arc::new(AtomicUsize::new(0));
         let task = write(store, receiver, Arc::clone(&pending), tasks.token());
@@ -68,12 +78,36 @@ impl Events {
         Self {
             sender: Some(sender),
             pending,
+            clock,
+            settings,
+        }
+    }
+
+    /// Emits nothing: no task writes events.
+    pub(super) fn disabled(clock: Clock, settings: Reloadable) -> Self {
+        Self {
+            sender: None,
+            pending: Arc::default(),
+            clock,
+            settings,
         }
     }
 
     /// Whether everything told is written down.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.load(Ordering::SeqCst) == 0
+    }
+
+    /// Emits how a conversation stands after one more of its requests.
+    pub(super) fn emit_status(&self, track: &Track, thresholds: &ThresholdStatus) {
+        let Some(tip) = track.nodes.last() else {
+            return;
+        };
+        let settings = self.settings.current();
+        let policy = settings.policy_for(&track.model);
+        let body = status_body(policy, &track.nodes, thresholds);
+        let status = event(STATUS, self.clock.now_ms(), &body);
+        self.emit(&track.scope, tip.link, status);
     }
 
     fn emit(&self, scope: &Scope, tip: Link, event: Event) {
@@ -196,23 +230,6 @@ fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: Par
         config["activateAfterIdle"] = json!(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
     }
     config
-}
-
-/// How a conversation stands after one more of its requests.
-pub(super) fn emit_status(
-    shop: &Shop,
-    settings: &Settings,
-    track: &Track,
-    thresholds: &ThresholdStatus,
-) {
-    let Some(tip) = track.nodes.last() else {
-        return;
-    };
-    let policy = settings.policy_for(&track.model);
-    let body = status_body(policy, &track.nodes, thresholds);
-    let now = shop.clock.now_ms();
-    let status = event(STATUS, now, &body);
-    shop.events.emit(&track.scope, tip.link, status);
 }
 
 fn status_body(policy: &Policy, nodes: &[Node], thresholds: &ThresholdStatus) -> Value {

@@ -2,10 +2,10 @@
 //! it, counted and audited. Decides nothing; measured by `worker` and `reflector`, off the runtime's
 //! workers, and told by the recorder, which knows whose part it is.
 
-use super::Shop;
+use super::clock::Clock;
 use super::payload::ObservationPayload;
 use super::track::Track;
-use crate::audit::{self, PartRecord};
+use crate::audit::{self, Audit, PartRecord};
 use crate::history::Scope;
 use crate::memory::provenance::{self, LineSources, MessageRange, SourceText};
 use crate::memory::{
@@ -81,40 +81,59 @@ impl PartReport {
     }
 }
 
-/// `part` was stored, on the chain of `track` where that is known: counts and audits what it kept.
-pub(super) fn report_part(
-    shop: &Shop,
-    scope: &Scope,
-    track: Option<&Track>,
-    part: &PartMeta,
-    report: PartReport,
-) {
-    record_retention(part.kind, &report.retention);
-    let Some(audit) = &shop.audit else { return };
-    let (first, last) = {
+/// Counts and audits the parts that were stored.
+#[derive(Clone)]
+pub(super) struct PartReporter {
+    clock: Clock,
+    /// `None` writes no audit.
+    audit: Option<Audit>,
+}
+
+impl PartReporter {
+    pub(super) fn new(clock: &Clock, audit: Option<Audit>) -> Self {
+        Self {
+            clock: clock.clone(),
+            audit,
+        }
+    }
+
+    /// Whether there is an audit to write to.
+    pub(super) fn audits(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Counts and audits what `part` kept. `track` is a chain that holds it, if one is known.
+    pub(super) fn report(
+        &self,
+        scope: &Scope,
+        track: Option<&Track>,
+        part: &PartMeta,
+        report: PartReport,
+    ) {
+        record_retention(part.kind, &report.retention);
+        let Some(audit) = &self.audit else { return };
         let range = message_range(&part.span);
-        (range.first as u64, range.last as u64)
-    };
-    let total = report.retention.for_all_kinds();
-    audit.part(PartRecord {
-        time: jiff::Timestamp::from_millisecond(shop.clock.now_ms()).unwrap_or_default(),
-        wrote: match part.kind {
-            PartKind::Chunk => audit::PartKind::Observation,
-            PartKind::Reflection => audit::PartKind::Reflection,
-        },
-        part: part.id.0.to_string(),
-        tenant: scope.tenant_label(),
-        thread: track.and_then(Track::label),
-        tokens_in: match part.kind {
-            PartKind::Chunk => Some(part.message_tokens),
-            PartKind::Reflection => track.and_then(|track| track.tokens_of(&report.sources)),
-        },
-        model: report.model,
-        messages: (first, last),
-        tokens_out: part.tokens,
-        retention: (total.total > 0).then(|| 1.0 - total.loss()),
-        kept: report.retention.to_map(),
-    });
+        let total = report.retention.for_all_kinds();
+        audit.part(PartRecord {
+            time: jiff::Timestamp::from_millisecond(self.clock.now_ms()).unwrap_or_default(),
+            wrote: match part.kind {
+                PartKind::Chunk => audit::PartKind::Observation,
+                PartKind::Reflection => audit::PartKind::Reflection,
+            },
+            part: part.id.0.to_string(),
+            tenant: scope.tenant_label(),
+            thread: track.and_then(Track::label),
+            tokens_in: match part.kind {
+                PartKind::Chunk => Some(part.message_tokens),
+                PartKind::Reflection => track.and_then(|track| track.tokens_of(&report.sources)),
+            },
+            model: report.model,
+            messages: (range.first as u64, range.last as u64),
+            tokens_out: part.tokens,
+            retention: (total.total > 0).then(|| 1.0 - total.loss()),
+            kept: report.retention.to_map(),
+        });
+    }
 }
 
 /// Counts what a part kept, by kind. No part is named.

@@ -3,6 +3,7 @@
 
 use crate::llm::CallError;
 use crate::store::{Job, StoreError};
+use crate::telemetry;
 
 /// So often a call is made that its endpoint does not take, ten minutes apart. What is wrong with the
 /// configuration can be mended meanwhile; what is wrong with the words of a range never is, and without
@@ -45,4 +46,10 @@ impl Failure {
             Self::Unreadable => "the job could not be read",
         }
     }
+}
+
+/// Counts and logs a failure of the store that stopped `what`. No request is affected.
+pub(super) fn log_store_failure(what: &'static str, error: &StoreError) {
+    metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+    tracing::warn!(error = %error, "{what}; requests pass, and the next one tries again");
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Shop;
-use super::intake::Exchange;
+use super::base::Base;
+use super::exchange::Exchange;
 use super::payload::MessageSource;
 use super::settings::ArchivePolicy;
 use crate::history::{AttachmentKind, Link, Media, MessagePiece, PlainText, Role};
@@ -47,95 +47,114 @@ enum ArchivedPiece {
     Unknown(String),
 }
 
-/// The words of those messages of `exchange` that it confirms (`confirmed`), where they are to be kept.
-pub(super) async fn texts_to_keep(
-    shop: &Shop,
-    exchange: &Exchange,
-    nodes: &[Node],
-    confirmed: &[Link],
-) -> Vec<(Link, String)> {
-    let settings = shop.settings.current();
-    if settings.keep_messages == ArchivePolicy::UntilObserved || confirmed.is_empty() {
-        return Vec::new();
-    }
-    let confirmed: HashSet<&Link> = confirmed.iter().collect();
-    let present: Vec<(Link, usize)> = nodes
-        .iter()
-        .enumerate()
-        .filter(|(_, node)| confirmed.contains(&node.link))
-        .filter_map(|(place, node)| Some((node.link, exchange.original_index(place)?)))
-        .collect();
-    let (parsed, options) = (Arc::clone(&exchange.parsed), Arc::clone(&settings.observer));
-    let texts = tokio::task::spawn_blocking(move || {
-        present
-            .into_iter()
-            .filter_map(|(link, index)| {
-                let spoken = parsed.reader_text(index)?;
-                Some((link, encode(&spoken, &options.redactor)))
-            })
-            .collect()
-    });
-    // Without its words a message is as if they were never kept.
-    texts.await.unwrap_or_default()
+/// Keeps the texts of messages, and deletes them when their time is over.
+#[derive(Clone)]
+pub(super) struct MessageArchive {
+    base: Base,
 }
 
-/// Where the words of each message of `span` are to be read. `None` where those of one are not at hand:
-/// its range must not count as observed without them (INV-COVER).
-pub(super) async fn locate_texts(
-    shop: &Shop,
-    exchange: &Exchange,
-    nodes: &[Node],
-    span: &Span,
-) -> Option<Vec<MessageSource>> {
-    let places = span.from_count..span.to_count;
-    let missing: Vec<Link> = places
-        .clone()
-        .filter(|place| exchange.original_index(*place).is_none())
-        .map(|place| nodes[place].link)
-        .collect();
-    let mut archived: HashMap<Link, String> = HashMap::new();
-    if !missing.is_empty() {
-        match shop.store.kept_messages(&exchange.scope, &missing).await {
-            Ok(found) => archived.extend(found),
-            Err(error) => tracing::warn!(error = %error, "words that are kept could not be read"),
-        }
+impl MessageArchive {
+    pub(super) fn new(base: &Base) -> Self {
+        Self { base: base.clone() }
     }
-    places
-        .map(|place| match exchange.original_index(place) {
-            Some(index) => Some(MessageSource::Request(index)),
-            None => decode(archived.get(&nodes[place].link)?).map(MessageSource::Archived),
-        })
-        .collect()
-}
 
-/// Deletes what was kept long enough, again and again.
-pub(super) async fn expire(shop: Shop, stop: CancellationToken) {
-    let mut empty_rounds = 0;
-    loop {
-        let policy = shop.settings.current().keep_messages;
-        if policy != ArchivePolicy::UntilObserved {
-            empty_rounds = 0;
+    /// The words of those messages of `exchange` that it confirms (`confirmed`), where they are to be kept.
+    pub(super) async fn texts_to_keep(
+        &self,
+        exchange: &Exchange,
+        nodes: &[Node],
+        confirmed: &[Link],
+    ) -> Vec<(Link, String)> {
+        let settings = self.base.settings();
+        if settings.keep_messages == ArchivePolicy::UntilObserved || confirmed.is_empty() {
+            return Vec::new();
         }
-        if let Some(max_age) = expiry_age(policy, empty_rounds) {
-            let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
-            let before_ms = shop.clock.now_ms().saturating_sub(kept_ms);
-            match shop.store.expire_messages(before_ms).await {
-                Ok(deleted) => {
-                    shop.recall.remove_kept_messages(&deleted);
-                    empty_rounds = if deleted.is_empty() {
-                        empty_rounds + 1
-                    } else {
-                        0
-                    };
-                }
+        let confirmed: HashSet<&Link> = confirmed.iter().collect();
+        let present: Vec<(Link, usize)> = nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| confirmed.contains(&node.link))
+            .filter_map(|(place, node)| Some((node.link, exchange.original_index(place)?)))
+            .collect();
+        let (parsed, options) = (Arc::clone(&exchange.parsed), Arc::clone(&settings.observer));
+        let texts = tokio::task::spawn_blocking(move || {
+            present
+                .into_iter()
+                .filter_map(|(link, index)| {
+                    let spoken = parsed.reader_text(index)?;
+                    Some((link, encode(&spoken, &options.redactor)))
+                })
+                .collect()
+        });
+        // Without its words a message is as if they were never kept.
+        texts.await.unwrap_or_default()
+    }
+
+    /// Where the words of each message of `span` are to be read. `None` where those of one are not at hand:
+    /// its range must not count as observed without them (INV-COVER).
+    pub(super) async fn locate_texts(
+        &self,
+        exchange: &Exchange,
+        nodes: &[Node],
+        span: &Span,
+    ) -> Option<Vec<MessageSource>> {
+        let places = span.from_count..span.to_count;
+        let missing: Vec<Link> = places
+            .clone()
+            .filter(|place| exchange.original_index(*place).is_none())
+            .map(|place| nodes[place].link)
+            .collect();
+        let mut archived: HashMap<Link, String> = HashMap::new();
+        if !missing.is_empty() {
+            match self
+                .base
+                .store
+                .kept_messages(&exchange.scope, &missing)
+                .await
+            {
+                Ok(found) => archived.extend(found),
                 Err(error) => {
-                    tracing::warn!(error = %error, "words that were kept long enough stay for now");
+                    tracing::warn!(error = %error, "words that are kept could not be read")
                 }
             }
         }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+        places
+            .map(|place| match exchange.original_index(place) {
+                Some(index) => Some(MessageSource::Request(index)),
+                None => decode(archived.get(&nodes[place].link)?).map(MessageSource::Archived),
+            })
+            .collect()
+    }
+
+    /// Deletes what was kept long enough, again and again.
+    pub(super) async fn expire(self, stop: CancellationToken) {
+        let mut empty_rounds = 0;
+        loop {
+            let policy = self.base.settings().keep_messages;
+            if policy != ArchivePolicy::UntilObserved {
+                empty_rounds = 0;
+            }
+            if let Some(max_age) = expiry_age(policy, empty_rounds) {
+                let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
+                let before_ms = self.base.now_ms().saturating_sub(kept_ms);
+                match self.base.store.expire_messages(before_ms).await {
+                    Ok(deleted) => {
+                        self.base.cache.remove_kept_messages(&deleted);
+                        empty_rounds = if deleted.is_empty() {
+                            empty_rounds + 1
+                        } else {
+                            0
+                        };
+                    }
+                    Err(error) => {
+                        tracing::warn!(error = %error, "words that were kept long enough stay for now");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+            }
         }
     }
 }

@@ -10,13 +10,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use super::base::Base;
 use super::events::ConversationState;
-use super::prepare::SnapshotDraft;
+use super::outcome::PendingWork;
+use super::snapshots::{Prepared, SnapshotDraft, Snapshots};
 use crate::history::{History, Link, Scope};
 use crate::memory::Node;
 use crate::memory::policy::is_another_model;
 use crate::store::NewSnapshot;
+use crate::tasks::Tasks;
 
 /// Texts held, in bytes; beyond, all of them are dropped, and come again with the next requests.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -24,15 +28,15 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// A snapshot, and the conversation it would come into use in, with the model whose cache it would
 /// have spoilt.
 #[derive(Debug)]
-pub(super) struct ModelSwitchSnapshot {
-    pub(super) draft: SnapshotDraft,
-    pub(super) conversation: ConversationState,
+struct ModelSwitchSnapshot {
+    draft: SnapshotDraft,
+    conversation: ConversationState,
     reported: AtomicBool,
 }
 
 impl ModelSwitchSnapshot {
     /// Whether nobody was told yet that it came into use. Asked once it has.
-    pub(super) fn mark_reported(&self) -> bool {
+    fn mark_reported(&self) -> bool {
         !self.reported.swap(true, Ordering::Relaxed)
     }
 }
@@ -47,7 +51,7 @@ struct HeldSnapshots {
 
 /// What is held.
 #[derive(Debug, Default)]
-pub(crate) struct ModelSwitchSnapshots(Mutex<HeldSnapshots>);
+pub(super) struct ModelSwitchSnapshots(Mutex<HeldSnapshots>);
 
 impl ModelSwitchSnapshots {
     fn lock(&self) -> MutexGuard<'_, HeldSnapshots> {
@@ -87,7 +91,7 @@ impl ModelSwitchSnapshots {
     }
 
     /// What is held for the chain that `history` continues, if it asks another model by `model`.
-    pub(super) fn find(
+    fn find(
         &self,
         scope: &Scope,
         history: &History,
@@ -102,6 +106,79 @@ impl ModelSwitchSnapshots {
         let ready =
             earlier_turns.find_map(|turn| snapshots.by_chain.get(&(scope.tenant, turn.link)))?;
         is_another_model(&ready.conversation.model, model).then(|| Arc::clone(ready))
+    }
+}
+
+/// How long a request waits for the one write that commits a snapshot for another model.
+const COMMIT_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The request path's side: activates the snapshot that is held for a conversation.
+#[derive(Clone)]
+pub(super) struct ModelSwitch {
+    base: Base,
+    snapshots: Snapshots,
+    held: Arc<ModelSwitchSnapshots>,
+    pending_work: PendingWork,
+}
+
+impl ModelSwitch {
+    pub(super) fn new(
+        base: &Base,
+        held: &Arc<ModelSwitchSnapshots>,
+        pending_work: &PendingWork,
+    ) -> Self {
+        Self {
+            base: base.clone(),
+            snapshots: Snapshots::new(base),
+            held: Arc::clone(held),
+            pending_work: pending_work.clone(),
+        }
+    }
+
+    /// Commits the snapshot held for `history`, if its request names another `model` than the
+    /// conversation's last one, and if the request `can_omit` the messages that the snapshot covers.
+    /// `None` if there is none, or if the commit takes longer than [`COMMIT_TIMEOUT`].
+    pub(super) async fn activate(
+        &self,
+        tasks: &Tasks,
+        scope: &Scope,
+        history: &History,
+        model: &str,
+        can_omit: impl Fn(usize, Option<usize>) -> bool,
+    ) -> Option<Prepared> {
+        let candidate = self.held.find(scope, history, model)?;
+        let new = &candidate.draft.snapshot;
+        if !can_omit(new.to_count, new.pin) {
+            return None;
+        }
+        let (this, scope, model) = (self.clone(), scope.clone(), model.to_owned());
+        let (result_tx, result_rx) = tokio::sync::oneshot::channel();
+        this.pending_work.begin();
+        // In a task of its own, so that a commit that is too late for this request serves the next.
+        tasks.spawn("model change", async move {
+            let committed = this.snapshots.commit(&scope, &candidate.draft).await;
+            if let Ok(prepared) = &committed
+                && candidate.mark_reported()
+            {
+                let (tip, snapshot) = (candidate.draft.snapshot.tip, &prepared.snapshot.meta);
+                let events = &this.base.events;
+                events.emit_activated(&candidate.conversation, &model, tip, snapshot);
+            }
+            this.pending_work.end();
+            // The receiver is gone if the commit was too late.
+            let _ = result_tx.send(committed);
+        });
+        let committed = tokio::time::timeout(COMMIT_TIMEOUT, result_rx)
+            .await
+            .ok()?
+            .ok()?;
+        match committed {
+            Ok(prepared) => Some(prepared),
+            Err(error) => {
+                tracing::debug!(error = %error, "no snapshot could be activated for another model");
+                None
+            }
+        }
     }
 }
 

@@ -13,14 +13,15 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::count_tokens::measure_new_messages;
+use super::base::Base;
 use super::events::OverflowEvents;
-use super::message_archive;
+use super::exchange::Exchange;
+use super::message_archive::MessageArchive;
 use super::payload::{self, TimeStyle};
-use super::peer_memory;
-use super::prepare::{SnapshotDraft, SnapshotTarget, load, render_snapshot, sent_snapshots};
-use super::worker;
-use super::{Exchange, Shop};
+use super::peer_memory::PeerMemories;
+use super::snapshots::{SnapshotDraft, SnapshotTarget, Snapshots};
+use super::track::Track;
+use super::worker::Worker;
 use crate::memory::advance::{ChainState, overflow, overflow_observe::unobserved_ranges};
 use crate::memory::{
     NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, SnapshotMeta, Span,
@@ -49,7 +50,7 @@ pub(super) struct PendingOverflow {
 
 /// What is held, by the number its snapshot has until it is stored.
 #[derive(Debug, Default)]
-pub(crate) struct PendingOverflows {
+pub(super) struct PendingOverflows {
     pending: Mutex<BTreeMap<i64, Arc<PendingOverflow>>>,
     last: AtomicI64,
 }
@@ -73,145 +74,226 @@ impl PendingOverflows {
     }
 }
 
-/// Observes `exchange`, which was refused when it was sent with the snapshot `sent`, up to its message
-/// `to_count`, until the client waits no longer. What is written by then counts, if it makes the request
-/// smaller.
-pub(super) async fn observe(
-    shop: &Shop,
-    exchange: &Exchange,
-    sent_snapshot: Option<SnapshotId>,
-    to_count: usize,
-    deadline: Instant,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let calls_deadline = calls_deadline(Instant::now(), deadline);
-    // Whatever takes long, a store in trouble too, takes it from the same time.
-    let composed = Box::pin(compose(
-        shop,
-        exchange,
-        sent_snapshot,
-        to_count,
-        calls_deadline,
-    ));
-    timeout_at(deadline, composed).await.unwrap_or(Ok(None))
+/// Observes for clients that wait.
+#[derive(Clone)]
+pub(super) struct OverflowObserver {
+    base: Base,
+    worker: Arc<Worker>,
+    snapshots: Snapshots,
+    peer_memory: PeerMemories,
+    archive: MessageArchive,
+    pending: Arc<PendingOverflows>,
+}
+
+impl OverflowObserver {
+    pub(super) fn new(base: &Base, worker: &Arc<Worker>, pending: &Arc<PendingOverflows>) -> Self {
+        Self {
+            base: base.clone(),
+            worker: Arc::clone(worker),
+            snapshots: Snapshots::new(base),
+            peer_memory: PeerMemories::new(base),
+            archive: MessageArchive::new(base),
+            pending: Arc::clone(pending),
+        }
+    }
+
+    /// Observes `exchange`, which was refused when it was sent with the snapshot `sent`, up to its message
+    /// `to_count`, until the client waits no longer. What is written by then counts, if it makes the request
+    /// smaller.
+    pub(super) async fn observe(
+        &self,
+        exchange: &Exchange,
+        sent_snapshot: Option<SnapshotId>,
+        to_count: usize,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let calls_deadline = calls_deadline(Instant::now(), deadline);
+        // Whatever takes long, a store in trouble too, takes it from the same time.
+        let composed = Box::pin(self.compose(exchange, sent_snapshot, to_count, calls_deadline));
+        timeout_at(deadline, composed).await.unwrap_or(Ok(None))
+    }
+
+    async fn compose(
+        &self,
+        exchange: &Exchange,
+        sent_snapshot: Option<SnapshotId>,
+        to_count: usize,
+        calls_deadline: Instant,
+    ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let overflow_events = OverflowEvents::new(&self.base.events);
+        let (scope, history) = (&exchange.scope, &exchange.history);
+        let mut track = Track::load(&*self.base.store, scope, history).await?;
+        track.model.clone_from(&exchange.model);
+        let recorded_count = track.nodes.len();
+        let last_confirmed = track.last_confirmed_after(history.len());
+        let new = exchange
+            .measure_new_messages(&self.base.counter, recorded_count, None)
+            .await?;
+        track.nodes.extend(new);
+        track.snapshots = track.sent_snapshots(sent_snapshot);
+        track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
+        let settings = self.base.settings().for_model(&exchange.model);
+        let policy = &settings.policy;
+        let ranges = unobserved_ranges(&track.path(), to_count, policy.message_tokens);
+        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
+        let time_style = TimeStyle {
+            zone: zone.clone(),
+            show_pauses: settings.temporal_markers,
+        };
+        let calls = ranges.into_iter().map(|(span, message_tokens)| {
+            let (nodes, time_style) = (Arc::clone(&nodes), time_style.clone());
+            let overflow_events = &overflow_events;
+            async move {
+                let context = (nodes, time_style, overflow_events);
+                self.observe_range(exchange, context, span, message_tokens)
+                    .await
+            }
+        });
+        let parts: Vec<NewPart> = finish_before(calls, calls_deadline).await;
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        track.parts.extend(
+            (1..)
+                .zip(&parts)
+                .map(|(number, part)| part.meta(PartId(-number))),
+        );
+        let path = ChainState {
+            jobs: &[],
+            ..track.path()
+        };
+        // Not shortened at its limit: a stopgap names the parts it is made of, and these have no numbers yet.
+        let Some(plan) = overflow(&path, policy) else {
+            return Ok(None);
+        };
+        let rendering = Rendering {
+            preamble: render::PREAMBLE_VERSION,
+            as_of: dates::date(self.base.now_ms(), zone),
+        };
+        let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
+        let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
+        let stored = self.base.store.parts(scope, &stored).await?;
+        let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, &parts) else {
+            return Ok(None);
+        };
+        let later = plan.later_chunks.iter();
+        let later = later.filter_map(|id| parts_in_order(&[*id], &stored, &parts));
+        let later: Vec<Part> = later.flatten().collect();
+        let Some(tip) = history.tip() else {
+            return Ok(None);
+        };
+        let target = SnapshotTarget {
+            tip,
+            tip_count: history.len(),
+            eligible_now: true,
+            zone,
+            policy,
+        };
+        let peer_section = self
+            .peer_memory
+            .section_for(&track, exchange.thread_key.as_deref(), last_confirmed)
+            .await;
+        let part_groups = (&*rendered_parts, &*later);
+        let new = self
+            .snapshots
+            .render(plan, part_groups, rendering, &target, &settings)
+            .await;
+        let SnapshotDraft {
+            snapshot: base,
+            peer_snapshot,
+        } = SnapshotDraft::new(new, peer_section);
+        let snapshot = peer_snapshot.as_ref().unwrap_or(&base);
+        let meta = SnapshotMeta {
+            id: SnapshotId(0),
+            to: snapshot.to,
+            to_count: snapshot.to_count,
+            eligible_from: snapshot.tip_count,
+            pin: snapshot.pin,
+            parts: snapshot.parts.clone(),
+            tokens: snapshot.tokens,
+            cause: snapshot.cause,
+            placement: snapshot.placement.clone(),
+            peer_memory: snapshot.peer_memory.clone(),
+        };
+        let segments = snapshot.segments.clone();
+        let events = overflow_events.finish(&parts);
+        let adoption = NewOverflowObservation {
+            parts,
+            rendering,
+            snapshot: base,
+            peer_snapshot,
+        };
+        let id = self.pending.insert(PendingOverflow {
+            observation: adoption,
+            events,
+        });
+        let meta = SnapshotMeta { id, ..meta };
+        // A client in a hurry goes on before it is stored, from here.
+        let pending = Snapshot { meta, segments };
+        Ok(Some(
+            self.base.cache.add_unstored_snapshot(scope, tip, pending),
+        ))
+    }
+
+    /// The chunk of one range; `None` where no model wrote it.
+    async fn observe_range(
+        &self,
+        exchange: &Exchange,
+        (nodes, time_style, overflow_events): (Arc<[Node]>, TimeStyle, &OverflowEvents),
+        span: Span,
+        message_tokens: u32,
+    ) -> Option<NewPart> {
+        let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&self.base.counter));
+        let sources = self.archive.locate_texts(exchange, &nodes, &span).await?;
+        let settings = self.base.settings().for_model(&exchange.model);
+        let options = Arc::clone(&settings.observer);
+        let payload = tokio::task::spawn_blocking(move || {
+            payload::build(
+                &parsed,
+                &nodes,
+                &span,
+                &sources,
+                &options,
+                &time_style,
+                &*counter,
+            )
+        });
+        let payload = payload.await.ok()??.to_json();
+        let job = Job {
+            id: Job::NOT_QUEUED,
+            scope: exchange.scope.clone(),
+            spec: NewJob {
+                kind: PartKind::Chunk,
+                span,
+                message_tokens,
+                payload,
+                parts: Vec::new(),
+                model: exchange.model.clone(),
+                tip: exchange.history.tip()?,
+                tip_count: exchange.history.len(),
+                route_hash: exchange.route,
+                urgency: u32::MAX,
+            },
+            attempts: 1,
+            // Nobody has the time to ask again for an empty answer.
+            empty_answers: 1,
+            fence: 0,
+        };
+        match self.worker.observe_unqueued(&job, overflow_events).await? {
+            Ok(part) => Some(part),
+            Err(failure) => {
+                tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
+                None
+            }
+        }
+    }
 }
 
 /// When the calls have to be done, of a client that waits from `now` on.
 fn calls_deadline(now: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(now);
     deadline - MAX_COMPOSE_TIME.min(left / 4)
-}
-
-async fn compose(
-    shop: &Shop,
-    exchange: &Exchange,
-    sent_snapshot: Option<SnapshotId>,
-    to_count: usize,
-    calls_deadline: Instant,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let overflow_events = OverflowEvents::new(shop);
-    let (scope, history) = (&exchange.scope, &exchange.history);
-    let mut track = load(shop, scope, history).await?;
-    track.model.clone_from(&exchange.model);
-    let recorded_count = track.nodes.len();
-    let last_confirmed = track.last_confirmed_after(history.len());
-    let new = measure_new_messages(shop, exchange, recorded_count, None).await?;
-    track.nodes.extend(new);
-    track.snapshots = sent_snapshots(&track, sent_snapshot);
-    track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
-    let settings = shop.settings.current().for_model(&exchange.model);
-    let policy = &settings.policy;
-    let ranges = unobserved_ranges(&track.path(), to_count, policy.message_tokens);
-    let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-    let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
-    let time_style = TimeStyle {
-        zone: zone.clone(),
-        show_pauses: settings.temporal_markers,
-    };
-    let calls = ranges.into_iter().map(|(span, message_tokens)| {
-        let (nodes, time_style) = (Arc::clone(&nodes), time_style.clone());
-        let overflow_events = &overflow_events;
-        async move {
-            let context = (nodes, time_style, overflow_events);
-            observe_range(shop, exchange, context, span, message_tokens).await
-        }
-    });
-    let parts: Vec<NewPart> = finish_before(calls, calls_deadline).await;
-    if parts.is_empty() {
-        return Ok(None);
-    }
-    track.parts.extend(
-        (1..)
-            .zip(&parts)
-            .map(|(number, part)| part.meta(PartId(-number))),
-    );
-    let path = ChainState {
-        jobs: &[],
-        ..track.path()
-    };
-    // Not shortened at its limit: a stopgap names the parts it is made of, and these have no numbers yet.
-    let Some(plan) = overflow(&path, policy) else {
-        return Ok(None);
-    };
-    let rendering = Rendering {
-        preamble: render::PREAMBLE_VERSION,
-        as_of: dates::date(shop.clock.now_ms(), zone),
-    };
-    let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
-    let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
-    let stored = shop.store.parts(scope, &stored).await?;
-    let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, &parts) else {
-        return Ok(None);
-    };
-    let later = plan.later_chunks.iter();
-    let later = later.filter_map(|id| parts_in_order(&[*id], &stored, &parts));
-    let later: Vec<Part> = later.flatten().collect();
-    let Some(tip) = history.tip() else {
-        return Ok(None);
-    };
-    let target = SnapshotTarget {
-        tip,
-        tip_count: history.len(),
-        eligible_now: true,
-        zone,
-        policy,
-    };
-    let peer_section =
-        peer_memory::for_track(shop, &track, exchange.thread_key.as_deref(), last_confirmed).await;
-    let part_groups = (&*rendered_parts, &*later);
-    let new = render_snapshot(shop, plan, part_groups, rendering, &target, &settings).await;
-    let SnapshotDraft {
-        snapshot: base,
-        peer_snapshot,
-    } = SnapshotDraft::new(new, peer_section);
-    let snapshot = peer_snapshot.as_ref().unwrap_or(&base);
-    let meta = SnapshotMeta {
-        id: SnapshotId(0),
-        to: snapshot.to,
-        to_count: snapshot.to_count,
-        eligible_from: snapshot.tip_count,
-        pin: snapshot.pin,
-        parts: snapshot.parts.clone(),
-        tokens: snapshot.tokens,
-        cause: snapshot.cause,
-        placement: snapshot.placement.clone(),
-        peer_memory: snapshot.peer_memory.clone(),
-    };
-    let segments = snapshot.segments.clone();
-    let events = overflow_events.finish(&parts);
-    let adoption = NewOverflowObservation {
-        parts,
-        rendering,
-        snapshot: base,
-        peer_snapshot,
-    };
-    let id = shop.pending_overflows.insert(PendingOverflow {
-        observation: adoption,
-        events,
-    });
-    let meta = SnapshotMeta { id, ..meta };
-    // A client in a hurry goes on before it is stored, from here.
-    let pending = Snapshot { meta, segments };
-    Ok(Some(shop.recall.add_unstored_snapshot(scope, tip, pending)))
 }
 
 /// What comes of `calls`, in their order, up to the first that comes to nothing and no later than `until`:
@@ -244,59 +326,6 @@ fn parts_in_order(plan: &[PartId], stored: &[Part], new: &[NewPart]) -> Option<V
         })
     });
     parts.collect()
-}
-
-/// The chunk of one range; `None` where no model wrote it.
-async fn observe_range(
-    shop: &Shop,
-    exchange: &Exchange,
-    (nodes, time_style, overflow_events): (Arc<[Node]>, TimeStyle, &OverflowEvents),
-    span: Span,
-    message_tokens: u32,
-) -> Option<NewPart> {
-    let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
-    let sources = message_archive::locate_texts(shop, exchange, &nodes, &span).await?;
-    let settings = shop.settings.current().for_model(&exchange.model);
-    let options = Arc::clone(&settings.observer);
-    let payload = tokio::task::spawn_blocking(move || {
-        payload::build(
-            &parsed,
-            &nodes,
-            &span,
-            &sources,
-            &options,
-            &time_style,
-            &*counter,
-        )
-    });
-    let payload = payload.await.ok()??.to_json();
-    let job = Job {
-        id: Job::NOT_QUEUED,
-        scope: exchange.scope.clone(),
-        spec: NewJob {
-            kind: PartKind::Chunk,
-            span,
-            message_tokens,
-            payload,
-            parts: Vec::new(),
-            model: exchange.model.clone(),
-            tip: exchange.history.tip()?,
-            tip_count: exchange.history.len(),
-            route_hash: exchange.route,
-            urgency: u32::MAX,
-        },
-        attempts: 1,
-        // Nobody has the time to ask again for an empty answer.
-        empty_answers: 1,
-        fence: 0,
-    };
-    match worker::observe_unqueued(shop, &job, overflow_events).await? {
-        Ok(part) => Some(part),
-        Err(failure) => {
-            tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
-            None
-        }
-    }
 }
 
 #[cfg(test)]

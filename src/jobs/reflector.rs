@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::base::Base;
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
-use super::model_call::{self, call_model};
-use super::{Settings, Shop, evidence, payload};
+use super::model_call::{ModelCaller, nonce};
+use super::settings::Settings;
+use super::{evidence, payload};
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{
     self, ParsedAnswer, PartialReflection, ReflectInput, ReflectionAttempt, ReflectionAttempts,
@@ -51,138 +53,155 @@ const REASON_TOO_LONG: &str = "the answer was not short enough";
 const REASON_UNUSABLE: &str = "the answer could not be used";
 const REASON_TRUNCATED: &str = "the answer was cut by a limit of its length";
 
-/// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
-/// the target. Of the answers that lost no more of what is of high priority than they may, the
-/// smallest is kept, whichever came last, and only if it is smaller than the log it replaces. Where
-/// there is none and the log is over its budget, the one that lost least, the newest of it put back.
-pub(super) async fn reflect(
-    shop: &Shop,
-    settings: &Settings,
-    endpoint: &Endpoint,
-    job: &Job,
-    cycle: &Cycle,
-) -> Result<NewPart, Failure> {
-    let parts = shop
-        .store
-        .parts(&job.scope, &job.spec.parts)
-        .await
-        .map_err(|error| Failure::from_store(&error))?;
-    if parts.len() != job.spec.parts.len() {
-        return Err(Failure::GivenUp);
-    }
-    let job_payload = ReflectionPayload::from_job(job);
-    let (phase, policy) = (&settings.reflection, &settings.policy);
-    let counter = Arc::clone(&shop.counter);
-    let from = policy.reflect_from;
-    let condense_all = job_payload.asked || total_tokens(&parts) >= policy.observation_tokens;
-    // What is important is lost only where the log has no room for it.
-    let limit = policy.observation_limit;
-    let over_budget = (total_tokens(&parts) >= policy.observation_tokens).then_some(OverBudget {
-        limit,
-        target: reflect::target_tokens(limit),
-    });
-    let log = run_blocking(move || ReflectionLog {
-        over_budget,
-        ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
-    });
-    let log = Arc::new(log.await?);
+/// Condenses logs by model calls.
+pub(super) struct Reflector {
+    base: Base,
+    caller: Arc<ModelCaller>,
+}
 
-    let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
-    let today = dates::format_day(shop.clock.now_ms(), &zone);
-    let prompt = |level: u8, missing: Option<&str>| {
-        reflect::prompt(&ReflectInput {
-            observations: &log.older,
-            level,
-            nonce: &super::nonce(),
-            now_date: &today,
-            instruction: phase.instruction.as_deref(),
-            focus: job_payload.focus.as_deref(),
-            lost_items: missing,
-        })
-    };
-    // Where the size of the prompt decides who is asked, that of the gentlest one does.
-    let first = model_call::call_settings(shop, phase, job, &prompt(0, None)).await;
-    let mut model = first.model;
-    let start = reflect::start_level(&model, job_payload.asked);
-    let mut ladder = ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
-    let mut failure = None;
-    let mut retry_reason = None;
-    while let Some(attempt) = ladder.next_attempt() {
-        if let Some(reason) = retry_reason.take() {
-            let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
-            cycle.retry(shop, settings, job, reason);
+impl Reflector {
+    pub(super) fn new(base: &Base, caller: &Arc<ModelCaller>) -> Self {
+        Self {
+            base: base.clone(),
+            caller: Arc::clone(caller),
         }
-        if attempt.lost_items.is_some() {
-            metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
+    }
+
+    /// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
+    /// the target. Of the answers that lost no more of what is of high priority than they may, the
+    /// smallest is kept, whichever came last, and only if it is smaller than the log it replaces. Where
+    /// there is none and the log is over its budget, the one that lost least, the newest of it put back.
+    pub(super) async fn reflect(
+        &self,
+        settings: &Settings,
+        endpoint: &Endpoint,
+        job: &Job,
+        cycle: &Cycle,
+    ) -> Result<NewPart, Failure> {
+        let parts = self
+            .base
+            .store
+            .parts(&job.scope, &job.spec.parts)
+            .await
+            .map_err(|error| Failure::from_store(&error))?;
+        if parts.len() != job.spec.parts.len() {
+            return Err(Failure::GivenUp);
         }
-        let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
-        let call = model_call::call_settings(shop, phase, job, &prompt).await;
-        match call_model(shop, call, endpoint, job, &prompt).await {
-            // Half a log is shorter, and that is all that can be said for it.
-            Ok(reply) if reply.finish == Finish::Length => {
-                tracing::warn!(
-                    tenant = %job.scope.tenant_label(),
-                    model = %reply.model,
-                    "the Reflector's answer was cut by a limit of its length and is not used: allow it \
-                     more (`max_output_tokens`, or the endpoint's own limit)"
-                );
-                ladder.answer_unusable();
-                retry_reason = Some(REASON_TRUNCATED);
+        let job_payload = ReflectionPayload::from_job(job);
+        let (phase, policy) = (&settings.reflection, &settings.policy);
+        let counter = Arc::clone(&self.base.counter);
+        let from = policy.reflect_from;
+        let condense_all = job_payload.asked || total_tokens(&parts) >= policy.observation_tokens;
+        // What is important is lost only where the log has no room for it.
+        let limit = policy.observation_limit;
+        let over_budget =
+            (total_tokens(&parts) >= policy.observation_tokens).then_some(OverBudget {
+                limit,
+                target: reflect::target_tokens(limit),
+            });
+        let log = run_blocking(move || ReflectionLog {
+            over_budget,
+            ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
+        });
+        let log = Arc::new(log.await?);
+
+        let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
+        let today = dates::format_day(self.base.now_ms(), &zone);
+        let prompt = |level: u8, missing: Option<&str>| {
+            reflect::prompt(&ReflectInput {
+                observations: &log.older,
+                level,
+                nonce: &nonce(),
+                now_date: &today,
+                instruction: phase.instruction.as_deref(),
+                focus: job_payload.focus.as_deref(),
+                lost_items: missing,
+            })
+        };
+        // Where the size of the prompt decides who is asked, that of the gentlest one does.
+        let first = self.caller.settings(phase, job, &prompt(0, None)).await;
+        let mut model = first.model;
+        let start = reflect::start_level(&model, job_payload.asked);
+        let mut ladder = ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
+        let mut failure = None;
+        let mut retry_reason = None;
+        while let Some(attempt) = ladder.next_attempt() {
+            if let Some(reason) = retry_reason.take() {
+                let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
+                cycle.retry(settings, job, reason);
             }
-            Ok(reply) => {
-                model = reply.model;
-                let log = Arc::clone(&log);
-                if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
-                    ladder.add_attempt(attempt);
-                    retry_reason = Some(REASON_TOO_LONG);
-                } else {
+            if attempt.lost_items.is_some() {
+                metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
+            }
+            let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
+            let call = self.caller.settings(phase, job, &prompt).await;
+            match self.caller.call(call, endpoint, job, &prompt).await {
+                // Half a log is shorter, and that is all that can be said for it.
+                Ok(reply) if reply.finish == Finish::Length => {
+                    tracing::warn!(
+                        tenant = %job.scope.tenant_label(),
+                        model = %reply.model,
+                        "the Reflector's answer was cut by a limit of its length and is not used: allow it \
+                         more (`max_output_tokens`, or the endpoint's own limit)"
+                    );
+                    ladder.answer_unusable();
+                    retry_reason = Some(REASON_TRUNCATED);
+                }
+                Ok(reply) => {
+                    model = reply.model;
+                    let log = Arc::clone(&log);
+                    if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
+                        ladder.add_attempt(attempt);
+                        retry_reason = Some(REASON_TOO_LONG);
+                    } else {
+                        ladder.answer_unusable();
+                        retry_reason = Some(REASON_UNUSABLE);
+                    }
+                }
+                Err(CallError::Refused { .. }) => {
                     ladder.answer_unusable();
                     retry_reason = Some(REASON_UNUSABLE);
                 }
-            }
-            Err(CallError::Refused { .. }) => {
-                ladder.answer_unusable();
-                retry_reason = Some(REASON_UNUSABLE);
-            }
-            // The log only grows: a model it does not fit will never take it.
-            Err(CallError::TooLong { .. }) => ladder.stop(),
-            Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => ladder.stop(),
-            Err(error) => {
-                failure = Some(error);
-                ladder.stop();
+                // The log only grows: a model it does not fit will never take it.
+                Err(CallError::TooLong { .. }) => ladder.stop(),
+                Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => ladder.stop(),
+                Err(error) => {
+                    failure = Some(error);
+                    ladder.stop();
+                }
             }
         }
+        let chosen = choose_log(ladder, failure, limit)?;
+        let span = job.spec.span;
+        let (chosen, evidence) = run_blocking(move || {
+            let chosen = log.fit_to_limit(chosen, limit);
+            let observations = &log.source.observations;
+            let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
+            (chosen, evidence)
+        })
+        .await?;
+        if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
+            warn_lossy(job, chosen.tokens, loss);
+        }
+        Ok(NewPart {
+            kind: PartKind::Reflection,
+            span,
+            text: chosen.text,
+            tokens: chosen.tokens,
+            message_tokens: job.spec.message_tokens,
+            current_task: None,
+            suggested_response: None,
+            sources: job.spec.parts.clone(),
+            model: if chosen.by_code {
+                code_reflection::MODEL.to_owned()
+            } else {
+                model
+            },
+            requested: job_payload.asked,
+            code_reflection: false,
+            analysis: evidence,
+        })
     }
-    let chosen = choose_log(ladder, failure, limit)?;
-    let span = job.spec.span;
-    let (chosen, evidence) = run_blocking(move || {
-        let chosen = log.fit_to_limit(chosen, limit);
-        let observations = &log.source.observations;
-        let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
-        (chosen, evidence)
-    })
-    .await?;
-    if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
-        warn_lossy(job, chosen.tokens, loss);
-    }
-    Ok(NewPart {
-        kind: PartKind::Reflection,
-        span,
-        text: chosen.text,
-        tokens: chosen.tokens,
-        message_tokens: job.spec.message_tokens,
-        current_task: None,
-        suggested_response: None,
-        sources: job.spec.parts.clone(),
-        model: if chosen.by_code {
-            code_reflection::MODEL.to_owned()
-        } else {
-            model
-        },
-        requested: job_payload.asked,
-        code_reflection: false,
-        analysis: evidence,
-    })
 }
 
 /// The log that takes the place of what was condensed.

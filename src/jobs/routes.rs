@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Clock;
+use super::clock::Clock;
 use crate::llm::UpstreamRoute;
 
 /// How long after its last request a conversation's credential is held. Long enough for the jobs of

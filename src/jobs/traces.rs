@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::intake::Exchange;
+use super::exchange::Exchange;
 use crate::history::{Link, MessageKey, Role, anchor};
 use crate::memory::Node;
 use crate::memory::alignment::{Origin, SharedMessages, StoredAlignment};

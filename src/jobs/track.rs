@@ -7,8 +7,9 @@ use jiff::tz::TimeZone;
 
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{ChainJob, ChainState, JobState};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Node, PartId, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
-use crate::store::RecordedChain;
+use crate::store::{RecordedChain, Store, StoreError};
 
 /// Messages held over all tracks; about 100 bytes each.
 const MAX_NODES: usize = 400_000;
@@ -71,6 +72,46 @@ impl Track {
             work: stored.jobs,
             published_log: Vec::new(),
         }
+    }
+
+    /// Reads what the store has of the chain that `history` continues.
+    pub(super) async fn load(
+        store: &dyn Store,
+        scope: &Scope,
+        history: &History,
+    ) -> Result<Self, StoreError> {
+        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        Self::load_chain(store, scope, &chain).await
+    }
+
+    /// Reads what the store has of the longest recorded prefix of `chain`.
+    pub(super) async fn load_chain(
+        store: &dyn Store,
+        scope: &Scope,
+        chain: &[Link],
+    ) -> Result<Self, StoreError> {
+        let stored = store.load_chain(scope, chain).await?;
+        let is_coincidence = stored.has_successor && stored.nodes.len() <= MAX_CHANCE_PREFIX;
+        // The successors are not loaded. The track must not be kept, or a longer request would count
+        // as new.
+        let has_successors = stored.has_successor && stored.nodes.len() == chain.len();
+        let mut track = Self::new(scope, stored);
+        track.stale = has_successors;
+        if is_coincidence {
+            track.detach_lineage();
+        }
+        Ok(track)
+    }
+
+    /// The snapshot that a request was sent with, as decisions see it: without peer memory, which
+    /// covers no message.
+    pub(super) fn sent_snapshots(&self, sent: Option<SnapshotId>) -> Vec<SnapshotMeta> {
+        let mut found = self.snapshots.iter().filter(|meta| Some(meta.id) == sent);
+        let without_peers = |meta: &SnapshotMeta| SnapshotMeta {
+            peer_memory: None,
+            ..meta.clone()
+        };
+        found.next().map(without_peers).into_iter().collect()
     }
 
     /// The lineages of the chain.

@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::error::{ProxyError, Side};
 use super::identify::{Identity, OffReason};
 use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::{Fallback, OutgoingRequest};
+use super::respond;
 use super::tee::{self, ObservedAnswer};
-use super::{ProxyError, Side, respond};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
 use crate::history::History;
 use crate::telemetry;

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 pub(super) use self::gate::GatedBody;
 pub use self::idle::{IdleTimeout, Stalled};
-use super::ProxyError;
+use super::error::ProxyError;
 use crate::upstream::{BoxError, RequestBody, cause};
 
 /// A body on its way to the client. An error aborts the transfer: the client never sees a clean end.

@@ -18,9 +18,9 @@ use http::{Extensions, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 
-use super::ProxyBody;
+use super::body::ProxyBody;
 use super::decode::{Decoder, Encoding};
-use super::stream_head::is_event_stream;
+use super::sse::is_event_stream;
 use crate::upstream::BoxError;
 
 /// So much is decoded at once: of the coding that is used most it never becomes more than 8.5 MB.

@@ -10,11 +10,9 @@ use http::request::Parts;
 
 use super::answer_position::AnswerPosition;
 use super::audit_entry::AuditEntry;
-use super::chat_completions;
 use super::memory::{Memory, MemoryRequest};
-use super::outgoing_request::OutgoingRequest;
-use super::overflow::OverflowAttempts;
-use super::retry::{self, OverflowShortening};
+use super::read_request::read_request;
+use super::retry::{OverflowShortening, SentRequest};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::tee::AnswerMessage;
 use crate::history::{History, Scope};
@@ -29,7 +27,7 @@ use crate::wire::usage::{Blame, Excess};
 pub struct DryRun {
     request: MemoryRequest,
     answer_position: AnswerPosition,
-    outgoing: OutgoingRequest,
+    sent: SentRequest,
     guard: Option<Arc<SelectionGuard>>,
 }
 
@@ -37,36 +35,36 @@ impl DryRun {
     /// Reads and chooses. `None` where the request goes out verbatim.
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut entry = AuditEntry::new(memory.audit.as_ref());
-        let reading = chat_completions::read_request(memory, parts, received, &mut entry).await;
-        let (request, answer_position) = reading.request.zip(reading.answer_position)?;
+        let read = read_request(memory, parts, received, &mut entry).await;
+        let (request, answer_position) = read.request.zip(read.answer_position)?;
         let (outgoing, guard) = select_memory(memory, &request).await;
         entry.set_outgoing(&outgoing);
         Some(Self {
             request,
             answer_position,
-            outgoing,
+            sent: SentRequest::first(outgoing),
             guard: guard.map(Arc::new),
         })
     }
 
     /// The body that goes out.
     pub fn body(&self) -> Bytes {
-        self.outgoing.frames.concat().into()
+        self.sent.outgoing.frames.concat().into()
     }
 
     /// What it was made with.
     pub fn sent_with(&self) -> SentWith {
-        self.outgoing.sent_with().clone()
+        self.sent.outgoing.sent_with().clone()
     }
 
     /// The rung it stands on, by its name.
     pub fn fallback(&self) -> &'static str {
-        self.outgoing.fallback.name()
+        self.sent.outgoing.fallback.name()
     }
 
     /// Why memory is what it is.
     pub fn why(&self) -> &'static str {
-        self.outgoing.why
+        self.sent.outgoing.why
     }
 
     /// Whether something that it may belong to is withheld from it.
@@ -97,7 +95,7 @@ impl DryRun {
 
     /// The text that stands in for the oldest messages, where one does.
     pub fn snapshot(&self) -> Option<&Snapshot> {
-        self.outgoing.snapshot().map(|snapshot| &**snapshot)
+        self.sent.outgoing.snapshot().map(|snapshot| &**snapshot)
     }
 
     /// It was refused as too long: what goes out instead, step by step. `way` is how it went.
@@ -106,34 +104,27 @@ impl DryRun {
         memory: &'a Memory,
         route: &'a (dyn Fn() -> Option<UpstreamRoute> + Sync),
     ) -> DryRunShortening<'a> {
-        let first = self.outgoing.clone();
+        let refused = self.sent.clone();
         DryRunShortening {
             first: self,
-            shortening: OverflowShortening::new(
-                memory,
-                &self.request,
-                route,
-                first,
-                OverflowAttempts::default(),
-            ),
+            shortening: OverflowShortening::new(memory, &self.request, route, refused),
         }
     }
 
     /// It was refused for something else: what goes out instead, if anything does.
     pub async fn fall_back_to_original(&self, memory: &Memory, blame: Blame) -> Option<Self> {
-        let outgoing =
-            retry::fall_back_to_original(memory, &self.request, &self.outgoing, blame).await?;
+        let original = self
+            .sent
+            .fall_back_to_original(memory, &self.request, blame);
         Some(Self {
-            request: self.request.clone(),
-            answer_position: self.answer_position.clone(),
-            outgoing,
-            guard: self.guard.clone(),
+            sent: original.await?,
+            ..self.clone()
         })
     }
 
     /// That was accepted, maybe where something else was refused: what is learned from it.
     pub fn record_accepted(&self, memory: &Memory) {
-        retry::record_accepted(memory, &self.request, &self.outgoing);
+        self.sent.record_accepted(memory, &self.request);
     }
 
     /// The upstream has taken it: however its answer ends, it goes out alike from now on.
@@ -173,18 +164,18 @@ impl std::fmt::Debug for DryRunShortening<'_> {
 impl DryRunShortening<'_> {
     /// The next step, where what went out last was refused with this `excess`.
     pub async fn next(&mut self, excess: Option<Excess>) -> Option<DryRun> {
-        let outgoing = self.shortening.next(excess).await?;
+        let sent = self.shortening.next(excess).await?;
         Some(DryRun {
-            outgoing,
+            sent,
             ..self.first.clone()
         })
     }
 
     /// The same, where that was refused for what it holds.
     pub async fn other_placement(&mut self, blame: Blame) -> Option<DryRun> {
-        let outgoing = self.shortening.other_placement(blame).await?;
+        let sent = self.shortening.move_block(blame).await?;
         Some(DryRun {
-            outgoing,
+            sent,
             ..self.first.clone()
         })
     }

@@ -13,7 +13,8 @@ use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection}
 use tokio::sync::Notify;
 
 use super::body::{self, GatedBody, OutBody};
-use super::{ProxyError, headers};
+use super::error::ProxyError;
+use super::headers;
 use crate::upstream::{RequestBody, SendError, Upstream};
 
 /// Sends a request as the client made it, with another body where one is given, and waits for the

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::declined_request::DeclinedRequest;
 use super::memory::{Memory, MemoryRequest};
 use crate::history::{PlainText, Role};
 use crate::memory::select::SelectionReason;
@@ -154,8 +153,6 @@ pub(super) struct OutgoingRequest {
     pub(super) layout: Option<MessageLayout>,
     pub(super) why: &'static str,
     pub(super) fallback: Fallback,
-    /// What was refused for what it holds, where this goes out without it.
-    pub(super) declined: Option<Arc<DeclinedRequest>>,
     sent_with: SentWith,
 }
 
@@ -205,7 +202,6 @@ impl OutgoingRequest {
             layout: None,
             why: "verbatim",
             fallback: Fallback::NotNeeded,
-            declined: None,
             sent_with: SentWith::default(),
         }
     }
@@ -281,14 +277,33 @@ impl OutgoingRequest {
             messages: Some(messages),
             why,
             fallback,
-            declined: None,
             sent_with,
         }
     }
 
-    /// This one, where `declined` was refused.
-    pub(super) fn with_declined(self, declined: Option<Arc<DeclinedRequest>>) -> Self {
-        Self { declined, ..self }
+    /// This request, which goes out in the place of `refused`; or, if an equal request has replaced it
+    /// meanwhile, the one that went out there (INV-SAME).
+    pub(super) async fn or_equal_request(
+        self,
+        memory: &Memory,
+        request: &MemoryRequest,
+        refused: &Self,
+    ) -> Self {
+        let Some(tip) = request.history.tip() else {
+            return self;
+        };
+        let (previous_send, next_send) = (refused.sent_with(), self.sent_with().clone());
+        let sent_with = memory.cache.replace_refused_pin(
+            &request.identity.scope,
+            (tip, &request.model),
+            previous_send,
+            next_send,
+        );
+        if sent_with == *self.sent_with() || sent_with == *previous_send {
+            return self;
+        }
+        let equal = Self::from_sent_with(memory, request, &sent_with, &self).await;
+        equal.unwrap_or(self)
     }
 
     /// What an equal request is `used` to go out with; `None` where that cannot be had any more.

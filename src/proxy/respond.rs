@@ -5,13 +5,18 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 
-use super::body::{self, ProxyBody};
+use super::abort::Abort;
+use super::body::{self, IdleTimeout, ProxyBody};
 use super::error::{ProxyError, Side};
+use super::headers;
 use crate::telemetry;
 use crate::upstream::SendError;
 
@@ -65,6 +70,20 @@ pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
     .into_bytes();
     answer.extend_from_slice(&body);
     Some(answer.into())
+}
+
+/// The upstream's response as the client gets it, frame by frame. The body fails after a pause of
+/// `response_idle`.
+pub(super) fn stream_back(
+    response: Response<Incoming>,
+    response_idle: Duration,
+    abort: Abort,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = response.into_parts();
+    parts.version = Version::HTTP_11;
+    parts.headers = headers::towards_client(parts.headers);
+    let body = IdleTimeout::new(body, response_idle);
+    Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }
 
 /// The status that [`error`] answers with.
@@ -217,10 +236,6 @@ pub(super) fn with_causes(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use http_body_util::BodyExt as _;
-
     use super::*;
 
     async fn response_to(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {

@@ -16,6 +16,19 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 /// the field is a tool call's argument sent whole.
 pub const MAX_BLOCK: usize = 1024 * 1024;
 
+/// Whether these headers announce a stream of server-sent events.
+pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("text/event-stream")
+        })
+}
+
 /// Finds where blocks end in bytes that come in any pieces. Line ends are LF, CR LF or CR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockEnds {

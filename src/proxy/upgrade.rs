@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::abort::Abort;
 use super::body::{self, OutBody, ProxyBody};
-use super::{Proxy, ProxyError, flow, forward, headers};
+use super::error::ProxyError;
+use super::shared::Shared;
+use super::{forward, headers, respond};
 use crate::tasks::Hold;
 use crate::telemetry;
 
@@ -41,30 +43,34 @@ fn names_websocket(headers: &HeaderMap) -> bool {
 
 /// Asks the upstream; if it switches, connects both sides, otherwise its answer is the client's.
 pub(super) async fn tunnel(
-    proxy: &Proxy,
+    shared: &Shared,
     mut parts: Parts,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let Some(client_side) = parts.extensions.remove::<OnUpgrade>() else {
         return Err(ProxyError::Target(None));
     };
     let abort = Abort::for_client(&parts);
-    let mut request = forward::prepare(&proxy.upstream, parts, OutBody::Empty)?;
+    let mut request = forward::prepare(&shared.upstream, parts, OutBody::Empty)?;
     set_websocket_headers(request.headers_mut());
-    let mut response = proxy
+    let mut response = shared
         .upstream
         .send_upgradable(request)
         .await
         .map_err(forward::to_proxy_error)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(flow::stream_back(proxy, response, abort));
+        return Ok(respond::stream_back(
+            response,
+            shared.limits.response_idle,
+            abort,
+        ));
     }
     if !names_websocket(response.headers()) {
         return Err(ProxyError::UnrequestedUpgrade);
     }
     let upstream_side = hyper::upgrade::on(&mut response);
-    let (stopped, hold) = (proxy.tasks.token(), proxy.tasks.hold());
-    let idle = proxy.limits.tunnel_idle;
-    proxy.tasks.spawn("tunnel", async move {
+    let (stopped, hold) = (shared.tasks.token(), shared.tasks.hold());
+    let idle = shared.limits.tunnel_idle;
+    shared.tasks.spawn("tunnel", async move {
         stopped
             .run_until_cancelled(connect(client_side, upstream_side, idle, hold))
             .await;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
+use super::body::ProxyBody;
 use super::memory::{Memory, MemoryRequest};
-use super::{Proxy, ProxyBody};
+use super::shared::Shared;
 use crate::llm::UpstreamRoute;
 
 /// How long jobs rest after the client was told it asks too often, where the upstream names no time.
@@ -33,7 +34,7 @@ pub(super) fn register_route(
     memory: &Memory,
     parts: &Parts,
     request: Option<&MemoryRequest>,
-    proxy: &Proxy,
+    shared: &Shared,
     response: &Response<ProxyBody>,
 ) -> Option<[u8; 32]> {
     let request = request.filter(|_| memory.jobs.borrows_credentials())?;
@@ -41,7 +42,7 @@ pub(super) fn register_route(
     let routes = memory.jobs.routes();
     let mut route_hash = None;
     if response.status().is_success()
-        && let Some(route) = route_for_request(proxy, parts)
+        && let Some(route) = route_for_request(shared, parts)
     {
         route_hash = Some(route.hash());
         routes.register(tenant, Arc::new(route));
@@ -53,8 +54,8 @@ pub(super) fn register_route(
 }
 
 /// The way of a request to the upstream.
-pub(super) fn route_for_request(proxy: &Proxy, parts: &Parts) -> Option<UpstreamRoute> {
-    let uri = proxy.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
+pub(super) fn route_for_request(shared: &Shared, parts: &Parts) -> Option<UpstreamRoute> {
+    let uri = shared.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
     let url = url::Url::parse(&uri.to_string()).ok()?;
     Some(UpstreamRoute::new(&url, &parts.headers))
 }

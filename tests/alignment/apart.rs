@@ -4,9 +4,9 @@
 use diarist_provider::{CallerKind, DefaultScript, Reply};
 use serde_json::Value;
 
-use crate::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
-use crate::rig::Rig;
-use crate::script::message;
+use crate::alignment::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
+use crate::alignment::script::message;
+use crate::memory::rig::Rig;
 
 type Headers = Vec<(&'static str, &'static str)>;
 

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::harness::{Client, SentRequest, talk, text};
-use crate::rig::{PATIENCE, Rig};
+use crate::alignment::harness::{Client, SentRequest, talk, text};
+use crate::memory::rig::{PATIENCE, Rig};
 
 /// A window of six messages over `all`; nine of them make a chunk, so nothing that is sent at one time
 /// is enough to be observed.

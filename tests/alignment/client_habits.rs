@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::compose::Line;
-use crate::dice::Dice;
-use crate::harness::marks;
-use crate::rows::{renumbered, respelled};
-use crate::script::{message, reworded};
+use crate::alignment::compose::Line;
+use crate::alignment::harness::marks;
+use crate::alignment::rows::{renumbered, respelled};
+use crate::alignment::script::{message, reworded};
+use crate::support::dice::Dice;
 
 /// What stands in the place of an old result.
 #[derive(Clone, Copy, Debug)]

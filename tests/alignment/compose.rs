@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::client_habits::{ClientHabits, summary_head};
-use crate::dice::Dice;
-use crate::harness::{marks, text, user};
-use crate::script::message;
+use crate::alignment::client_habits::{ClientHabits, summary_head};
+use crate::alignment::harness::{marks, text, user};
+use crate::alignment::script::message;
+use crate::support::dice::Dice;
 
 /// Which saying a message is, whatever became of its words since: the same words behind the same saying
 /// are the same one, the same words elsewhere are another.
@@ -217,7 +217,7 @@ impl Composer {
         let talk = &mut self.talks[which];
         (talk.messages, talk.replaced, talk.summary) = (Vec::new(), Vec::new(), None);
         if self.template {
-            for message in crate::harness::talk("template", 6) {
+            for message in crate::alignment::harness::talk("template", 6) {
                 talk.push(message);
             }
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::replayed::{PlayOptions, RecordedRequest, Row, play};
+use crate::alignment::replayed::{PlayOptions, RecordedRequest, Row, play};
 
 fn corpus(client: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");

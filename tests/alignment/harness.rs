@@ -8,7 +8,7 @@ use std::sync::Arc;
 use diarist_provider::{CallerKind, DefaultScript, RecordedRequest, Reply, ScriptInput, script};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::memory::rig::Rig;
 
 /// The text of message `number` of conversation `name`: its mark stands at its beginning, where an
 /// Observer that shortens what it is shown keeps it.

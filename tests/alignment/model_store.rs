@@ -14,7 +14,7 @@ use diarist::memory::{Node, record};
 use diarist::wire::chat::{self, ChatRequest};
 use serde_json::json;
 
-use crate::compose::{Ask, Origin};
+use crate::alignment::compose::{Ask, Origin};
 
 /// Messages that are observed together at least.
 const RANGE: usize = 5;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use diarist_provider::script;
 use serde_json::Value;
 
-use crate::inflate::{mark, marks};
+use crate::alignment::inflate::{mark, marks};
 
 /// What became of the messages of one request.
 #[derive(Debug, Default)]

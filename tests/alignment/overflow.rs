@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
-use crate::harness::{Client, chat_settings, marks, set_answer, talk};
-use crate::rig::{Answer, Rig};
-use crate::script::reworded;
+use crate::alignment::harness::{Client, chat_settings, marks, set_answer, talk};
+use crate::alignment::script::reworded;
+use crate::memory::rig::{Answer, Rig};
 
 /// The first `turn` messages of a conversation in which much is said at once, behind the 41st; a clock
 /// in the first one makes each request a view.

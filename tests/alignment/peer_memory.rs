@@ -5,9 +5,9 @@ use std::sync::Arc;
 use diarist_provider::{CallerKind, DefaultScript, Options, Reply, Script, ScriptInput};
 use serde_json::Value;
 
-use crate::harness::{Client, chat_settings, marks, talk, text, user};
-use crate::rig::Rig;
-use crate::script::message;
+use crate::alignment::harness::{Client, chat_settings, marks, talk, text, user};
+use crate::alignment::script::message;
+use crate::memory::rig::Rig;
 
 const GOODBYE: &str =
     "You are welcome! Should there be any more questions, just come back to me at any time.";

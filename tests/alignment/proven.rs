@@ -12,11 +12,11 @@ use diarist::history::align::Run;
 use diarist::history::{History, MessageKey, PathMessage, PositionMap, Role};
 use diarist::memory::alignment::{Alignment, AlignmentKind, Evidence, find_alignment};
 
-use crate::compose::{Ask, Composer, Op};
-use crate::dice::Dice;
-use crate::model_store::{ModelStore, Read, StoredNode, format_counts, is_whole};
-use crate::planted_table;
-use crate::random::seeds;
+use crate::alignment::compose::{Ask, Composer, Op};
+use crate::alignment::model_store::{ModelStore, Read, StoredNode, format_counts, is_whole};
+use crate::alignment::random::seeds;
+use crate::support::dice::Dice;
+use crate::support::planted_table;
 
 /// Compositions in a plain run.
 const CASES: u64 = 160;

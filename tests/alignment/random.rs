@@ -13,10 +13,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 
-use crate::compose::{Ask, Composer, Op};
-use crate::harness::Client;
-use crate::model_store::format_counts;
-use crate::rig::Rig;
+use crate::alignment::compose::{Ask, Composer, Op};
+use crate::alignment::harness::Client;
+use crate::alignment::model_store::format_counts;
+use crate::memory::rig::Rig;
 
 const CASES: u64 = 24;
 

@@ -4,8 +4,8 @@
 
 use diarist_provider::CallerKind;
 
-use crate::replayed::{PlayOptions, RecordedRequest, Row, play};
-use crate::rig::Rig;
+use crate::alignment::replayed::{PlayOptions, RecordedRequest, Row, play};
+use crate::memory::rig::Rig;
 
 /// A client, how many of its requests have memory at least, and the runs that have none, each with the
 /// reason.

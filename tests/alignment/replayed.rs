@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use diarist_provider::{CallerKind, Options, Rules, ScriptInput, judge, script};
 use serde_json::Value;
 
-use crate::inflate::{Inflate, marks};
-use crate::oracle::{ModelInputs, Oracle};
-use crate::rig::Rig;
+use crate::alignment::inflate::{Inflate, marks};
+use crate::alignment::oracle::{ModelInputs, Oracle};
+use crate::memory::rig::Rig;
 
 /// One request, and what the model had answered.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 use diarist_provider::{Behaviour, CallerKind, Cut};
 use serde_json::Value;
 
-use crate::harness::{Client, roomy, talk};
-use crate::rig::Rig;
+use crate::alignment::harness::{Client, roomy, talk};
+use crate::memory::rig::Rig;
 
 /// The body as the provider got it.
 async fn sent(rig: &mut Rig, messages: &[Value]) -> String {

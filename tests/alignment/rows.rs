@@ -5,8 +5,8 @@ mod shrinking;
 
 use serde_json::{Value, json};
 
-use crate::harness::{talk, user};
-use crate::script::{Applied, Ask, Row, branched, chat, grow, reworded, shaped, tools};
+use crate::alignment::harness::{talk, user};
+use crate::alignment::script::{Applied, Ask, Row, branched, chat, grow, reworded, shaped, tools};
 
 use Applied::{All, Nothing, UpTo};
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{talk, work};
+use crate::alignment::harness::{talk, work};
 
 /// Stands in a message for the answer to the last request that asked for a summary.
 pub const SUMMARY: &str = "@summary@";

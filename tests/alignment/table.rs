@@ -11,10 +11,10 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::harness::{Client, SentRequest, marks, roomy};
-use crate::rig::Rig;
-use crate::rows::ROWS;
-use crate::script::{Applied, Ask, Row, SUMMARY, grow};
+use crate::alignment::harness::{Client, SentRequest, marks, roomy};
+use crate::alignment::rows::ROWS;
+use crate::alignment::script::{Applied, Ask, Row, SUMMARY, grow};
+use crate::memory::rig::Rig;
 
 /// What a row came to.
 struct RowResult {

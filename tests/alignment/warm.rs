@@ -4,8 +4,8 @@
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 
-use crate::harness::{Client, roomy, talk};
-use crate::rig::Rig;
+use crate::alignment::harness::{Client, roomy, talk};
+use crate::memory::rig::Rig;
 
 async fn rename(rig: &Rig, from: &str, to: &str) {
     let file = rig.folder.path().join("diarist.db");

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use super::configuration::valid;
-use super::world::Disk;
+use crate::store::world::Disk;
 
 const START: i64 = 1_772_625_600_000;
 

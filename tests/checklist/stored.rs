@@ -5,7 +5,7 @@ use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store};
 
 use super::Check;
 use super::hand::run;
-use super::world::{ANYBODY, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, LEASE, Talk, scope};
 
 pub const CHECKS: &[Check] = &[
     (&[23], a_count_that_is_stored),

@@ -2,7 +2,7 @@
 
 use diarist::config::{SetBy, VerificationKey};
 
-use crate::{ConfigInput, assert_problems};
+use crate::config::{ConfigInput, assert_problems};
 
 const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAI6K032fDLUoHoHeT/TOd5oUw3Yz7IZqD36e8gCqPzp8=

@@ -101,7 +101,7 @@ fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
             "memory.reflection.instruction: it is empty",
             "memory.reflection.continuation_hints: there is no hint \"maybe\"",
             "memory.redact.kinds: there is no kind \"pin\" | choose from \"api_key\"",
-            "memory.redact.patterns: \"(\" is no regular expression: unclosed group | correct it",
+            "memory.redact.patterns: \"(\" is no regular expression: error: unclosed group | correct it",
         ],
     );
     for (pattern, what) in [

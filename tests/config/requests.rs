@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use diarist::config;
 
-use crate::{ConfigInput, assert_problems};
+use crate::config::{ConfigInput, assert_problems};
 
 #[test]
 fn rules_are_read_from_a_file_and_from_the_environment() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use diarist::config::{self, ActivateAfterIdle};
 
-use crate::ConfigInput;
+use crate::config::ConfigInput;
 
 #[test]
 fn early_activation_takes_a_duration_auto_or_nothing() {

@@ -4,7 +4,7 @@ use diarist::llm::{CallError, CallSettings, Llm};
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use crate::{Model, ReceivedRequest, answer, prompt, reply_body, settings};
+use crate::llm::{Model, ReceivedRequest, answer, prompt, reply_body, settings};
 
 fn refuse(code: &str, param: &str) -> Response<String> {
     let message = format!("Unsupported: '{param}' is not supported with this model.");

@@ -9,8 +9,8 @@ use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 const OURS: &str = "Bearer sk-borrowed-CANARY-1";
 const OTHER: &str = "Bearer sk-borrowed-CANARY-2";

@@ -4,8 +4,8 @@
 use diarist_provider::{Behaviour, CallerKind, Failure, Options};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 fn messages(body: &[u8]) -> Vec<Value> {
     let body: Value = serde_json::from_slice(body).unwrap();

@@ -4,8 +4,8 @@
 use diarist_provider::CallerKind;
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// How often the Observer was shown what was asked in a turn: all of it, which no observation that
 /// it is shown as well repeats.

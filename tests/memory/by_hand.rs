@@ -22,7 +22,7 @@ use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use crate::rig::PATIENCE;
+use crate::memory::rig::PATIENCE;
 
 const START: i64 = 1_772_625_600_000;
 

@@ -10,8 +10,8 @@ use diarist_provider::{
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),

@@ -4,8 +4,8 @@
 use diarist_provider::{Behaviour, CallerKind};
 use serde_json::{Value, json};
 
-use crate::rig::{Answer, Rig};
-use crate::tools::{ACTIVE, Talk, answering, event_stream, refusing};
+use crate::memory::rig::{Answer, Rig};
+use crate::memory::tools::{ACTIVE, Talk, answering, event_stream, refusing};
 
 /// Where the block stands in the newest request.
 fn block(rig: &Rig) -> Option<usize> {

@@ -4,8 +4,8 @@
 use diarist_provider::{CallerKind, Options, Reflector, Reply, Script as _, ScriptInput};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// A user message of `lines` lines, each with a word that stands nowhere else, and so many short turns.
 fn harbour(name: &str, lines: usize, turns: usize) -> Value {

@@ -9,8 +9,8 @@ use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;
 
-use crate::rig::{Answer, PATIENCE, Rig};
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::{Answer, PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// Far more than a request is held for the sake of memory, far less than a lock is waited for.
 const HELD: Duration = Duration::from_secs(2);

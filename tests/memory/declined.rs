@@ -3,8 +3,8 @@
 use diarist_provider::{Behaviour, CallerKind, Cut, LineEnd};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, answering, event_stream, refusing};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, answering, event_stream, refusing};
 
 /// Says what is wrong with a request in the first event of a stream.
 fn inside() -> Behaviour {

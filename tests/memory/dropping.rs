@@ -4,8 +4,8 @@
 use diarist_provider::Options;
 use serde_json::Value;
 
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 async fn rig() -> Rig {
     let settings = [

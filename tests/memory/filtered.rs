@@ -4,9 +4,9 @@
 use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
-use crate::resource::{SHARED, message, peer_memory};
-use crate::rig::{Answer, Rig};
-use crate::tools::{Talk, answering, event_stream, metric};
+use crate::memory::resource::{SHARED, message, peer_memory};
+use crate::memory::rig::{Answer, Rig};
+use crate::memory::tools::{Talk, answering, event_stream, metric};
 
 const PASSED: &str = "bypass; reason=filtered; rung=passed_over";
 

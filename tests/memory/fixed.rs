@@ -7,9 +7,9 @@ use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::process::{CONFIG, Program};
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::process::{CONFIG, Program};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 /// What the first release sent for each turn of the conversation in `first_schema.sql`: length and
 /// BLAKE3 of the body.

@@ -10,8 +10,8 @@ use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest, Stage};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Caller, Talk, head};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Caller, Talk, head};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 

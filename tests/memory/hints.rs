@@ -6,8 +6,8 @@ use std::sync::Arc;
 use diarist_provider::{Behaviour, CallerKind, Options, Reply, ScriptInput};
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 const TURNS: usize = 20;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use diarist_provider::Options;
 
-use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
 const TURNS: usize = 6;

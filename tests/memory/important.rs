@@ -3,7 +3,7 @@
 use diarist_provider::{CallerKind, Options, Reply, ScriptInput};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::memory::rig::Rig;
 
 const TURNS: usize = 45;
 

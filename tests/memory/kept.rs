@@ -4,8 +4,8 @@ use diarist_provider::{CallerKind, Conversation, ObserverStyle, Options, Reflect
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
-use crate::rig::Rig;
-use crate::tools::{Talk, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, eventually};
 
 const TURNS: usize = 16;
 

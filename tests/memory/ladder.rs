@@ -7,8 +7,8 @@ use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest, Verdict}
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Caller, Talk, head, refusing};
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Caller, Talk, head, refusing};
 
 const TOO_LONG: &str = "This model's maximum context length is 9000 tokens, yours are 9100.";
 

@@ -3,9 +3,9 @@
 use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::json;
 
-use crate::overflow::observers;
-use crate::rig::Rig;
-use crate::tools::{Talk, event_stream, refusing};
+use crate::memory::overflow::observers;
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, event_stream, refusing};
 
 /// Says what is too long in the first event of a stream, under status 200.
 fn inside(comments: bool) -> Behaviour {

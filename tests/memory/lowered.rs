@@ -4,8 +4,8 @@
 use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{Talk, refusing};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, refusing};
 
 const TURNS: usize = 16;
 

@@ -3,8 +3,8 @@
 use diarist_provider::{CallerKind, Options};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),

@@ -3,8 +3,8 @@
 
 use diarist_provider::{Behaviour, CallerKind, Reply, ScriptInput};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 fn refusal() -> Reply {
     Reply {

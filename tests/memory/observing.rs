@@ -9,8 +9,8 @@ use diarist_provider::{
 };
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 async fn observed(provider: &Provider, calls: usize) -> Vec<Arc<RecordedRequest>> {
     provider

@@ -6,8 +6,8 @@ use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{Talk, answering, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, answering, eventually};
 
 pub const NOTE: &str = "<diarist-gap>";
 

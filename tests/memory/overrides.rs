@@ -3,8 +3,8 @@
 use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// The bodies of the accepted calls of `part`.
 fn accepted_bodies(rig: &Rig, part: CallerKind) -> Vec<Value> {

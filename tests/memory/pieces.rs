@@ -10,8 +10,8 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// What the Observer was asked, as text.
 fn split_prompt(call: &RecordedRequest) -> (String, String) {

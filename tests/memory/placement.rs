@@ -5,8 +5,8 @@ use diarist_provider::{CallerKind, Options, RecordedRequest, Rules, signature_fo
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 const TURNS: usize = 16;
 

@@ -11,8 +11,8 @@ use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
-use crate::rig::{Answer, PATIENCE};
-use crate::tools::{ACTIVE, Caller, Talk, eventually, metric};
+use crate::memory::rig::{Answer, PATIENCE};
+use crate::memory::tools::{ACTIVE, Caller, Talk, eventually, metric};
 
 /// Thresholds small enough that a test reaches them.
 pub const CONFIG: &str =

@@ -7,8 +7,8 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// What of a conversation's planted facts a forwarded request no longer says, of those that were said
 /// before its newest message.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, refusing};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, refusing};
 
 /// Where the text of a block stands, as (index, role).
 fn block(body: &Value) -> Option<(usize, String)> {

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use diarist_provider::{CallerKind, Observer, Options, Reflector, Reply, Script, ScriptInput};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 async fn rig(bundles: &Path) -> Rig {
     let settings = [

@@ -6,8 +6,8 @@ use diarist::store::{SqliteStore, Store as _};
 use diarist_provider::Options;
 use serde_json::Value;
 
-use crate::rig::{Answer, Rig};
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::{Answer, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// Who the user is, said by the application in front.
 pub const USER: &str = "x-user";

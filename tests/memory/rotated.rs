@@ -4,8 +4,8 @@ use std::process::{Command, Output, Stdio};
 
 use diarist_provider::Options;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 const OLD: &str = "Bearer sk-the-old-key";
 const NEW: &str = "Bearer sk-the-new-key";
@@ -55,7 +55,7 @@ async fn becomes(rig: &Rig, talk: &Talk, key: &str, memory: &str) {
     let began = std::time::Instant::now();
     while memory_state(rig, talk, key).await != memory {
         assert!(
-            began.elapsed() < crate::rig::PATIENCE,
+            began.elapsed() < crate::memory::rig::PATIENCE,
             "{key} never was {memory}"
         );
     }

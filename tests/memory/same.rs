@@ -11,8 +11,8 @@ use diarist_provider::{
 use sqlx::Row as _;
 use tokio::sync::Semaphore;
 
-use crate::rig::{PATIENCE, Rig};
-use crate::tools::{ACTIVE, Caller, Talk};
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Caller, Talk};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart() {

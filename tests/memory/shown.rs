@@ -5,8 +5,8 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 async fn rig(settings: &[(&str, &str)]) -> Rig {
     let mut all = vec![

@@ -7,8 +7,8 @@ use std::time::Instant;
 use diarist_provider::{Behaviour, CallerKind, Conversation, Style};
 use tokio::sync::Semaphore;
 
-use crate::reflecting::threads;
-use crate::rig::{PATIENCE, Rig};
+use crate::memory::reflecting::threads;
+use crate::memory::rig::{PATIENCE, Rig};
 
 /// More than any answer has events.
 const OPEN: usize = 1_000_000;

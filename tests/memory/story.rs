@@ -3,7 +3,7 @@
 use diarist::memory::render;
 use diarist_provider::{CallerKind, Conversation, Style};
 
-use crate::rig::{Answer, Rig};
+use crate::memory::rig::{Answer, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_conversation_is_carried_by_its_observations() {

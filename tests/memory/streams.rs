@@ -7,8 +7,8 @@ use diarist_provider::{Behaviour, CallerKind, LineEnd, Options};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Caller, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Caller, Talk};
 
 /// The data of all events.
 fn events(stream: &[u8]) -> Vec<String> {

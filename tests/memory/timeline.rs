@@ -10,10 +10,10 @@ use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::overflow::observers;
-use crate::resource::{ME, SHARED, as_user};
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Caller, Talk, eventually};
+use crate::memory::overflow::observers;
+use crate::memory::resource::{ME, SHARED, as_user};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Caller, Talk, eventually};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
 const TURNS: usize = 6;

@@ -4,9 +4,9 @@
 use diarist_provider::Options;
 use serde_json::{Value, json};
 
-use crate::resource::{ME, SHARED, as_user, message, peer_memory, shared};
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::resource::{ME, SHARED, as_user, message, peer_memory, shared};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 /// A few short words each, the client's and the model's in turn.
 fn chat_body(texts: &[&str]) -> Value {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::rig::{Answer, PATIENCE, Rig};
+use crate::memory::rig::{Answer, PATIENCE, Rig};
 
 /// A conversation of about 350 tokens a turn, the same whenever it is made. With the thresholds of
 /// [`Rig::small`] it is active from its eighth turn at the latest.

@@ -3,9 +3,9 @@
 use diarist_provider::{CallerKind, Options};
 use serde_json::json;
 
-use crate::overflow::{NOTE, messages, raw_tail};
-use crate::rig::Rig;
-use crate::tools::{Talk, answering};
+use crate::memory::overflow::{NOTE, messages, raw_tail};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, answering};
 
 /// Trims, and has observed nothing before that becomes necessary.
 async fn trimming() -> Rig {

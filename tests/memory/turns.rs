@@ -2,8 +2,8 @@
 
 use diarist_provider::{CallerKind, Options};
 
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 const TURNS: usize = 30;
 

@@ -2,8 +2,8 @@
 
 use diarist_provider::{CallerKind, Options};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
 
 async fn run(rig: &Rig, statement: &'static str) {
     let mut database = rig.database().await;

@@ -5,8 +5,8 @@ use diarist_provider::Options;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
-use crate::tools::{ACTIVE, Talk, eventually};
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 const SECRET: &str = "a secret that only the tests know";
 
@@ -160,7 +160,7 @@ async fn a_token_that_is_renewed_keeps_its_memory() {
 /// A rotated key is taken over by SIGHUP: what the old one signed is believed no more, and the memory stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_read_anew_without_a_restart() {
-    use crate::process::{CONFIG, Program};
+    use crate::memory::process::{CONFIG, Program};
     const NEWER: &str = "another secret, the newer of the two";
     let program = Program::start().await;
     let configure = |secret: &str| {

@@ -3,9 +3,9 @@
 use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
-use crate::reflecting::threads;
-use crate::rig::Rig;
-use crate::tools::Talk;
+use crate::memory::reflecting::threads;
+use crate::memory::rig::Rig;
+use crate::memory::tools::Talk;
 
 /// Turns after which little enough is observed that much is left.
 const TURNS: usize = 2;

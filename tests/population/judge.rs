@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kinds::Kind;
-use crate::marks::{Mark, found};
-use crate::request::Request;
+use crate::population::kinds::Kind;
+use crate::population::marks::{Mark, found};
+use crate::population::request::Request;
 
 /// What a request was told that it should not have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! How clients and applications behave: each conversation is of one kind.
 
-use crate::dice::Dice;
+use crate::support::dice::Dice;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $floor:literal),* $(,)?) => {

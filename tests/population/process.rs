@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::dice::Dice;
+use crate::support::dice::Dice;
 
 /// Far beyond anything but a hang.
 const PATIENCE: Duration = Duration::from_mins(1);

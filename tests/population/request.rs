@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::kinds::Kind;
-use crate::marks::Mark;
+use crate::population::kinds::Kind;
+use crate::population::marks::Mark;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

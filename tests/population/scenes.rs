@@ -6,10 +6,10 @@
 
 use serde_json::Value;
 
-use crate::kinds::{Kind, Naming};
-use crate::request::{Fate, Request};
-use crate::talk::{Pool, Talk};
-use crate::words::{canned, said, suggested};
+use crate::population::kinds::{Kind, Naming};
+use crate::population::request::{Fate, Request};
+use crate::population::talk::{Pool, Talk};
+use crate::population::words::{canned, said, suggested};
 
 /// How Bob came to what he sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
-use crate::kinds::Kind;
-use crate::request::Request;
-use crate::talk::{Line, Summary, Talk};
-use crate::words::{reworded, said, text};
+use crate::population::kinds::Kind;
+use crate::population::request::Request;
+use crate::population::talk::{Line, Summary, Talk};
+use crate::population::words::{reworded, said, text};
+use crate::support::dice::Dice;
 
 /// Bytes of a conversation at which its client summarises it.
 const FULL: usize = 7_000;
@@ -78,13 +78,13 @@ impl Talk {
     }
 
     /// Asks for a summary beside the conversation, and goes on behind it.
-    pub fn summarise(&mut self, pool: &mut crate::talk::Pool) -> Vec<Request> {
+    pub fn summarise(&mut self, pool: &mut crate::population::talk::Pool) -> Vec<Request> {
         let pending = std::mem::take(&mut self.now.pending);
         self.push(pending);
         let asks = "Summarise our conversation so far, so that somebody else can go on with it.";
         let mark = self.mark();
         let summary = if self.kind == Kind::SummaryCanned {
-            crate::words::canned(700_000 + pool.dice.below(3))
+            crate::population::words::canned(700_000 + pool.dice.below(3))
         } else {
             let each = "The user asked for something, and it was done as was asked. ";
             format!("Summary {mark}. {}", each.repeat(5).trim())

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
-use crate::dice::Dice;
-use crate::kinds::{Kind, Naming};
-use crate::marks::{Mark, found};
-use crate::words::{self, said};
+use crate::population::kinds::{Kind, Naming};
+use crate::population::marks::{Mark, found};
+use crate::population::words::{self, said};
+use crate::support::dice::Dice;
 
 /// A message, and the marks in it.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
-use crate::dice::Dice;
-use crate::kinds::Kind;
-use crate::request::{Fate, Request};
-use crate::talk::{Branch, Line, Pool, Talk};
-use crate::words::{self, said};
+use crate::population::kinds::Kind;
+use crate::population::request::{Fate, Request};
+use crate::population::talk::{Branch, Line, Pool, Talk};
+use crate::population::words::{self, said};
+use crate::support::dice::Dice;
 
 /// How many messages later a client leaves out what its user has rewritten, at least.
 const SEEN: usize = 6;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
-use crate::marks::Mark;
+use crate::population::marks::Mark;
+use crate::support::dice::Dice;
 
 const WORDS: [&str; 24] = [
     "harbour", "copper", "lantern", "meadow", "violin", "glacier", "saddle", "orchard", "window",

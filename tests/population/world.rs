@@ -8,14 +8,14 @@ use memchr::memmem;
 use reqwest::Response;
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
-use crate::judge::{Sent, Wrong, judge, mixed};
-use crate::kinds::Kind;
-use crate::process::Stage;
-use crate::request::{Fate, Request};
-use crate::scenes;
-use crate::talk::{Pool, Talk};
-use crate::words::text;
+use crate::population::judge::{Sent, Wrong, judge, mixed};
+use crate::population::kinds::Kind;
+use crate::population::process::Stage;
+use crate::population::request::{Fate, Request};
+use crate::population::scenes;
+use crate::population::talk::{Pool, Talk};
+use crate::population::words::text;
+use crate::support::dice::Dice;
 
 const KEYS: [&str; 2] = ["Bearer sk-the-application", "Bearer sk-another"];
 
@@ -216,8 +216,8 @@ impl World {
         }
         if let Some(problem) = answer.wrong(request) {
             println!("DIARIST_SEED={} step {at}: {problem}", self.seed);
-            let own = crate::marks::found(body).pop_first();
-            let none = crate::marks::Mark {
+            let own = crate::population::marks::found(body).pop_first();
+            let none = crate::population::marks::Mark {
                 user: 0,
                 talk: 0,
                 number: 0,

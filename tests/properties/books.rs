@@ -17,7 +17,6 @@ use super::scribe::{END, Mark, Script};
 use super::seen::Seen as Chain;
 use super::talk::{Digest, Request, Run};
 
-#[path = "prefix.rs"]
 mod prefix;
 use prefix::{allowed, inv_prefix, inv_prefix_of_observations};
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::client::{ask, client, post, provider, read_until};
+use crate::provider::client::{ask, client, post, provider, read_until};
 
 #[tokio::test]
 async fn a_plain_answer_and_its_record_agree() {

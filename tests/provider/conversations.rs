@@ -9,7 +9,7 @@ use diarist_provider::{
 };
 use serde_json::Value;
 
-use crate::client::{post, provider};
+use crate::provider::client::{post, provider};
 
 fn made_up() -> Vec<Conversation> {
     let travel = (1..4).map(|seed| Conversation::generate(seed, 60, Style::Travel));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;
 
-use crate::client::{ask, client, post, provider, raw, read_until, streamed};
+use crate::provider::client::{ask, client, post, provider, raw, read_until, streamed};
 
 #[tokio::test]
 async fn failures_come_as_often_as_queued_and_to_the_part_they_are_for() {

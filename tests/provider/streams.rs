@@ -8,7 +8,9 @@ use diarist_provider::{
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::client::{ask, chunks, client, events, post, provider, streamed, streamed_text};
+use crate::provider::client::{
+    ask, chunks, client, events, post, provider, streamed, streamed_text,
+};
 
 #[tokio::test]
 async fn a_stream_carries_text_and_usage_only_when_asked() {

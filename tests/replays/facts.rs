@@ -7,10 +7,10 @@ use diarist_provider::{CallerKind, Conversation, Options, Rules, Style, judge};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
-use super::rig::Rig;
 use super::{MODES, Mode, all, conversations, sign};
-use crate::planted::{Kind, Planted, notes, plant, strings};
-use crate::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
+use crate::memory::rig::Rig;
+use crate::replays::planted::{Kind, Planted, notes, plant, strings};
+use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
 
 /// Facts in one conversation at most.
 const FACTS: usize = 100;

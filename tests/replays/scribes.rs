@@ -3,7 +3,7 @@
 use diarist_provider::script::text;
 use diarist_provider::{Observer, Reflector, Reply, Script, ScriptInput};
 
-use crate::planted::notes;
+use crate::replays::planted::notes;
 
 /// What stands between the lines that fence `label` in the user's message.
 fn fenced(ask: &ScriptInput<'_>, label: &str) -> String {

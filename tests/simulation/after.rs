@@ -8,16 +8,16 @@ use diarist::memory::SnapshotId;
 use diarist::proxy::DryRun;
 use diarist::store::Store as _;
 
-use super::client::{Act, Client, Upstream};
-use super::exchange::Exchange;
-use super::laws::Law;
 use super::ledger::UNSTORED;
-use super::reading::Reading;
 use super::request::with_snapshot;
 use super::rules::Rule;
 use super::run::{PATIENCE, Report, World};
-use super::seen::Seen;
-use super::talk::{Request, Run};
+use crate::properties::client::{Act, Client, Upstream};
+use crate::properties::exchange::Exchange;
+use crate::properties::laws::Law;
+use crate::properties::reading::Reading;
+use crate::properties::seen::Seen;
+use crate::properties::talk::{Request, Run};
 
 /// What the requests of each chain were sent with, one after the other.
 pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;

@@ -11,7 +11,7 @@ use diarist::memory::{PartKind, Snapshot, Span};
 use super::ledger::Ledger;
 use super::range::Range;
 use super::rules::Rule;
-use super::talk::Run;
+use crate::properties::talk::Run;
 
 /// Chunks that each process has heard of, by their ends.
 pub type EndedJobs = HashSet<(usize, Scope, Link)>;

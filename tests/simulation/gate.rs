@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::dice::Dice;
+use crate::support::dice::Dice;
 
 /// One process's gate.
 #[derive(Debug)]

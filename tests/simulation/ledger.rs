@@ -19,14 +19,14 @@ use diarist::tokens::TokenCounter as _;
 
 use super::clockwork::Clockwork;
 use super::counts::Counts;
-use super::exchange::{Quarters, Shown};
 use super::finished::EndedJobs;
 use super::model::CUT_HERE;
 use super::range::Range;
 use super::rules::{Breach, Rule};
-use super::scribe::Mark;
-use super::talk::{Digest, Msg, Request, Run, Said};
 use super::ways::Routes;
+use crate::properties::exchange::{Quarters, Shown};
+use crate::properties::scribe::Mark;
+use crate::properties::talk::{Digest, Msg, Request, Run, Said};
 
 /// A message at its place in a chain, as its client meant it.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Promp
 use diarist::memory::PartKind;
 use diarist::wire::usage::Usage;
 
-use super::dice::Dice;
 use super::finished;
 use super::planted::Bug;
 use super::range::Range;
-use super::scribe::Mark;
+use crate::properties::scribe::Mark;
+use crate::support::dice::Dice;
 
 /// The last words of an answer that a limit cut.
 pub const CUT_HERE: &str = "And while this was writ";
@@ -304,7 +304,9 @@ fn log_tokens(user: &str) -> u32 {
 fn reflected(range: &Range, user: &str) -> Mark {
     let run = Mark::read(log(user))
         .iter()
-        .fold(super::talk::Run::default(), |run, mark| run.then(mark.run));
+        .fold(crate::properties::talk::Run::default(), |run, mark| {
+            run.then(mark.run)
+        });
     Mark {
         reflection: true,
         run,

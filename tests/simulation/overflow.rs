@@ -11,14 +11,14 @@ use diarist::wire::Placement;
 use diarist::wire::usage::RefusalReason;
 use diarist_provider::{AcceptedRequest, Refusal, judge};
 
-use super::exchange::{Exchange, Used};
 use super::model::ClientWait;
 use super::planted::spoil_sent;
 use super::request::refusal_reason;
 use super::run::World;
 use super::shown;
-use super::talk::Request;
 use super::ways::route;
+use crate::properties::exchange::{Exchange, Used};
+use crate::properties::talk::Request;
 
 /// What a request went out as last, and what was said of that.
 pub type Sent = (DryRun, Result<AcceptedRequest, Refusal>);

@@ -7,7 +7,7 @@ use diarist::wire::Insert;
 use serde_json::Value;
 
 use super::ledger::Ledger;
-use super::talk::Request;
+use crate::properties::talk::Request;
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -16,13 +16,13 @@ use diarist::store::cache::SnapshotCache;
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
 
-use super::exchange::Quarters;
 use super::ledger::Ledger;
 use super::model::{Character, Scripted};
 use super::planted::Bug;
 use super::rules::Rule;
-use super::talk::Request;
 use super::watched::Watched;
+use crate::properties::exchange::Quarters;
+use crate::properties::talk::Request;
 
 /// What all processes of a run share.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use diarist::memory::PartKind;
 
-use super::scribe::Mark;
-use super::talk::{Digest, Run};
+use crate::properties::scribe::Mark;
+use crate::properties::talk::{Digest, Run};
 
 /// A range of messages with what its client meant by them.
 #[derive(Clone)]

@@ -8,15 +8,15 @@ use diarist::wire::{Insert, chat};
 use diarist_provider::{Refusal, judge};
 use serde_json::Value;
 
-use super::exchange::{Exchange, Used, insert};
 use super::ledger::{Ledger, UNSTORED};
 use super::overflow::Sent;
 use super::planted::{Bug, spoil_sent, spoil_view};
 use super::process::PendingRecord;
 use super::run::World;
-use super::seen::Seen;
-use super::talk::Request;
 use super::ways::route;
+use crate::properties::exchange::{Exchange, Used, insert};
+use crate::properties::seen::Seen;
+use crate::properties::talk::Request;
 
 impl World {
     pub fn parts(request: &Request) -> http::request::Parts {

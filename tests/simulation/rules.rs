@@ -1,6 +1,6 @@
 //! What a run is judged by: the laws about what goes out, and those about how it comes about.
 
-use super::laws::{Broken, Law};
+use crate::properties::laws::{Broken, Law};
 
 /// What was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,19 +13,19 @@ use diarist_provider::Rules;
 use tokio::runtime::Runtime;
 
 use super::after;
-use super::books::Laws;
-use super::client::Client;
 use super::counts::Counts;
-use super::dice::Dice;
 use super::gate::weave;
 use super::ledger::Ledger;
 use super::planted::Bug;
 use super::process::{Environment, Process, Step, open};
 use super::rules::Breach;
-use super::scribe::Script;
 use super::setup::{IDLE_MS, Setup};
-use super::talk::{Owner, Request, Run};
 use super::ways::Routes;
+use crate::properties::books::Laws;
+use crate::properties::client::Client;
+use crate::properties::scribe::Script;
+use crate::properties::talk::{Owner, Request, Run};
+use crate::support::dice::Dice;
 
 /// Midnight of a day in November 2026.
 const START_MS: i64 = 1_795_132_800_000;

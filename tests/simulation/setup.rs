@@ -11,12 +11,12 @@ use diarist_provider::Rules;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::client::{Act, Habits};
-use super::dice::Dice;
-use super::draw::{habits, moves};
 use super::model::Character;
 use super::planted::Bug;
-use super::talk::Owner;
+use crate::properties::client::{Act, Habits};
+use crate::properties::draw::{habits, moves};
+use crate::properties::talk::Owner;
+use crate::support::dice::Dice;
 
 /// Two tenants, and a resource of one of them.
 const OWNERS: [Owner; 3] = [

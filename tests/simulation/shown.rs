@@ -1,7 +1,7 @@
 //! Which messages an Observer is shown, told from what it is shown: by the names that begin whatever
 //! these clients say. Knows the form of a transcript and nothing of how it is written.
 
-use super::talk::{Msg, Said};
+use crate::properties::talk::{Msg, Said};
 
 /// How the lines begin that a message becomes; none for what is not shown.
 pub fn lines(msg: &Msg) -> Vec<String> {

@@ -24,9 +24,9 @@ use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use super::dice::Dice;
-use super::exchange::Quarters;
 use super::process::open;
+use crate::properties::exchange::Quarters;
+use crate::support::dice::Dice;
 
 const USERS: [&str; 2] = ["u1", "u2"];
 const NAMES: [&str; 3] = ["ada", "bob", "cyd"];

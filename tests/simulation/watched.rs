@@ -20,10 +20,10 @@ use diarist::store::{
 };
 use diarist::tokens::TokenCounter as _;
 
-use super::exchange::Quarters;
 use super::gate::Gate;
 use super::ledger::Ledger;
 use super::planted::Bug;
+use crate::properties::exchange::Quarters;
 
 /// What a retry waits; the jitter of the real pause would make every run another one.
 const RETRY_MS: i64 = 20_000;

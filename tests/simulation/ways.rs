@@ -10,7 +10,7 @@ use diarist::store::Job;
 use super::ledger::Ledger;
 use super::rules::Rule;
 use super::run::World;
-use super::talk::{Owner, Request};
+use crate::properties::talk::{Owner, Request};
 
 /// For how long after its last request a way may be taken.
 const HELD_MS: i64 = 1_800_000;

@@ -6,7 +6,7 @@ use diarist::store::{
     SqliteStore, Store, TenantBacklog,
 };
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
 const NOON: i64 = 20_000 * 86_400_000 + 12 * 3_600_000;
 const TOMORROW: i64 = 20_001 * 86_400_000;

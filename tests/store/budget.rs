@@ -13,7 +13,7 @@ use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, PartKind, Policy};
 use diarist::store::{EnqueueOutcome, Job, NewJob, Release, RequestRecord, SqliteStore, Store};
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
 /// A message weighs one token for each of its characters.
 type Say = (Role, String);

@@ -15,7 +15,7 @@ use diarist::memory::{PartKind, PeerMemory};
 use diarist::store::{NewSnapshot, SqliteStore, Store};
 use sqlx::{Connection as _, SqliteConnection};
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
 const DATABASE: &str = "DIARIST_TEST_CRASH_DATABASE";
 const TURNS: usize = 400;
@@ -99,7 +99,10 @@ struct Acknowledged {
 
 fn started(url: &str) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "crash::a_process_that_works_until_it_is_killed"])
+        .args([
+            "--exact",
+            "store::crash::a_process_that_works_until_it_is_killed",
+        ])
         .args(["--ignored", "--nocapture"])
         .env(DATABASE, url)
         .stdout(Stdio::piped())

@@ -3,7 +3,7 @@
 use diarist::memory::PartKind;
 use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store, StoreError};
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
 #[tokio::test]
 async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use diarist::store::Store;
 
-use crate::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, Talk, scope};
 
 /// Polls `future` at most `times` with other work in between, then drops it.
 async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> {

@@ -6,7 +6,7 @@ use diarist::history::{Link, Scope};
 use diarist::memory::{PartKind, PeerMemory};
 use diarist::store::{EnqueueOutcome, NewSnapshot, Release, SqliteStore, Store, StoreError};
 
-use crate::world::{ANYBODY, LEASE, Talk, raw, scope};
+use crate::store::world::{ANYBODY, LEASE, Talk, raw, scope};
 
 /// The same words under two owners have different links; these have the same ones, as if the hash
 /// were broken. What protects then is the owner in every WHERE.

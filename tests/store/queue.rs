@@ -10,7 +10,7 @@ use diarist::store::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Release, SqliteStore, Store, Urgency,
 };
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
 async fn recorded(length: usize) -> (SqliteStore, Talk) {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");

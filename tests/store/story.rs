@@ -6,7 +6,7 @@ use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{PartId, PartKind, Rendering, SnapshotCause, SnapshotId, Trim};
 use diarist::store::{EnqueueOutcome, PrefixTrim, SentWith, SqliteStore, Store, StoreError};
 
-use crate::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
 #[tokio::test]
 async fn in_a_file() {

@@ -2,7 +2,7 @@
 
 use diarist::store::{Alarms, NewTimer, SqliteStore, Store, Timer};
 
-use crate::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, Talk, scope};
 
 fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> NewTimer {
     NewTimer {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use diarist::store::{SentWith, Store};
 
-use crate::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, Talk, scope};
 
 /// Everybody writes at once; nobody is told that the database is busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,6 +34,7 @@ impl Dice {
     }
 
     /// Whether something happens that happens once in so many times.
+    #[allow(dead_code, reason = "not every program of the tests needs it")]
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -52,6 +53,7 @@ impl Dice {
     }
 
     /// The seed of another stream.
+    #[allow(dead_code, reason = "not every program of the tests needs it")]
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }

@@ -6,8 +6,8 @@ use diarist_provider::{Behaviour, CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
-use crate::program::Program;
-use crate::search;
+use crate::tenants::program::Program;
+use crate::tenants::search;
 
 const STRANGERS: usize = 10_000;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::raw_upstream::{Peer, RawUpstream};
-use crate::rig::{A_WHILE, Rig, first_line};
+use crate::support::raw_upstream::{Peer, RawUpstream};
+use crate::transparent::rig::{A_WHILE, Rig, first_line};
 
 const ASK: &str =
     "POST /v1/files HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n";

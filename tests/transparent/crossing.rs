@@ -1,6 +1,6 @@
 //! Heads: what crosses, what ends here, where it goes.
 
-use crate::rig::{A_WHILE, Rig, exchange, first_line, lines};
+use crate::transparent::rig::{A_WHILE, Rig, exchange, first_line, lines};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
@@ -206,5 +206,5 @@ async fn an_old_client_gets_an_old_answer() {
         String::from_utf8(answer).unwrap(),
         "HTTP/1.0 200 OK\r\n\r\nhi"
     );
-    assert_eq!(ended, crate::raw_upstream::Ended::Closed);
+    assert_eq!(ended, crate::support::raw_upstream::Ended::Closed);
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use crate::raw_upstream::{Peer, RawUpstream, within_timeout};
-use crate::rig::{Rig, first_line};
+use crate::support::raw_upstream::{Peer, RawUpstream, within_timeout};
+use crate::transparent::rig::{Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";

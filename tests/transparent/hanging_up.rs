@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::raw_upstream::Peer;
-use crate::rig::Rig;
+use crate::support::raw_upstream::Peer;
+use crate::transparent::rig::Rig;
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";

@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::raw_upstream::{RawUpstream, within_timeout};
-use crate::rig::{Rig, first_line, lines};
+use crate::support::raw_upstream::{RawUpstream, within_timeout};
+use crate::transparent::rig::{Rig, first_line, lines};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 

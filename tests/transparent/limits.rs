@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::raw_upstream::{PATIENCE, RawUpstream};
-use crate::rig::{A_WHILE, Rig, first_line};
+use crate::support::raw_upstream::{PATIENCE, RawUpstream};
+use crate::transparent::rig::{A_WHILE, Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const SHORT: Duration = Duration::from_millis(60);
 
 /// The status line and the `code` of one of our own answers, whose shape is checked on the way.
-async fn told(client: &mut crate::raw_upstream::Peer) -> (String, String) {
+async fn told(client: &mut crate::support::raw_upstream::Peer) -> (String, String) {
     let head = client.head().await;
     assert!(
         head.contains("content-type: application/json\r\n"),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::raw_upstream::RawUpstream;
-use crate::rig::{A_WHILE, Rig, first_line};
+use crate::support::raw_upstream::RawUpstream;
+use crate::transparent::rig::{A_WHILE, Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";

@@ -15,7 +15,7 @@ use rustls::RootCertStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::raw_upstream::{Peer, RawUpstream, within_timeout};
+use crate::support::raw_upstream::{Peer, RawUpstream, within_timeout};
 
 #[derive(Default)]
 pub struct Options {

@@ -1,7 +1,7 @@
 //! Bodies in motion: nothing is held back, nothing that breaks looks whole.
 
-use crate::raw_upstream::Ended;
-use crate::rig::{Rig, first_line};
+use crate::support::raw_upstream::Ended;
+use crate::transparent::rig::{Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -151,7 +151,9 @@ async fn an_upstream_that_goes_away_without_an_answer_is_a_bad_gateway() {
     assert_eq!(first_line(&client.head().await), "HTTP/1.1 502 Bad Gateway");
     client.until("\"code\":\"upstream_disconnected\"").await;
     assert!(
-        !upstream.is_called_within(crate::rig::A_WHILE).await,
+        !upstream
+            .is_called_within(crate::transparent::rig::A_WHILE)
+            .await,
         "a sent POST was repeated"
     );
 }

@@ -25,8 +25,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::raw_upstream::within_timeout;
-use crate::rig::{Options, Rig, first_line};
+use crate::support::raw_upstream::within_timeout;
+use crate::transparent::rig::{Options, Rig, first_line};
 
 const ROOT: &[u8] = include_bytes!("../support/tls/root.pem");
 const LEAF: &[u8] = include_bytes!("../support/tls/leaf.pem");

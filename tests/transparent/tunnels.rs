@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::raw_upstream::RawUpstream;
-use crate::rig::{A_WHILE, Rig, first_line};
+use crate::support::raw_upstream::RawUpstream;
+use crate::transparent::rig::{A_WHILE, Rig, first_line};
 
 const ASK: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\n\
                    upgrade: websocket\r\nsec-websocket-key: k\r\nsec-websocket-version: 13\r\n\r\n";

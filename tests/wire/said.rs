@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use crate::spelling::Spelling;
+use crate::wire::spelling::Spelling;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {

@@ -9,9 +9,7 @@
 //! # In five steps
 //!
 //! ```no_run
-//! use diarist_provider::{
-//!     Behaviour, CallerKind, Conversation, Options, Provider, Replay, Style,
-//! };
+//! use diarist_provider::{Behaviour, CallerKind, Conversation, Options, Provider, Replay, Style};
 //!
 //! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
 //! // 1. Start one. By default it makes up answers for conversations. Requests with the model

@@ -3,9 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{config, event, operation, time};
+use super::{Events, config, event, operation, time};
 use crate::history::{Link, Scope};
-use crate::jobs::Shop;
 use crate::jobs::track::Track;
 use crate::memory::{PartKind, PartMeta, Policy, SnapshotCause, SnapshotMeta};
 
@@ -45,28 +44,30 @@ impl ConversationState {
     }
 }
 
-/// A snapshot was prepared for a request for `model`: what it holds beyond what was sent before comes
-/// into use with it.
-pub(in crate::jobs) fn emit_activated(
-    shop: &Shop,
-    conversation: &ConversationState,
-    model: &str,
-    tip: Link,
-    snapshot: &SnapshotMeta,
-) {
-    let now = shop.clock.now_ms();
-    let settings = shop.settings.current();
-    let policy = settings.policy_for(model);
-    for body in bodies(
-        policy,
-        &settings.upstream,
-        conversation,
-        model,
-        snapshot,
-        now,
+impl Events {
+    /// Emits that `snapshot`, prepared for a request that names `model`, comes into use: one event for
+    /// each part that was not sent before.
+    pub(in crate::jobs) fn emit_activated(
+        &self,
+        conversation: &ConversationState,
+        model: &str,
+        tip: Link,
+        snapshot: &SnapshotMeta,
     ) {
-        let activation = event("data-om-activation", now, &body);
-        shop.events.emit(&conversation.scope, tip, activation);
+        let now = self.clock.now_ms();
+        let settings = self.settings.current();
+        let policy = settings.policy_for(model);
+        for body in bodies(
+            policy,
+            &settings.upstream,
+            conversation,
+            model,
+            snapshot,
+            now,
+        ) {
+            let activation = event("data-om-activation", now, &body);
+            self.emit(&conversation.scope, tip, activation);
+        }
     }
 }
 

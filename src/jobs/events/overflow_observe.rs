@@ -4,16 +4,16 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Cycle;
+use super::{Cycle, Events};
 use crate::jobs::evidence::PartReport;
-use crate::jobs::{Settings, Shop};
+use crate::jobs::settings::Settings;
 use crate::memory::NewPart;
 use crate::store::{Event, Job};
 
 /// The tries for one request, in the order in which they began. Dropped, those fail that have no end
 /// yet: the time is over, or nobody waits any more.
 pub(in crate::jobs) struct OverflowEvents {
-    shop: Shop,
+    log: Events,
     attempts: Mutex<Vec<ObserveAttempt>>,
 }
 
@@ -25,9 +25,9 @@ struct ObserveAttempt {
 
 impl OverflowEvents {
     /// None has begun.
-    pub(in crate::jobs) fn new(shop: &Shop) -> Self {
+    pub(in crate::jobs) fn new(log: &Events) -> Self {
         Self {
-            shop: shop.clone(),
+            log: log.clone(),
             attempts: Mutex::default(),
         }
     }
@@ -38,8 +38,8 @@ impl OverflowEvents {
 
     /// A model is about to be asked for `job`.
     pub(in crate::jobs) fn started(&self, settings: &Settings, job: &Job) {
-        let cycle = Cycle::unqueued(self.shop.clock.now_ms());
-        cycle.started(&self.shop, settings, job);
+        let cycle = Cycle::unqueued(&self.log);
+        cycle.started(settings, job);
         self.lock_attempts().push(ObserveAttempt {
             job: job.clone(),
             cycle,
@@ -53,7 +53,7 @@ impl OverflowEvents {
         let mut attempts = attempts.iter_mut();
         if let Some(attempt) = attempts.find(|other| other.job.spec.span == job.spec.span) {
             attempt.failed = true;
-            attempt.cycle.failed(&self.shop, job, error);
+            attempt.cycle.failed(job, error);
         }
     }
 
@@ -65,14 +65,9 @@ impl OverflowEvents {
             let part = used_parts.iter().find(|part| part.span == job.spec.span);
             match part {
                 Some(part) => {
-                    cycle.ended(
-                        &self.shop,
-                        &job,
-                        part.tokens,
-                        Some(&PartReport::from_part(part)),
-                    );
+                    cycle.ended(&job, part.tokens, Some(&PartReport::from_part(part)));
                 }
-                None if !failed => cycle.failed(&self.shop, &job, "nobody waits for it any more"),
+                None if !failed => cycle.failed(&job, "nobody waits for it any more"),
                 None => {}
             }
             events.extend(cycle.buffered_events());

@@ -4,15 +4,39 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use super::{CODE_AUTHOR, ObservedText};
 use crate::history::Scope;
+use crate::jobs::payload::ObservationPayload;
 use crate::memory::Span;
 use crate::memory::observe;
 use crate::store::Job;
 
+/// The name of the author that is no model.
+pub(super) const CODE_AUTHOR: &str = "code";
+
+/// What a range became.
+#[derive(Debug, Default)]
+pub(super) struct ObservedText {
+    pub(super) text: String,
+    pub(super) current_task: Option<String>,
+    pub(super) suggested_response: Option<String>,
+    pub(super) title: Option<String>,
+    /// `code` where no model wrote any of it.
+    pub(super) model: String,
+}
+
+impl ObservedText {
+    pub(super) fn from_payload(payload: &ObservationPayload) -> Self {
+        Self {
+            text: payload.by_code.clone(),
+            model: CODE_AUTHOR.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
 /// A range that is being observed.
 #[derive(Debug)]
-pub(crate) struct ChunkDraft {
+pub(super) struct ChunkDraft {
     /// Tokens of a piece, at most.
     pub(super) piece_limit: u32,
     /// Tokens of a piece and what is shown beside it, at most, where more was too long: what is beside
@@ -190,7 +214,7 @@ type DraftKey = (Scope, Span);
 
 /// The drafts of jobs whose calls failed midway.
 #[derive(Debug, Default)]
-pub(crate) struct ChunkDrafts(Mutex<HashMap<DraftKey, ChunkDraft>>);
+pub(super) struct ChunkDrafts(Mutex<HashMap<DraftKey, ChunkDraft>>);
 
 impl ChunkDrafts {
     pub(super) fn take(&self, job: &Job) -> Option<ChunkDraft> {
@@ -207,33 +231,6 @@ impl ChunkDrafts {
             drafts.clear();
         }
         drafts.insert((job.scope.clone(), job.spec.span), draft);
-    }
-}
-
-/// Models whose windows are remembered. Clients choose the names, so it must have an end.
-const MAX_MODELS: usize = 1_024;
-
-/// By origin and model, how many tokens of history it took where it found more too long. Not stored: a
-/// restart costs one refused call for each model that says how much was too much, and one for each halving
-/// where it does not; providers do not bill those, and a model that was given a larger window meanwhile
-/// gets to use it.
-#[derive(Debug, Default)]
-pub(crate) struct LearnedLimits(Mutex<HashMap<(String, String), u32>>);
-
-impl LearnedLimits {
-    pub(super) fn get(&self, model: &(String, String)) -> Option<u32> {
-        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.get(model).copied()
-    }
-
-    pub(super) fn lower(&self, model: (String, String), limit: u32) {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if windows.len() >= MAX_MODELS {
-            windows.clear();
-        }
-        // Jobs beside each other learn of the same model: what one found is not widened by another.
-        let current = windows.entry(model).or_insert(limit);
-        *current = limit.min(*current);
     }
 }
 

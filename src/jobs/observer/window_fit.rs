@@ -1,10 +1,8 @@
 //! How long a call may be that a model found too long, where its refusal says how much was too much: one
 //! refusal is enough then. Where it says nothing, beside and piece are halved in turn.
 
-use super::background::Background;
 use super::draft::ChunkDraft;
-use super::{MIN_INPUT_TOKENS, ObserveJob, split_transcript};
-use crate::jobs::{count_tokens, model_call};
+use super::job::{Background, MIN_INPUT_TOKENS, ObserveJob, split_transcript};
 use crate::llm::Models;
 use crate::wire::usage::Excess;
 
@@ -46,8 +44,8 @@ impl ObserveJob<'_> {
         draft.set_model(None);
         while let Some(piece) = draft.next_piece() {
             let model = self.model_key(draft, &piece).await;
-            let combined = self.shop.combined_limits.get(&model);
-            let piece_limit = self.shop.piece_limits.get(&model);
+            let combined = self.limits.combined.get(&model);
+            let piece_limit = self.limits.piece.get(&model);
             let lower_combined = combined.filter(|combined| {
                 draft
                     .combined_limit
@@ -60,7 +58,7 @@ impl ObserveJob<'_> {
             if let Some(limit) = lower_piece {
                 if draft.is_untouched() {
                     let whole = self.payload.transcript.clone();
-                    draft.replace_pending(limit, split_transcript(self.shop, whole, limit).await);
+                    draft.replace_pending(limit, split_transcript(self.base, whole, limit).await);
                 } else {
                     self.split_pending(draft, limit).await;
                 }
@@ -75,7 +73,7 @@ impl ObserveJob<'_> {
     async fn model_key(&self, draft: &ChunkDraft, piece: &str) -> (String, String) {
         let model = if let Some(Models::Tiers(_)) = self.phase.model {
             let prompt = self.prompt(draft, piece, &self.background(draft, piece).await);
-            model_call::call_settings(self.shop, self.phase, self.job, &prompt).await
+            self.caller.settings(self.phase, self.job, &prompt).await
         } else {
             self.phase.settings(&self.job.spec.model, 0)
         };
@@ -87,10 +85,10 @@ impl ObserveJob<'_> {
         for (model, learned) in draft.learned_limits() {
             let model = (self.endpoint.origin(), model.clone());
             if let Some(combined) = learned.combined {
-                self.shop.combined_limits.lower(model.clone(), combined);
+                self.limits.combined.lower(model.clone(), combined);
             }
             if let Some(limit) = learned.piece {
-                self.shop.piece_limits.lower(model, limit);
+                self.limits.piece.lower(model, limit);
             }
         }
     }
@@ -108,11 +106,10 @@ impl ObserveJob<'_> {
         };
         let background: Background = self.background(draft, piece).await;
         let prompt = self.prompt(draft, piece, &background);
-        let shop = self.shop;
         let tokens = PromptTokens {
-            whole: count_tokens(shop, &prompt.system).await
-                + count_tokens(shop, &prompt.user).await,
-            variable: count_tokens(shop, piece).await + background.tokens,
+            whole: self.base.count_tokens(&prompt.system).await
+                + self.base.count_tokens(&prompt.user).await,
+            variable: self.base.count_tokens(piece).await + background.tokens,
         };
         let Some(available) = tokens.available(excess) else {
             return false;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::{Recorder, log_store_failure};
-use crate::jobs::Exchange;
-use crate::jobs::prepare::load_chain;
+use super::state::Recorder;
+use crate::jobs::exchange::Exchange;
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::track::Track;
 use crate::memory::advance::{Action, JobState, bounded_snapshot, early};
 use crate::memory::policy::cache_lifetime;
@@ -32,7 +32,7 @@ const RETRY_MS: i64 = 1_000;
 impl Recorder {
     /// What the newest request of its conversation sets.
     pub(super) fn timer(&self, exchange: &Exchange) -> Option<NewTimer> {
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         let policy = settings.policy_for(&exchange.model);
         let retention = exchange.parsed.cache_retention();
         let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention);
@@ -47,13 +47,13 @@ impl Recorder {
         alarms.next()?;
         Some(NewTimer {
             alarms,
-            zone: exchange.zone.as_ref().and_then(zone_name),
+            zone: exchange.zone_name(),
         })
     }
 
     /// How long until a timer may have run out.
     pub(super) fn time_to_next_timer(&self) -> Duration {
-        let remaining = self.next_timer_ms.map(|at| at - self.shop.clock.now_ms());
+        let remaining = self.next_timer_ms.map(|at| at - self.base.now_ms());
         let remaining = remaining.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL))
     }
@@ -69,12 +69,12 @@ impl Recorder {
     /// Acts on the next timer that has run out. Whether there was one.
     pub(in crate::jobs) async fn fire_timer(&mut self) -> bool {
         self.next_timer_ms = None;
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         if settings.concurrency == 0 || !settings.uses_idle_timers() {
             return false;
         }
-        let store = &self.shop.store;
-        let now_ms = self.shop.clock.now_ms();
+        let store = &self.base.store;
+        let now_ms = self.base.now_ms();
         match store.claim_timer(now_ms, now_ms + LEASE_MS).await {
             Ok(Some(timer)) => {
                 // There may be more.
@@ -98,15 +98,15 @@ impl Recorder {
     async fn handle_timer(&mut self, timer: &Timer, now_ms: i64) -> Result<(), StoreError> {
         let (due, remaining) = timer.alarms.split_due(now_ms);
         let Some(mut track) = self.track_for_timer(timer).await? else {
-            return self.shop.store.end_timer(timer, None).await;
+            return self.base.store.end_timer(timer, None).await;
         };
         let overdue = due.next().is_none_or(|at| at + GRACE_MS <= now_ms);
         if due.activate_ms.is_some() && !overdue && is_being_observed(&track) {
             self.tracks.put(track);
             let later = Some((timer.alarms, now_ms + RETRY_MS));
-            return self.shop.store.end_timer(timer, later).await;
+            return self.base.store.end_timer(timer, later).await;
         }
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         let policy = settings.policy_for(&timer.model);
         let allowed = |early, due_ms: Option<i64>| due_ms.map_or(EarlyTriggers::NEVER, |_| early);
         let policy = Policy {
@@ -140,7 +140,7 @@ impl Recorder {
         }
         self.tracks.put(track);
         let rearm = remaining.next().map(|due| (remaining, due));
-        self.shop.store.end_timer(timer, rearm).await
+        self.base.store.end_timer(timer, rearm).await
     }
 
     /// The chain whose newest request set `timer`; `None` where it was forgotten.
@@ -148,21 +148,16 @@ impl Recorder {
         if let Some(track) = self.tracks.take_at(&timer.scope, timer.tip) {
             return Ok(Some(track));
         }
-        let chain = self.shop.store.chain_links(&timer.scope, timer.tip).await?;
+        let chain = self.base.store.chain_links(&timer.scope, timer.tip).await?;
         if chain.is_empty() {
             return Ok(None);
         }
-        let mut track = load_chain(&self.shop, &timer.scope, &chain).await?;
+        let mut track = Track::load_chain(&*self.base.store, &timer.scope, &chain).await?;
         track.model.clone_from(&timer.model);
         let zone = timer.zone.as_deref().map(TimeZone::get);
         track.zone = zone.and_then(Result::ok).or(track.zone);
         Ok(Some(track))
     }
-}
-
-/// The name a zone is stored under.
-pub(super) fn zone_name(zone: &TimeZone) -> Option<String> {
-    zone.iana_name().map(str::to_owned)
 }
 
 /// Whether the Observer is at work on it.

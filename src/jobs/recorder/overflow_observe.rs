@@ -1,8 +1,8 @@
 //! What was observed while a client waited becomes memory like any other, with the request that it went
 //! out with. Called by the recorder alone.
 
-use super::Recorder;
-use crate::jobs::events::{self, ConversationState};
+use super::state::Recorder;
+use crate::jobs::events::ConversationState;
 use crate::jobs::overflow_observe::PendingOverflow;
 use crate::jobs::track::{JobResult, Track};
 use crate::store::{RequestRecord, SentWith, StoreError, StoredOverflowObservation};
@@ -25,7 +25,7 @@ impl Recorder {
             snapshot,
             peer_snapshot: bound,
         } = self
-            .shop
+            .base
             .store
             .record_overflow_observation(&track.scope, record, adoption)
             .await?;
@@ -38,28 +38,27 @@ impl Recorder {
             .iter()
             .all(|existing| existing.id != snapshot.meta.id)
         {
-            self.shop
+            self.base
                 .events
                 .record_logged(&track.scope, record.tip, events);
             let conversation = ConversationState::from_track(track);
-            events::emit_activated(
-                &self.shop,
+            self.base.events.emit_activated(
                 &conversation,
                 &record.model,
                 record.tip,
                 &snapshot.meta,
             );
         }
-        let recall = &self.shop.recall;
+        let cache = &self.base.cache;
         let mut sent_with = record.sent_with.clone();
         for stored in [Some(snapshot), bound].into_iter().flatten() {
             // What it was told of others, it was told.
             sent_with.snapshot = Some(stored.meta.id);
             track.snapshots.push(stored.meta.clone());
-            recall.insert_snapshot(&track.scope, stored);
+            cache.insert_snapshot(&track.scope, stored);
         }
         let tip_and_model = (record.tip, record.model.as_str());
-        recall.renumber_pin(
+        cache.renumber_pin(
             &track.scope,
             tip_and_model,
             &record.sent_with,

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{EITHER, EXACT};
-use crate::harness::{talk, text, user};
-use crate::script::Applied::{All, Nothing};
-use crate::script::{Ask, Row, chat, grow, message, reworded};
+use crate::alignment::harness::{talk, text, user};
+use crate::alignment::script::Applied::{All, Nothing};
+use crate::alignment::script::{Ask, Row, chat, grow, message, reworded};
 
 /// The same examples before each conversation of an application.
 fn examples() -> Vec<Value> {

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{ALIGNED, EITHER, EXACT};
-use crate::harness::{assistant, marks, talk, work};
-use crate::script::Applied::{All, Nothing};
-use crate::script::{Ask, Row, SUMMARY, chat, grow, message, reworded, shaped, tools};
+use crate::alignment::harness::{assistant, marks, talk, work};
+use crate::alignment::script::Applied::{All, Nothing};
+use crate::alignment::script::{Ask, Row, SUMMARY, chat, grow, message, reworded, shaped, tools};
 
 /// The results among the first `old` messages, with other words.
 fn results(sent: &[Value], old: usize, words: impl Fn(&str) -> String) -> Vec<Value> {

@@ -91,7 +91,7 @@ fn faithful(case: u64) -> (String, String) {
                 });
             }
             1 => {
-                input.push_str(&format!("Assistant ({minute}): Trying once more.\nTool call run: make {subject}\nTool result run: linking with cc failed: exit status 1\n  = note: undefined reference to {subject}_init\n"));
+                input.push_str(&format!("Assistant ({minute}): Trying once more.\nTool call run: make {subject}\nTool result run: error: linking with cc failed: exit status 1\n  = note: undefined reference to {subject}_init\n"));
                 log.push_str(&format!("* 🟡{time} Build of {subject} failed again: linking with cc failed, undefined reference\n"));
             }
             2 => {
@@ -280,7 +280,7 @@ fn one_line_between_others_again_and_again_is_seen() {
 
 #[test]
 fn an_input_that_repeats_excuses_only_as_much_as_it_repeats() {
-    let input = "Tool result build: linker failed with code 1\n".repeat(300);
+    let input = "Tool result build: error: linker failed with code 1\n".repeat(300);
     let faithful = "* 🟡 Build failed: linker failed with code 1\n".repeat(100);
     assert!(!is_repetitive(&faithful, &input));
     assert!(is_repetitive(&faithful.repeat(6), &input));

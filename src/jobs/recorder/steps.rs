@@ -1,0 +1,131 @@
+//! Does what [`advance`] says that follows for a conversation, and keeps the urgency of its open jobs
+//! up to date.
+
+use super::state::Recorder;
+use crate::history::Link;
+use crate::jobs::exchange::Exchange;
+use crate::jobs::failure::log_store_failure;
+use crate::jobs::track::Track;
+use crate::memory::advance::{
+    Action, ChainJob, JobState, advance, bounded_snapshot, dropped as plan_dropped,
+};
+use crate::memory::{PartKind, Span};
+use crate::store::Urgency;
+
+impl Recorder {
+    /// What waits for this conversation goes the way of its newest request, and is as urgent as that
+    /// has made it. Told when it changed: a job of a way that is gone would wait for ever.
+    pub(super) async fn reprioritize(&self, track: &mut Track) {
+        let is_open = |work: &&ChainJob| work.state != JobState::Abandoned;
+        let ends: Vec<Link> = track
+            .work
+            .iter()
+            .filter(is_open)
+            .map(|w| w.span.to)
+            .collect();
+        if ends.is_empty() {
+            return;
+        }
+        let urgency = Urgency {
+            observation: self.urgency(track, PartKind::Chunk),
+            reflection: self.urgency(track, PartKind::Reflection),
+        };
+        let tenths = [urgency.observation / 100, urgency.reflection / 100];
+        let priorities = Some((track.route, tenths));
+        if track.last_priorities == priorities {
+            return;
+        }
+        let store = &self.base.store;
+        match store
+            .reprioritize(&track.scope, &ends, track.route, urgency)
+            .await
+        {
+            Ok(()) => {
+                track.last_priorities = priorities;
+                self.shared.wake.notify_one();
+            }
+            Err(error) => log_store_failure("waiting jobs could not be steered", &error),
+        }
+    }
+
+    /// Does what follows for `track`, until nothing more does.
+    pub(super) async fn perform_steps(
+        &mut self,
+        mut track: Track,
+        exchange: Option<&Exchange>,
+    ) -> Track {
+        // Each round can make one more snapshot or reflection due, hardly ever a third.
+        for _ in 0..4 {
+            let settings = self.base.settings();
+            let steps = advance(&track.path(), settings.policy_for(&track.model));
+            let (mut changed, mut ranges) = (false, Vec::new());
+            for step in steps {
+                changed |= self.step(&mut track, step, &mut ranges).await;
+            }
+            // Where something changed, that may be done with it.
+            let rest = exchange.filter(|_| !changed);
+            if let Some(step) = rest.and_then(|exchange| self.cover_dropped(&track, exchange)) {
+                changed |= self.step(&mut track, step, &mut ranges).await;
+            }
+            // The words of a range are only at hand while its request is.
+            if let Some(exchange) = exchange.filter(|_| !ranges.is_empty() && !track.paused) {
+                self.observe(&mut track, ranges, exchange, None).await;
+            }
+            if !changed {
+                break;
+            }
+        }
+        track
+    }
+
+    /// Does `step`, or puts the range that is to be observed to the others; whether something else follows
+    /// for `track` now.
+    async fn step(&self, track: &mut Track, step: Action, ranges: &mut Vec<(Span, u32)>) -> bool {
+        match step {
+            Action::Observe {
+                span,
+                message_tokens,
+            } => {
+                ranges.push((span, message_tokens));
+                false
+            }
+            Action::Reflect {
+                sources,
+                span,
+                message_tokens,
+                ..
+            } => self.reflect(track, sources, span, message_tokens).await,
+            Action::Snapshot(plan) => self.snapshot(track, plan).await,
+            Action::Shorten {
+                span,
+                message_tokens,
+                limit,
+                plan,
+            } => {
+                let sizes = (message_tokens, limit);
+                self.shorten(track, plan, span, sizes).await
+            }
+        }
+    }
+
+    /// What the client no longer sends is covered at once, where it is observed: nothing else would
+    /// tell the model of it.
+    fn cover_dropped(&self, track: &Track, exchange: &Exchange) -> Option<Action> {
+        let alignment = exchange.alignment.as_ref()?;
+        let sent_from = match alignment.positions.fully_sent_from() {
+            0 => return None,
+            // A window that slides will drop as many again as came.
+            from => {
+                from + track
+                    .nodes
+                    .iter()
+                    .rev()
+                    .take_while(|n| n.first_length == track.nodes.len())
+                    .count()
+            }
+        };
+        let settings = self.base.settings();
+        let (path, policy) = (track.path(), settings.policy_for(&track.model));
+        plan_dropped(&path, policy, sent_from).map(|plan| bounded_snapshot(&path, policy, plan))
+    }
+}

@@ -1,0 +1,25 @@
+//! Clients that never continue what they sent: through the whole proxy, judged by what the provider
+//! got and what the Observer was shown.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod apart;
+mod archived;
+mod client_habits;
+mod compose;
+mod corpus;
+mod harness;
+mod inflate;
+mod model_store;
+mod oracle;
+mod overflow;
+mod peer_memory;
+mod proven;
+mod random;
+mod recorded;
+mod replayed;
+mod retried;
+mod rows;
+mod script;
+mod table;
+mod warm;

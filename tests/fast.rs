@@ -1,0 +1,15 @@
+//! The suites that take seconds: each plays one part of Diarist by itself, or the binary as an operator
+//! uses it. None runs the whole proxy inside this process.
+
+mod architecture;
+mod checklist;
+mod cli;
+mod config;
+mod demo;
+mod documents;
+mod llm;
+mod provider;
+mod serve;
+mod store;
+mod tee;
+mod wire;

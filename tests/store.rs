@@ -1,0 +1,20 @@
+//! The store from outside: the trait on real files, and what happens when the file is in trouble.
+
+#![expect(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
+mod books;
+mod budget;
+mod crash;
+mod faults;
+mod forget;
+mod hangups;
+mod isolation;
+mod queue;
+mod story;
+mod timers;
+mod together;
+pub mod world;
