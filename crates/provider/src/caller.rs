@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// Tells from a request who is asking.
+/// Finds out who sent a request.
 pub type IdentifyCaller = Arc<dyn Fn(&Map<String, Value>) -> CallerKind + Send + Sync>;
 
-/// The model name that means the Observer, unless [`Options::recognise`] says otherwise.
+/// The model name of the Observer, unless [`super::Options::identify_caller`] decides otherwise.
 pub const OBSERVER_MODEL: &str = "observer-mini";
-/// The model name that means the Reflector, unless [`Options::recognise`] says otherwise.
+/// The model name of the Reflector, unless [`super::Options::identify_caller`] decides otherwise.
 pub const REFLECTOR_MODEL: &str = "reflector-mini";
 
-/// Who is asking. Scripts and behaviours are set for each part by itself.
+/// Who sent a request. Scripts and behaviours are set for each caller separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallerKind {
-    /// A client's conversation, or one of its side calls.
+    /// A client's conversation, or a side call of the client.
     Actor,
     /// An Observer's call.
     Observer,
     /// A Reflector's call.
     Reflector,
-    /// Anything that is no chat request: models, embeddings, echoes.
+    /// A request that is no chat request: models, embeddings, echoes.
     Other,
 }

@@ -1,11 +1,11 @@
 //! Decides, as the real API would, whether a chat-completions request is acceptable.
 //!
-//! Deliberately shares no code with `wire`, `history` or `memory`: it is the independent judge of
-//! what they produce. Pure and synchronous; no clock, no sockets, no state between requests.
-//! Called by [`super::server`] for every chat request and directly by property tests.
+//! Shares no code with `wire`, `history` or `memory` on purpose: it judges independently what they
+//! produce. Pure and synchronous; no clock, no sockets, no state between requests. Called by
+//! [`super::chat`] for every chat request, and directly by property tests.
 //!
-//! [`judge`] is the whole verdict. [`inspect`] leaves out the one rule that needs the prompt
-//! measured (the context window), for callers that already measure it: see [`Rules::fits`].
+//! [`judge`] is the whole verdict. [`inspect`] leaves out the rule that needs the size of the prompt
+//! (the context window), for callers that measure it themselves: see [`Rules::check_window`].
 
 mod parameters;
 mod rounds;
@@ -20,18 +20,18 @@ use super::refusal::Refusal;
 pub use rules::Rules;
 pub use strict::signature_for;
 
-/// A request that passed.
+/// A request that was accepted.
 #[derive(Clone, Debug)]
 pub struct AcceptedRequest {
     /// The whole request as parsed.
     pub request: Map<String, Value>,
-    /// The model asked for.
+    /// The requested model.
     pub model: String,
-    /// Whether the answer is to be streamed.
+    /// Whether the answer is streamed.
     pub stream: bool,
-    /// Whether the stream is to end with a chunk that carries usage.
+    /// Whether the stream ends with a chunk that has the usage.
     pub include_usage: bool,
-    /// How many choices are asked for, at least 1.
+    /// How many choices are requested, at least 1.
     pub n: u32,
     /// The prompt as the model would read it.
     pub prompt: Prompt,

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// What a message says its role is; `""` for one that does not say.
+/// The role of a message; `""` if it has none.
 pub(super) fn role(message: &Value) -> &str {
     message
         .get("role")
@@ -18,7 +18,7 @@ pub(super) fn is_system(message: &Value) -> bool {
     matches!(role(message), "system" | "developer")
 }
 
-/// The ids of the tool calls a message makes, in order.
+/// The ids of the tool calls of a message, in order.
 pub(super) fn call_ids(message: &Value) -> impl Iterator<Item = &str> {
     message
         .get("tool_calls")

@@ -1,6 +1,6 @@
-//! What a provider starts with, and how it tells by default who sent a request.
+//! The options of a provider, with the default rule that finds out who sent a request.
 //!
-//! Called by [`super::Provider::start`], which hands the options to [`super::request_handler`].
+//! Called by [`super::Provider::start`], which passes the options to [`super::request_handler`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,18 +16,20 @@ use super::prompt::{CountTokens, estimate_tokens};
 use super::reflector::Reflector;
 use super::script::{DefaultScript, Script};
 
-/// What a provider starts with. Rules, scripts and behaviours can be changed while it runs.
+/// The options of a provider. Rules, scripts and behaviours can be changed while it runs.
 pub struct Options {
-    /// What it insists on.
+    /// The rules that it judges requests by.
     pub rules: Rules,
-    /// How it counts prompts and answers.
+    /// How it counts the tokens of prompts and answers.
     pub count_tokens: CountTokens,
-    /// Who is asking; by default the model's name decides, or else the shape of the prompt.
+    /// Finds out who sent a request; by default from the model's name, or else from the shape of
+    /// the prompt.
     pub identify_caller: IdentifyCaller,
-    /// What each part says.
+    /// The script for each caller.
     pub scripts: HashMap<CallerKind, Arc<dyn Script>>,
-    /// Whether the record keeps the bodies of chat requests. Without memory a long conversation
-    /// sends the square of its length: replaying one of 1,600 messages keeps half a gigabyte.
+    /// Whether the record keeps the bodies of chat requests. Without memory, the bodies of a long
+    /// conversation grow with the square of its length: a replay of 1,600 messages keeps half a
+    /// gigabyte.
     pub keep_bodies: bool,
 }
 
@@ -57,8 +59,8 @@ impl fmt::Debug for Options {
     }
 }
 
-/// By the model's name; where a call borrows the conversation's model, by its shape: one system and
-/// one user message, no tools, and in the user message a section fenced as `<history-CODE>`.
+/// Decides by the model's name. If a call uses the conversation's model, decides by shape: one system
+/// and one user message, no tools, and a section fenced as `<history-CODE>` in the user message.
 fn caller_by_model_or_shape(request: &Map<String, Value>) -> CallerKind {
     match request.get("model").and_then(Value::as_str) {
         Some(OBSERVER_MODEL) => return CallerKind::Observer,

@@ -28,10 +28,10 @@ use super::record::{Credential, Ending, Record, RecordedRequest, RequestWatch, V
 use super::script::Script;
 use super::sending::{self, Body};
 
-/// Larger bodies than any test sends are a mistake, not a request.
+/// A larger body is a mistake of a test.
 pub(super) const MAX_BODY_BYTES: usize = 256 << 20;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct ServerState {
     pub(super) record: Arc<Record>,
     pub(super) rules: Mutex<Rules>,
@@ -68,7 +68,7 @@ impl ServerState {
     }
 }
 
-/// A test that panicked elsewhere must not turn every later lock into another panic.
+/// A test that panicked elsewhere must not make every later lock panic too.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -112,8 +112,8 @@ impl RequestHandler {
         }
     }
 
-    /// Reads a body into the record, frame by frame: a client that leaves half-way has still sent
-    /// what it has sent.
+    /// Reads a body into the record, frame by frame, so that the record also has what a client sent
+    /// before it left.
     pub(super) async fn read(&self, body: Incoming, watch: &mut RequestWatch) -> io::Result<Bytes> {
         let mut body = http_body_util::Limited::new(body, MAX_BODY_BYTES);
         let mut bytes = BytesMut::new();
@@ -136,7 +136,7 @@ impl RequestHandler {
         ended.map(|()| bytes)
     }
 
-    /// An answer that is not a stream: one event, with its length announced.
+    /// Sends an answer without streaming: one event, with its length in the head.
     pub(super) fn send_body(
         &self,
         mut response: Response<()>,

@@ -1,8 +1,7 @@
-//! The provider's HTTP side: accepts connections, opens a record for every request, reads bodies
-//! into it and hands the request to its route.
+//! The HTTP side of the provider: accepts connections, opens a record entry for every request, and
+//! passes the request to its route.
 //!
-//! Knows nothing of chat ([`super::chat`]) nor of the other routes ([`super::routes`]). Started by
-//! [`super::Provider::start`].
+//! Knows nothing about the content of requests. Started by [`super::Provider::start`].
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +18,15 @@ use super::routes;
 use super::sending::Body;
 use super::socket::Socket;
 
-/// Accepts until the provider closes.
+/// Accepts connections until the provider closes.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
     loop {
         let accepted = tokio::select! {
             () = shared.closing.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
-        // A failed accept is the client's (or a passing shortage of descriptors): go on.
+        // A failed accept is the client's fault, or a temporary shortage of descriptors;
+        // continue.
         let Ok((stream, _)) = accepted else { continue };
         let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
         let task = serve(stream, connection, Arc::clone(&shared));
@@ -35,7 +35,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
 }
 
 async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
-    // Only latency is lost where it cannot be set.
+    // If it cannot be set, only latency suffers.
     let _ = stream.set_nodelay(true);
     let (socket, reset) = Socket::new(stream);
     let service = service_fn(|request| {
@@ -52,7 +52,7 @@ async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     tokio::select! {
-        // How a connection ended is written down by the watches of its requests.
+        // The watches of the requests record how a connection ended.
         _ = serving => {}
         () = shared.closing.cancelled() => {}
     }

@@ -1,11 +1,10 @@
 //! Where a history may be cut: never between a tool call and its result (INV-PAIR).
 //!
-//! A cut is a count: cut `n` leaves the first `n` messages on one side. A *round* is an assistant
-//! message that calls tools and the results that answer it. Two questions are asked of a cut, and
-//! they differ in what they may look at:
-//! - [`Cuts::closed`] looks only at what stands *before* the cut, so every process that has seen
-//!   the same prefix agrees; chunk boundaries are chosen by it.
-//! - [`Cuts::safe`] looks at the whole request; what is forwarded is checked by it.
+//! A cut is a count: cut `n` leaves the first `n` messages on one side. A *round* is an assistant message
+//! that calls tools and the results that answer it. There are two questions about a cut:
+//! - [`Cuts::is_closed`] looks only at the messages *before* the cut, so all processes that know the same
+//!   prefix agree. Chunk boundaries are chosen by it.
+//! - [`Cuts::is_safe`] looks at the whole request. Forwarded requests are checked by it.
 
 use std::collections::HashMap;
 

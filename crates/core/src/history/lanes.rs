@@ -116,7 +116,7 @@ fn subtree(values: &[ChainingValue], mode: Mode<'_>) -> ChainingValue {
 mod tests {
     use super::*;
 
-    /// Every length around every width of lanes, in every neighbourhood.
+    /// Every length around every lane width, in all combinations with its neighbours.
     #[test]
     fn lanes_are_blake3() {
         const CONTEXT: &str = "diarist test lanes";

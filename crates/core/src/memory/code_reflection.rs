@@ -143,8 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is asked to go goes, or nothing but the note is left; what stays is of the log, in order,
-        /// and nothing high goes while something lower stays.
+        /// The excess is removed, or only the note is left. The rest is from the log, in order,
+        /// and no high line is removed while a lower one stays.
         #[test]
         fn the_excess_goes(
             lines in proptest::collection::vec("(Date: Mar [1-5], 2026|\\* (🔴|🟡|🟢|✅) [a-z ]{0,30}|  \\* -> [a-z ]{1,20})", 0..40),

@@ -1,9 +1,9 @@
-//! Dates, minutes and spans of time as the memory writes them: `Mar 4, 2026`, `14:05`, `5 days
+//! Formats dates, minutes and time spans as memory writes them: `Mar 4, 2026`, `14:05`, `5 days
 //! before`, `2 hours 5 minutes`.
 //!
-//! Decides nothing and reads no clock: instants, days and the zone come in as values. A day is
-//! related to another day that is named, never to "now", because what is written stays. Called by
-//! the transcript, the block, and whoever tells a model what day it is.
+//! Decides nothing and reads no clock: instants, days and the zone come in as values. A day is related
+//! to another named day, never to "now", because the text is kept. Called by the transcript, the block,
+//! and everything that tells a model which day it is.
 
 mod date_reader;
 
@@ -18,7 +18,7 @@ pub fn format_day(ms: i64, zone: &TimeZone) -> String {
     format_date(date(ms, zone))
 }
 
-/// The same as a value.
+/// The day of an instant as a value.
 pub fn date(ms: i64, zone: &TimeZone) -> Date {
     zoned(ms, zone).date()
 }
@@ -33,7 +33,7 @@ pub fn format_minute(ms: i64, zone: &TimeZone) -> String {
     zoned(ms, zone).strftime("%H:%M").to_string()
 }
 
-/// How `date` lies to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
+/// The relation of `date` to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
 pub fn relation(date: Date, as_of: Date) -> String {
     match days_between(date, as_of) {
         0 => "the same day".to_owned(),

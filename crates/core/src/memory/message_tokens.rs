@@ -58,7 +58,8 @@ mod tests {
         count_message(&spoken, "gpt-4o", &Estimate)
     }
 
-    /// A message weighs more than its text, a call what it says, a result nothing beside its text.
+    /// A message has more tokens than its text, a call those of its content, a result none besides
+    /// its text.
     #[test]
     fn a_message_weighs_more_than_its_words() {
         let text = "tell me of the pass".repeat(100);

@@ -271,7 +271,7 @@ mod tests {
         assert!(user.contains("<before-k7Qz91ab>\nTask: Booking a hotel &lt;/before-"));
         assert_eq!(user.matches('ж').count(), PREVIOUS_HINT_CHARS);
         assert_eq!(prompt(&stood).system, prompt(&INPUT).system);
-        // Before the last piece nobody is asked how things stand.
+        // Hints are asked for only with the last piece.
         let first = ObserveInput {
             piece: (1, 2),
             ..stood

@@ -67,7 +67,7 @@ mod tests {
                 "{pattern} {name}"
             );
         }
-        // What a naive matcher takes exponential time for.
+        // A naive matcher takes exponential time for this.
         let hard = "*a".repeat(30) + "b";
         assert!(!Pattern::new(&hard).matches(&"a".repeat(200)));
     }

@@ -278,7 +278,7 @@ mod tests {
         ] {
             assert_eq!(minutes(host, "o3", None), 5, "{host}");
         }
-        // A gateway names the provider in the model, but OpenRouter spreads over many.
+        // A gateway names the provider in the model name, but OpenRouter uses many providers.
         assert_eq!(minutes("gateway.example", "openai/o3", None), 60);
         assert_eq!(minutes("gateway.example", "google/gemini-3", None), 24 * 60);
         assert_eq!(minutes("openrouter.ai", "openai/o3", None), 5);

@@ -285,7 +285,7 @@ mod tests {
                 Some(WHOLE)
             ]
         );
-        // A merged line comes from all that it merges.
+        // A merged line comes from the messages of all lines that it merges.
         assert_eq!(
             ranges_of("* 🔴 Hotel Miramar with parking; Leonie needs vegetarian breakfast"),
             [Some(range(5, 9))]
@@ -331,14 +331,14 @@ mod tests {
             origins.0,
             [Some(range(5, 9)), Some(range(11, 11)), Some(WHOLE)]
         );
-        // And through the next one.
+        // And through the next reflection.
         let again = attribute_lines(
             "* 🟡 QX-77 is the invoice",
             &source_lines(reflected, &origins, WHOLE),
             WHOLE,
         );
         assert_eq!(again.0, [Some(range(11, 11))]);
-        // A part of an older version has no origins: its lines come from all of it.
+        // A part of an older version has no sources: its lines come from its whole range.
         let old = source_lines(chunks[0].0, &LineSources::default(), range(1, 4));
         assert!(old.iter().all(|line| line.range == range(1, 4)));
     }
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_long_log_of_one_word_is_no_trouble() {
-        // Each line shares everything with each other one; if all were compared, this would not end.
+        // Every line shares everything with every other one. To compare them all would not end.
         let line = "* 🟡 the same words again 17 km from Porto\n";
         let text = line.repeat(8_000);
         let transcript = format!(

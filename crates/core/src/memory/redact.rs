@@ -219,7 +219,7 @@ mod tests {
             "password=[redacted: password] and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for [redacted: pattern] and QX-17"
         );
         assert_eq!(Redactor::new(Vec::new(), Vec::new()).clean(text), text);
-        // A reference to a group is no replacement here.
+        // A reference to a group is not expanded here.
         let dollar = Redactor::new(Vec::new(), vec![Regex::new("(a)(b)?").unwrap()]);
         assert_eq!(dollar.clean("xay"), "x[redacted: pattern]y");
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(clean(&other), other);
     }
 
-    /// Put together here so that no scanner of repositories takes this file for a leak.
+    /// Composed here, so that no secret scanner reports this file.
     fn key(prefix: &str, length: usize) -> String {
         let body: String = "a1B2c3D4e5F6g7H8".chars().cycle().take(length).collect();
         format!("{prefix}{body}")

@@ -331,7 +331,7 @@ mod tests {
             "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b\nDate: Mar 2, 2026\n* 🔴 c",
             "Date: Mar 2, 2026\n* 🔴 d\nDate: Mar 3, 2026\n* 🔴 e",
         ]);
-        // A day that goes on in the next part is one day.
+        // A day that continues in the next part is named once.
         assert_eq!(log.observations.matches("Date:").count(), 3);
         let lines = |day: &str| u32::try_from(day.lines().count()).expect("few");
         let cut = |point| log.split_older(point, lines);
@@ -339,11 +339,11 @@ mod tests {
         assert_eq!(first, "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b");
         assert!(rest.starts_with("Date: Mar 2, 2026\n* 🔴 c\n* 🔴 d\n"));
         assert_eq!(join_newer(first, rest), log.observations);
-        // The point lies inside of Mar 2: all of it is condensed.
+        // The point is inside Mar 2, so all of it is condensed.
         for point in [4, 5, 6] {
             assert_eq!(cut(point).1, "Date: Mar 3, 2026\n* 🔴 e", "{point}");
         }
-        // Behind the beginning of the last day nothing may stay.
+        // Nothing behind the beginning of the last day stays as it is.
         for point in [7, 8, 100] {
             assert_eq!(cut(point), (log.observations.as_str(), ""), "{point}");
         }

@@ -436,8 +436,8 @@ mod tests {
         );
     }
 
-    /// A client went back to the cut and asked for something else: the pinned message and its own
-    /// would stand side by side.
+    /// A client went back to the cut and asked something else: the pinned message would stand
+    /// directly before its own.
     #[test]
     fn two_users_never_follow_each_other_across_the_cut() {
         let task = [

@@ -167,7 +167,8 @@ mod tests {
             [2, 3, 5],
             "a system message begins no round"
         );
-        // A round of parallel calls goes as a whole, and belongs to the question before it.
+        // A round of parallel calls is left out as a whole, and belongs to the question before
+        // it.
         assert_eq!(cuts("ucrau"), [5]);
     }
 

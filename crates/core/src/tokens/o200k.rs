@@ -1,8 +1,8 @@
 //! `o200k_base` behind a guard.
 //!
-//! The tables are part of the binary and are decoded on first use, a few tenths of a second:
-//! `app` calls [`O200k::warm`] at start, on a thread where that may take its time. Only
-//! `count_ordinary` is used: text may name special tokens, and names are what they are.
+//! The tables are part of the binary and are decoded on first use, in a few tenths of a second: `app`
+//! calls [`O200k::load_tables`] at start, on a thread of its own. Only `count_ordinary` is used,
+//! because text may contain names of special tokens, which are ordinary words there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

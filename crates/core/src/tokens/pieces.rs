@@ -66,7 +66,8 @@ mod tests {
         ] {
             assert_eq!(pieces(&text).collect::<String>(), text);
             assert!(pieces(&text).all(|piece| !piece.is_empty() && piece.len() <= MAX_PIECE_BYTES));
-            // Half the limit at least, the last one and a character's width aside.
+            // At least half the limit each, except for the last piece and the width of a
+            // character.
             assert!(pieces(&text).count() <= text.len() / (MAX_PIECE_BYTES / 2 - 4) + 1);
         }
     }

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(media.mime.as_deref(), Some("image/png"));
         let svg = from_url("data:image/svg+xml;utf8,<svg/>");
         assert_eq!((svg.bytes, svg.pixels), (Some(6), None));
-        // Wrapped lines and the other alphabet.
+        // Wrapped lines, and the other alphabet.
         let wrapped = from_base64("iVBORw0K\nGgoAAAAN SUhE-_8=", None);
         assert_eq!(wrapped.bytes, Some(17));
     }

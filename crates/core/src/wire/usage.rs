@@ -1,9 +1,9 @@
 //! Reads token usage in every provider's form, and the meaning of a refusal.
 //!
-//! Decides which numbers of an answer are the prompt, the cache read, the cache write and the
-//! completion. A missing number stays missing and never becomes 0. Never looks at content, and never
-//! guesses a number by the rule of another provider. Called for the upstream's answers, for the cost of
-//! model calls, and by the fallbacks of the proxy ([`refusal()`]).
+//! Decides which numbers of an answer are the prompt, the cache read, the cache write and the completion. A
+//! missing number stays missing and never becomes 0. Never looks at content, and never guesses a number by
+//! the rule of another provider. Called for the upstream's answers and for model calls: the proxy reads
+//! refusals by [`refusal_reason`], `llm` by [`refusal()`].
 
 mod blame;
 mod error_report;

@@ -1,41 +1,42 @@
-//! The rules that a provider judges requests by.
+//! The rules by which a provider judges requests.
 //!
-//! Holds the settings and the one check that needs only a number, the context window. The other checks read
-//! these flags in [`super::parameters`] and [`super::strict`].
+//! Holds the settings, and the one check that needs only a number: the context window. The other checks
+//! read these flags in [`super::parameters`] and [`super::strict`].
 
 use crate::prompt::{CountTokens, estimate_tokens};
 use crate::refusal::Refusal;
 
-/// What this provider insists on. [`Rules::default`] is the behaviour of OpenAI's API with no
-/// window; every `bool` turns on one further demand of stricter providers, and they combine.
+/// What this provider demands. [`Rules::default`] is the behaviour of OpenAI's API without a window.
+/// Every `bool` adds one demand of stricter providers; all can be combined.
 #[derive(Clone)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent demands, any subset of which exists"
 )]
 pub struct Rules {
-    /// User and assistant messages take turns, beginning with the user; calls and their results
-    /// do not count as turns. What the chat templates of Mistral and its kin demand.
+    /// User and assistant messages alternate, beginning with the user; calls and their results do
+    /// not count. The chat templates of Mistral and similar models demand this.
     pub alternate: bool,
     /// At most one system or developer message.
     pub single_system: bool,
     /// System and developer messages only before all others.
     pub system_first: bool,
-    /// A system or developer message only as the very first, or the chat template raises an exception, which
-    /// is answered 500: what llama.cpp and Ollama do for Qwen, Devstral and Mistral.
+    /// A system or developer message only as the very first one. Otherwise the chat template raises
+    /// an exception, which is answered with 500: as llama.cpp and Ollama do for Qwen, Devstral and
+    /// Mistral.
     pub template: bool,
     /// `response_format: json_object` needs the word JSON somewhere in the messages (on by default).
     pub json_object: bool,
-    /// The tool calls of the current turn (after the newest user message) must come back with the
-    /// signature they were issued with, see [`signature_for`].
+    /// The tool calls of the current turn (behind the newest user message) must come back with the
+    /// signature they were issued with, see [`super::signature_for`].
     pub signature: bool,
     /// `stream_options` is an unknown parameter.
     pub refuse_stream_options: bool,
     /// The context window in tokens.
     pub window: Option<u32>,
-    /// Models (by prefix of their name) that refuse `max_tokens` and any temperature but 1.
+    /// Models, by prefix of their name, that refuse `max_tokens` and any temperature except 1.
     pub reasoning_models: Vec<String>,
-    /// Top-level parameters to accept beyond the documented ones.
+    /// Top-level parameters to accept besides the documented ones.
     pub extra_parameters: Vec<String>,
     /// How tokens are counted, for [`Rules::window`] only.
     pub count_tokens: CountTokens,
@@ -75,7 +76,7 @@ impl std::fmt::Debug for Rules {
 }
 
 impl Rules {
-    /// Every strict mode at once (but no window and no signatures, which need the client's part).
+    /// All strict modes together, without window and signatures, which the client must support.
     pub fn strict() -> Self {
         Self {
             alternate: true,
@@ -86,10 +87,10 @@ impl Rules {
         }
     }
 
-    /// The window rule alone, for a prompt whose size is known.
+    /// The window rule alone, for a prompt of known size.
     ///
     /// # Errors
-    /// `context_length_exceeded`, worded with both numbers as the real API does.
+    /// `context_length_exceeded`, with both numbers and the wording of the real API.
     pub fn check_window(&self, prompt_tokens: u32) -> Result<(), Refusal> {
         match self.window {
             Some(window) if prompt_tokens > window => Err(Refusal::invalid(format!(

@@ -1,9 +1,10 @@
-//! A summary that the client put in the place of what it summarises.
+//! Aligns a request that begins with a summary which the client asked the model for.
 //!
-//! Clients that summarise ask the model for it, and the answer comes back word for word at the beginning
-//! of what they send next. So an answer that the upstream gave in one conversation alone leads to that
-//! conversation. Everybody may quote an answer, and a canned one stands in many conversations: it counts
-//! only where a client that summarises puts it, and only if something else of the conversation agrees.
+//! Clients that summarise ask the model for a summary and put its answer, word for word, at the
+//! beginning of their next request. So an answer that the upstream gave in one conversation only leads
+//! to that conversation. But anybody may quote an answer, and a canned answer stands in many
+//! conversations. So it counts only in a position where clients put summaries, and only if something
+//! else of the conversation agrees.
 
 use std::sync::Arc;
 
@@ -13,12 +14,11 @@ use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
 
-/// How many of a request's first messages may hold an answer of the model in the place of what it
-/// summarises; and how many of the last ones before the model says anything, where a client keeps in front
-/// of it what its user said.
+/// How many of the first messages of a request may hold a summary; and how many of the last ones before
+/// the first answer, since some clients keep the messages of their user in front of the summary.
 const SUMMARY_REACH: usize = 3;
 
-/// The messages of `client` that may hold an answer of the model in the place of what it summarises.
+/// The indices of the messages of `client` that may hold a summary.
 pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
     let before_answer = messages_before_answer(client);
     let tail_start = before_answer
@@ -27,15 +27,15 @@ pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
     (0..client.len().min(SUMMARY_REACH)).chain(tail_start..before_answer)
 }
 
-/// How many messages stand before the first that the model said.
+/// How many messages stand before the first answer of the model.
 pub fn messages_before_answer(client: &History) -> usize {
     let mut turns = client.turns().iter();
     let first = turns.position(|turn| turn.message.role == Role::Assistant);
     first.unwrap_or(client.len())
 }
 
-/// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
-/// front of it where nothing else speaks for it: behind the first messages, and in what is said now.
+/// How many shared live messages must stand in front of a summary that stands behind the first messages
+/// or in the newest one: nothing else distinguishes such a summary from a quote.
 const MIN_LIVE_BEFORE: usize = 2;
 
 /// Aligns a request to the conversation that its summary was an answer in.

@@ -403,8 +403,8 @@ User: eight
     }
 
     proptest! {
-        /// Nothing is lost, nothing is said twice, and nothing is longer than it may be, whatever
-        /// stands there: also one word without an end, in any script.
+        /// Nothing is lost or repeated, and no piece is too long, whatever the text is: also
+        /// one word without an end, in any script.
         #[test]
         fn every_word_is_in_exactly_one_piece(
             said in proptest::collection::vec("([a-z]{1,9}|漢字|👍|\n| ){0,60}", 1..12),
@@ -432,7 +432,7 @@ User: eight
             };
             let all = pieces.concat();
             prop_assert_eq!(spoken(&all).replace("User(14.05)", ""), spoken(&history));
-            // The date and the label of a piece come on top.
+            // The date and the label of a piece come in addition.
             prop_assert!(pieces.iter().all(|piece| piece.len() <= limit as usize + 64));
         }
     }

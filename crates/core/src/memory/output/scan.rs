@@ -1,6 +1,8 @@
-//! Finds the sections of an answer: a walk over its lines.
+//! Finds the sections of an answer by walking over its lines.
+//!
+//! Knows tags, code fences and lists; does not judge content. Called by [`super::read_answer`] only.
 
-/// The sections of an answer as they stand in it.
+/// The sections of an answer, unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
     pub(super) observations: String,
@@ -34,21 +36,21 @@ impl Section {
         }
     }
 
-    /// Whether it stands beside the observations.
+    /// Whether it is a section behind the observations.
     fn is_hint(self) -> bool {
         self != Self::Observations
     }
 }
 
-/// A tag at the start of a line, and what follows it on that line.
+/// A tag at the start of a line, and the rest of the line.
 struct Tag<'a> {
     section: Section,
     closes: bool,
     rest: &'a str,
 }
 
-/// Splits `answer` into its sections. Without an observations block, and from one that is never
-/// closed, only list lines and their dates are taken.
+/// Splits `answer` into its sections. Without an observations block, or if it is never closed, only
+/// list lines and their dates count.
 pub(super) fn read_sections(answer: &str) -> Sections {
     let lines: Vec<&str> = unwrap(without_thinking(answer)).lines().collect();
     let in_code = lines_in_code(&lines);
@@ -63,7 +65,7 @@ pub(super) fn read_sections(answer: &str) -> Sections {
             Some(tag) if tag.closes => scanner.close(tag.section),
             Some(tag) => {
                 scanner.open(tag.section);
-                // A section that opens and ends on one line ends there whatever follows.
+                // A section that opens and closes on one line ends there.
                 if !tag.rest.trim().is_empty() {
                     scanner.line(tag.rest, &[]);
                 }
@@ -77,13 +79,13 @@ pub(super) fn read_sections(answer: &str) -> Sections {
 #[derive(Default)]
 struct SectionScanner {
     open: Option<Section>,
-    /// The observations block a hint interrupts, until it is known whether it goes on.
+    /// Whether a hint interrupted the observations block; it may still continue.
     interrupted: bool,
     /// Lines of the open observations block.
     block: Vec<String>,
     /// Lines of finished blocks.
     finished: Vec<String>,
-    /// Lines outside of any section.
+    /// Lines outside all sections.
     loose: Vec<String>,
     task: Option<String>,
     response: Option<String>,
@@ -114,7 +116,7 @@ impl SectionScanner {
                 self.finish_block(true);
                 self.open = None;
             }
-            // A block that ends while a hint is open (or after one) held the hint.
+            // The block contained the hint, if it ends while the hint is open or after it.
             (_, Section::Observations) => {
                 if self.open.is_some_and(Section::is_hint) {
                     self.finish_hint();
@@ -133,7 +135,7 @@ impl SectionScanner {
     }
 
     fn line(&mut self, line: &str, after: &[&str]) {
-        // `… text</observations>`: a closing tag that shares the last line of its section.
+        // `… text</observations>`: the closing tag is on the last line of its section.
         if let Some(section) = self.open
             && let Some(before) = closed_at_end(line, section, after)
         {

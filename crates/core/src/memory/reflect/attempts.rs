@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn strictly_smaller_or_not_at_all() {
-        // Below the target is good, at the target not yet, at the input is nothing.
+        // Below the target is good enough, at the target only smaller, at the input useless.
         assert_eq!(verdict_for(749, 1_000, 750), ReflectionVerdict::GoodEnough);
         assert_eq!(verdict_for(750, 1_000, 750), ReflectionVerdict::Smaller);
         assert_eq!(verdict_for(751, 1_000, 750), ReflectionVerdict::Smaller);
@@ -379,7 +379,8 @@ mod tests {
             ..lossy("gutted", 100, 1_000)
         };
         let mut ladder = ladder();
-        // Too long, at the most there is room for, with less lost, with more lost, and no smaller at all.
+        // Over the limit; exactly at the limit; with less loss; with more loss; not smaller at
+        // all.
         for (tokens, loss) in [
             (901, 0.1),
             (900, 0.3),

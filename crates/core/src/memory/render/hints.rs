@@ -166,13 +166,13 @@ mod tests {
         let reopened = format!("{LOG}\n* 🔴 (10:01) User: the nightly import stops again");
         assert!(section("Nightly import stops", &reopened).is_some());
         assert!(section("Nightly import stops", "* 🔴 nightly import stops").is_some());
-        // What the application wrote is no completion.
+        // System messages of the application complete no task.
         let told =
             "* 🔴 x\n<system-message n=\"7\">\n✅ the nightly import stops\n</system-message>";
         assert!(section("Nightly import stops", told).is_some());
     }
 
-    /// What is observed behind the block is not in it, and known all the same.
+    /// Observations of messages behind the block are not in it, but they count.
     #[test]
     fn what_a_later_part_says_is_done_is_over() {
         let hints = Hints {

@@ -199,23 +199,23 @@ mod tests {
             line.ends_with("(meaning Mar 13, 2026 - 1 week before: the day has passed, whether it happened is not known)"),
             "{line}"
         );
-        // Said on the day itself: the words decide.
+        // Written on the day itself: the words decide.
         assert!(noted("* 🔴 User will call the bank. (meaning Mar 4, 2026)"));
         assert!(!noted("* 🔴 User called the bank. (meaning Mar 4, 2026)"));
-        // It was past when it was said.
+        // The day was past when the line was written.
         assert!(!noted("* 🔴 User moved to Graz. (meaning Feb 2, 2026)"));
-        // It is not past yet, or not for sure.
+        // The day is not past yet, or not for certain.
         assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 20, 2026)"));
         assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 18-20, 2026)"));
         assert!(!noted(
             "* 🔴 User flies to Oslo. (meaning early March 2026)"
         ));
         assert!(!noted("* 🔴 User wants to be done. (meaning Mar 2026)"));
-        // It is done.
+        // The task is done.
         assert!(!noted(
             "* ✅ User flew to Oslo as planned. (meaning Mar 13, 2026)"
         ));
-        // A reflection may stand under a later day: the words still tell.
+        // A reflection may put the line under a later day; the words still decide.
         assert!(noted(
             "* 🔴 User planned to sell the car. (meaning Mar 2, 2026)"
         ));

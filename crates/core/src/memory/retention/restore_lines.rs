@@ -160,7 +160,7 @@ mod tests {
             ),
             "Date: Mar 3, 2026\n* 🟡 two\n* 🔴 one\nDate: Mar 5, 2026\n* x\n* ✅ four"
         );
-        // Mar 4 is gone: it comes back between its neighbours, with all that is said of it.
+        // Mar 4 is missing: it is restored between its neighbours, with all its lines.
         assert_eq!(
             mended(
                 "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
@@ -187,7 +187,7 @@ mod tests {
             "Date: Mar 3, 2026\n* 🔴 (08:30) one\n  * -> with a detail\n* 🟡 (09:05) x\n  * -> 23:00\n* 🟡 y\n\
              * 🔴 (9:05) two\n* 🟡 (10:00) z\n* 🔴 no time\n* 🔴 (14:00) three\n* 🔴 (14:00) four"
         );
-        // The detail alone stands behind what it belongs to.
+        // A detail alone goes behind its observation.
         assert_eq!(
             restore_lines(
                 log,
@@ -207,12 +207,12 @@ mod tests {
                 .into_iter()
                 .collect::<Vec<_>>()
         };
-        // Each weighs four.
+        // Each line has four tokens.
         assert_eq!(fit(3), [] as [usize; 0]);
         assert_eq!(fit(4), [8]);
         assert_eq!(fit(11), [6, 8]);
         assert_eq!(fit(16), [1, 4, 6, 8]);
-        // One that is too large is passed over.
+        // A line that is too large is skipped.
         let log = "* 🔴 one\n* 🔴 two\n* 🔴 a very long line indeed";
         let weigh = |line: &str| u32::try_from(line.len()).expect("few");
         let all = BTreeSet::from([0, 1, 2]);

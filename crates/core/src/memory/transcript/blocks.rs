@@ -148,7 +148,7 @@ mod tests {
                 "```\ncode\n```\n<env>\n</env>",
                 format!("```\ncode\n```\n{note}"),
             ),
-            // Who opened it before never closed it.
+            // The block that was opened before is never closed.
             (
                 "<env>\nmine\n<env>\na\n</env>",
                 format!("<env>\nmine\n{note}"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is left is what was there, in order, and as many notes as something went.
+        /// The rest is the original text, in order, with one note for each removed block.
         #[test]
         fn nothing_else_goes(
             lines in proptest::collection::vec("<env>|</env>|<todo>|</todo>|```|~~~~|[a-z]{1,3}| <env>|x <env>", 0..24),

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the scanner would have found it: quotes at both ends, none unescaped between.
+    /// As the scanner finds it: quotes at both ends, and no unescaped quote between them.
     fn found(inner: &str) -> String {
         format!("\"{inner}\"")
     }

@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// As providers and local servers word it.
+    /// In the wording of providers and local servers.
     #[test]
     fn what_names_the_place_of_a_message_is_told_from_what_does_not() {
         for message in [
@@ -281,7 +281,8 @@ mod tests {
         }
     }
 
-    /// A prompt is too long by its own statuses alone: a 500 that says so is a failure like any other.
+    /// Only its own statuses can mean that a prompt is too long: a 500 that says so is a failure
+    /// like any other.
     #[test]
     fn too_long_keeps_its_own_statuses() {
         let error = json!({"message": "prompt is too long: 200251 tokens > 200000 maximum"});
