@@ -1,38 +1,29 @@
 //! The store as one process of a run sees it: the real one, with a gate before every verb, its books
 //! kept, its reads out of date or failing where the run says so, and a switch for each planted bug.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+mod state;
 
 use async_trait::async_trait;
 use diarist::history::{Link, Scope};
-use diarist::jobs::Clock;
 use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
     AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
     LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
-    RecordedChain, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent,
-    SqliteStore, Store, StoreError, StoredOverflowObservation, TenantBacklog, TenantRow,
-    ThreadDetail, ThreadRow, Timer, Urgency,
+    RecordedChain, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent, Store,
+    StoreError, StoredOverflowObservation, TenantBacklog, TenantRow, ThreadDetail, ThreadRow,
+    Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
-use super::gate::Gate;
-use super::ledger::Ledger;
+pub use state::Watched;
+
 use super::planted::Bug;
 use crate::properties::exchange::Quarters;
 
 /// What a retry waits; the jitter of the real pause would make every run another one.
 const RETRY_MS: i64 = 20_000;
-
-/// A job as it lies in the queue.
-const KEPT: &str = "INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, \
-    to_count, state, due_ms, leased, fence, attempts, empty_answers, message_tokens, parts, model, \
-    tip, tip_count, payload) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'open', 0, 0, 0, 0, 0, 0, '[]', '', ?6, ?7, ?8)";
 
 type Answer<T> = Result<T, StoreError>;
 
@@ -44,127 +35,6 @@ macro_rules! through {
         $self.gate.leave().await;
         Ok(answer)
     }};
-}
-
-/// One process's view of the store.
-#[derive(Debug)]
-pub struct Watched {
-    pub process: usize,
-    store: Arc<SqliteStore>,
-    file: PathBuf,
-    /// An older state, which is read where there is one.
-    old: Mutex<Option<Arc<SqliteStore>>>,
-    /// Every so many reads of a request fail; 0 is none.
-    pub failing: AtomicUsize,
-    reads: AtomicUsize,
-    /// Whether a read failed or was out of date since somebody last asked.
-    pub doubtful: AtomicBool,
-    misled: AtomicBool,
-    pub gate: Gate,
-    clock: Clock,
-    ledger: Arc<Mutex<Ledger>>,
-    bug: Option<Bug>,
-    chance: AtomicUsize,
-}
-
-impl Watched {
-    pub fn new(
-        process: usize,
-        (store, file): (Arc<SqliteStore>, PathBuf),
-        clock: Clock,
-        ledger: Arc<Mutex<Ledger>>,
-        bug: Option<Bug>,
-    ) -> Self {
-        Self {
-            process,
-            store,
-            file,
-            old: Mutex::default(),
-            failing: AtomicUsize::new(0),
-            reads: AtomicUsize::new(0),
-            doubtful: AtomicBool::new(false),
-            misled: AtomicBool::new(false),
-            gate: Gate::default(),
-            clock,
-            ledger,
-            bug,
-            chance: AtomicUsize::new(0),
-        }
-    }
-
-    fn has(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap()
-    }
-
-    /// Reads are answered from `old` until they are told otherwise.
-    pub fn read_from(&self, old: Option<Arc<SqliteStore>>) {
-        self.misled.fetch_or(old.is_some(), Ordering::SeqCst);
-        *self.old.lock().unwrap() = old;
-    }
-
-    /// Whether a read was ever out of date: what follows from one may be as well.
-    fn doubtful_ever(&self) -> bool {
-        self.misled.load(Ordering::SeqCst)
-    }
-
-    /// Who answers a read.
-    fn reader(&self) -> Arc<SqliteStore> {
-        let old = self.old.lock().unwrap().clone();
-        if old.is_some() {
-            self.doubtful.store(true, Ordering::SeqCst);
-        }
-        old.unwrap_or_else(|| Arc::clone(&self.store))
-    }
-
-    /// Whether this read of a request fails.
-    fn fails(&self) -> Answer<()> {
-        let every = self.failing.load(Ordering::SeqCst);
-        let read = self.reads.fetch_add(1, Ordering::SeqCst) + 1;
-        if every > 0 && read.is_multiple_of(every) {
-            self.doubtful.store(true, Ordering::SeqCst);
-            return Err(StoreError::Busy("as the run says".to_owned()));
-        }
-        Ok(())
-    }
-
-    /// Puts a job back that was done, as a store that forgot to delete it would hold it.
-    async fn keep(&self, job: &Job, part: &NewPart) {
-        use sqlx::Connection as _;
-        let file = format!("sqlite://{}", self.file.display());
-        let mut conn = sqlx::SqliteConnection::connect(&file).await.unwrap();
-        sqlx::query(KEPT)
-            .bind(job.scope.tenant.as_slice())
-            .bind(job.scope.resource_key())
-            .bind(part.kind.name())
-            .bind(part.span.from.as_bytes().as_slice())
-            .bind(i64::try_from(part.span.from_count).unwrap())
-            .bind(part.span.to.as_bytes().as_slice())
-            .bind(i64::try_from(part.span.to_count).unwrap())
-            .bind(&job.spec.payload)
-            .execute(&mut conn)
-            .await
-            .unwrap();
-        conn.close().await.unwrap();
-    }
-
-    /// Spoils the timer that a request sets.
-    fn set_timer(&self, record: &mut RequestRecord) {
-        if self.has(Bug::TimerNotMoved) && record.lineage.is_some() {
-            record.timer = None;
-        }
-        if let Some(timer) = record.timer.as_mut().filter(|_| self.has(Bug::NeverIdle)) {
-            timer.alarms.activate_ms = Some(record.at_ms);
-        }
-    }
-
-    /// Whether a bug that would show too often strikes now.
-    fn strikes(&self) -> usize {
-        self.chance.fetch_add(1, Ordering::SeqCst)
-    }
 }
 
 #[async_trait]
