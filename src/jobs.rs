@@ -5,10 +5,11 @@
 //!                                   ^                                  |
 //!                                   +------------- part, release ------+
 //! ```
-//! The *recorder* is one task and the only one that decides ([`crate::memory::advance`]); the
-//! *workers* only carry out what lies in the store's queue, so work survives a crash and is done
-//! once. Nothing here is ever waited for by a request (INV-FREE): the intake is bounded, and what
-//! does not fit is dropped, since the client will send the same history again.
+//! The *recorder* is one task, and the only one that decides ([`crate::memory::advance`]). The
+//! *workers* carry out the jobs in the store's queue, so work survives a crash and is done once. No
+//! request waits for this room (INV-FREE), except under `overflow = "observe"`. The intake is
+//! bounded. An exchange that does not fit is dropped, because the client will send the same history
+//! again.
 
 mod base;
 mod budget;
@@ -79,7 +80,7 @@ use crate::store::cache::SnapshotCache;
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;
 
-/// The running room.
+/// The running room, as the proxy sees it.
 #[derive(Clone)]
 pub struct Jobs {
     base: Base,
@@ -111,11 +112,11 @@ struct Room {
 }
 
 impl Room {
-    fn new(base: Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>, tasks: &Tasks) -> Self {
+    fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>, tasks: &Tasks) -> Self {
         let routes = Arc::new(Routes::new(base.clock.clone()));
-        let caller = Arc::new(ModelCaller::new(&base, llm));
+        let caller = Arc::new(ModelCaller::new(base, llm));
         let pending_work = PendingWork::default();
-        let worker = Arc::new(Worker::new(&base, &routes, &caller, &pending_work));
+        let worker = Arc::new(Worker::new(base, &routes, &caller, &pending_work));
         let shared = RecorderShares {
             budget: Arc::clone(&caller.budget),
             reporter: PartReporter::new(&base.clock, audit),
@@ -129,9 +130,9 @@ impl Room {
             base: base.clone(),
             intake,
             routes,
-            model_switch: ModelSwitch::new(&base, &shared.model_switch_snapshots, &pending_work),
-            overflow_activator: OverflowActivator::new(&base, &shared.reporter),
-            overflow_observer: OverflowObserver::new(&base, &worker, &shared.pending_overflows),
+            model_switch: ModelSwitch::new(base, &shared.model_switch_snapshots, &pending_work),
+            overflow_activator: OverflowActivator::new(base, &shared.reporter),
+            overflow_observer: OverflowObserver::new(base, &worker, &shared.pending_overflows),
             pending_work,
             tasks: tasks.clone(),
         };
@@ -140,13 +141,13 @@ impl Room {
             worker,
             exchanges,
             wake: Arc::clone(&shared.wake),
-            recorder: Recorder::new(&base, shared),
+            recorder: Recorder::new(base, shared),
         }
     }
 }
 
 impl Jobs {
-    /// Starts the recorder and the workers. They end when `tasks` are told to stop.
+    /// Starts the recorder and the workers. They end when `tasks` are stopped.
     pub fn start(
         store: Arc<dyn Store>,
         cache: Arc<SnapshotCache>,
@@ -166,14 +167,15 @@ impl Jobs {
             clock,
         };
         let archive = MessageArchive::new(&base);
-        let room = Room::new(base, llm, audit, tasks);
+        let room = Room::new(&base, llm, audit, tasks);
         let jobs = room.jobs;
         let (outcomes, reported) = mpsc::unbounded_channel();
         tasks.spawn(
             "recorder",
             recorder::run(room.recorder, room.exchanges, reported, tasks.token()),
         );
-        // Without workers nothing is written, so nothing needs to be deleted either.
+        // If the operator has closed the queue, this process writes nothing, so it deletes nothing
+        // either.
         if jobs.base.settings().concurrency > 0 {
             tasks.spawn("expiry", archive.expire(tasks.token()));
         }
@@ -184,19 +186,19 @@ impl Jobs {
         jobs
     }
 
-    /// Whether the conversations of one user are told of each other, where it is known who the user is.
+    /// Whether the conversations of one user share memory, if the request path knows the user.
     pub fn shares_peer_memory(&self) -> bool {
         self.base.settings().peer_memory_tokens.is_some()
     }
 
-    /// Where finished exchanges go.
+    /// Accepts finished exchanges.
     pub fn intake(&self) -> &Intake {
         &self.intake
     }
 
-    /// Waits until nothing is left to be done: everything handed over is recorded, no job waits or
-    /// runs, and what follows from them is prepared. For replay and tests, which want to know what
-    /// memory does when it is given the time. `false` where `within` was not enough.
+    /// Waits until nothing is left to do: every exchange is recorded, no job waits or runs, and its
+    /// consequences are prepared. For replays and tests. Returns `false` if that takes longer than
+    /// `within`.
     pub async fn wait_until_idle(&self, within: Duration) -> bool {
         let until_idle = async {
             while !self.is_idle().await {
@@ -209,7 +211,7 @@ impl Jobs {
     async fn is_idle(&self) -> bool {
         let idle =
             || self.intake.is_idle() && self.pending_work.is_none() && self.base.events.is_idle();
-        // Asked before and after: a job may have ended, and made work, while the store was asked.
+        // Checked before and after, because a job may end and cause work while the store counts.
         idle()
             && self
                 .base
@@ -230,26 +232,30 @@ impl Jobs {
         &self.base.settings
     }
 
-    /// Whether a phase borrows the conversation's way, so that the proxy must offer it.
+    /// Whether a phase calls its model by the conversation's own route. The proxy must then
+    /// register it.
     pub fn borrows_credentials(&self) -> bool {
         let settings = self.base.settings();
         settings.observation.endpoint.is_none() || settings.reflection.endpoint.is_none()
     }
 
-    /// The time as this room is told it, in milliseconds since 1970.
+    /// The time in milliseconds since 1970, by this room's clock.
     pub(crate) fn now_ms(&self) -> i64 {
         self.base.now_ms()
     }
 
-    /// The ways to the upstream this process holds.
+    /// The routes that this process may borrow.
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// What may be sent now that `history` asks another model by `model` than its conversation did
-    /// before, whose prompt cache holds nothing of it, where so many messages of its chain `may_go`.
-    /// Told by what this process remembers, committed by one write, and not waited for longer than
-    /// 20 ms: the request goes on without it then.
+    /// Activates observations for a request that names another `model` than its conversation did
+    /// before. The new model's prompt cache holds nothing of the conversation, so the change of
+    /// prefix costs nothing.
+    ///
+    /// Returns the snapshot to send, if this process holds one and the request `can_omit` the
+    /// messages that it covers. Waits at most 20 ms for the one write that this takes; after that,
+    /// the request goes on without it.
     pub async fn activate_on_model_change(
         &self,
         scope: &crate::history::Scope,
@@ -262,8 +268,8 @@ impl Jobs {
             .await
     }
 
-    /// Applies everything observed of a history to it at once, since the provider `refused` it as too
-    /// long. No model is called. `None` where nothing more is observed than was sent.
+    /// Activates everything observed of a history that the provider refused as too long. Calls no
+    /// model. `None` if nothing more is observed than was sent.
     ///
     /// # Errors
     /// Those of the store.
@@ -273,18 +279,19 @@ impl Jobs {
     ) -> Result<Option<Prepared>, crate::store::StoreError> {
         let activator = self.overflow_activator.clone();
         let (result_tx, result_rx) = tokio::sync::oneshot::channel();
-        // A task of its own: where the caller cannot wait so long, it is done for the next request.
+        // In a task of its own: if the caller cannot wait, the result serves the next request.
         self.tasks.spawn("overflow", async move {
             let applied = activator.activate(&request).await;
-            // Nobody listens any more where it took too long.
+            // The receiver is gone if the caller stopped waiting.
             let _ = result_tx.send(applied);
         });
         result_rx.await.unwrap_or(Ok(None))
     }
-    /// Has `exchange`, which was refused as too long when it was sent with `sent`, observed up to its
-    /// message `to_count`, and waits for that: the only time a client waits for a model. What it may
-    /// go out with instead is stored when it is recorded, and not before. `None` where nothing came
-    /// of it `until` then.
+
+    /// Observes `exchange`, which was refused as too long when it was sent with `sent_snapshot`, up
+    /// to its message `to_count`, and waits for that until `deadline`. This is the only case in
+    /// which a client waits for a model. Returns the snapshot to send instead; it is stored when
+    /// the exchange is recorded, not before. `None` if there is none by then.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,9 +1,11 @@
-//! What memory's own model calls cost: counted for metrics, per conversation and against the daily
-//! budget of a tenant.
+//! The cost of memory's own model calls: in metrics, per conversation, and against the daily budget
+//! of a tenant.
 //!
-//! The store keeps the books, so that a budget holds over restarts and for every process. What is
-//! held here spares a job with several calls the next one, and waits until there is somebody to book it
-//! on: nothing is stored for an owner whom no upstream has accepted (INV-OWN). Never delays a request.
+//! The store sums the costs, so that a budget holds across restarts and for all processes. This
+//! process keeps two things: which tenants are over budget, so that a job with several calls need
+//! not ask the store each time; and costs for requests that no upstream has accepted yet, because
+//! nothing may be stored for their owner (INV-OWN). Never delays a request, except one under
+//! `overflow = "observe"`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +19,7 @@ use crate::telemetry;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Tenants that have spent what they may on a day.
+/// Tenants whose budget of one day is spent.
 #[derive(Debug, Default)]
 struct ExhaustedTenants(Mutex<(i64, HashSet<[u8; 32]>)>);
 
@@ -30,25 +32,25 @@ impl ExhaustedTenants {
         look(&mut cached.1)
     }
 
-    /// What `tenant` spent on the day of `at_ms` is all it may; whether that is news at `now_ms`. What is
-    /// owed since before midnight says nothing of today.
+    /// Marks that `tenant` reached its budget by a cost of `at_ms`. Returns whether that is new at
+    /// `now_ms`. A cost of an earlier day does not count against today.
     fn mark(&self, tenant: [u8; 32], at_ms: i64, now_ms: i64) -> bool {
         let today = utc_day(now_ms);
         utc_day(at_ms) == today && self.on_day(today, |exhausted| exhausted.insert(tenant))
     }
 }
 
-/// Owners whose costs wait at most; with one more the others' are forgotten.
+/// The most owners with unbilled costs. With one more, all others are forgotten.
 const MAX_OWNERS: usize = 256;
 
-/// Costs that one owner owes at most, each for itself: what comes then is added to the last of its kind. The
-/// sum is what counts; which conversation it was for matters to people, of whom nobody reads so many.
+/// The most separate costs of one owner. Later ones are added to the last of their kind: the sum
+/// must be right, while the conversation of each cost only matters to a person who reads the list.
 const MAX_COSTS_PER_OWNER: usize = 64;
 
-/// A cost, the last link of the request it was for, and when.
+/// The last link of the request, the cost, and its time.
 type UnbilledCost = (Link, Cost, i64);
 
-/// What calls cost for requests that no upstream had accepted yet.
+/// Costs for requests that no upstream has accepted yet.
 #[derive(Debug, Default)]
 struct UnbilledCosts(Mutex<HashMap<Scope, Vec<UnbilledCost>>>);
 
@@ -57,7 +59,7 @@ impl UnbilledCosts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a cost; what the tenant owes since the day of `at_ms` began.
+    /// Keeps a cost. Returns the unbilled tokens of the tenant since the UTC day of `at_ms` began.
     fn add(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> u64 {
         let mut costs = self.lock();
         if costs.len() >= MAX_OWNERS && !costs.contains_key(scope) {
@@ -90,7 +92,7 @@ fn push_or_merge(costs: &mut Vec<UnbilledCost>, new: UnbilledCost) {
     {
         existing.merge(cost);
     } else {
-        // Of another day: no budget asks for it any more.
+        // The oldest cost goes if all are of another day, which no budget asks for any more.
         costs.drain(..usize::from(full));
         costs.push(new);
     }
@@ -265,7 +267,8 @@ mod tests {
         }
     }
 
-    /// What was owed is booked when the owner comes again, which may be after midnight.
+    /// Unbilled costs are billed when the owner's next request is recorded, possibly after
+    /// midnight.
     #[test]
     fn what_was_spent_yesterday_is_no_budget_of_today() {
         let cache = ExhaustedTenants::default();
@@ -294,7 +297,7 @@ mod tests {
         }
         assert_eq!(total, 11 * calls);
         assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER);
-        // What is owed since yesterday is no part of it, and goes where there is no room.
+        // Costs of yesterday do not count, and give way if there are too many.
         for more in 1..=calls {
             assert_eq!(unbilled.add(&scope, tip, cost(10), DAY_MS), 11 * more);
         }

@@ -1,9 +1,10 @@
-//! Reproduction bundles: a model call of memory that came to nothing, in a file, so that somebody else
-//! can make it again (`diarist reproduce`).
+//! Reproduction bundles: a failed model call of memory in a file, so that somebody else can repeat
+//! it (`diarist reproduce`).
 //!
-//! Written only where the operator named a folder. Secrets of every known shape are taken out of all
-//! text first; credentials and header values are never in it. Readable by the owner alone, one file a
-//! job, the newest few. Told by `ask` what was asked, by `worker` how the job ended.
+//! Written only if the operator configured a folder. Secrets of every known shape are removed from
+//! all text; credentials and header values are never included. Only the owner can read the files.
+//! There is one per job, and only the newest are kept. The model caller records each call, and the
+//! worker reports how the job ended.
 
 mod files;
 
@@ -21,31 +22,31 @@ use crate::memory::redact::{RedactKind, Redactor};
 use crate::memory::{PartKind, Span};
 use crate::store::Job;
 
-/// What this version writes; another one may not be understood.
+/// The format that this version writes, and the only one it reads.
 pub const FORMAT: u32 = 1;
 
-/// A call as it is kept.
+/// A failed model call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bundle {
     /// [`FORMAT`].
     pub format: u32,
     /// The version of Diarist that made the call.
     pub diarist: String,
-    /// When it was kept, RFC 3339.
+    /// When it was written, RFC 3339.
     pub at: String,
     /// `chunk` for the Observer, `reflection` for the Reflector.
     pub kind: String,
-    /// How often the job was tried, this time included.
+    /// How often the job was tried, this try included.
     pub attempts: u32,
-    /// Scheme, host and port that were asked.
+    /// Scheme, host and port of the endpoint.
     pub origin: String,
-    /// How it was asked.
+    /// The parameters of the call.
     pub asked: CallParameters,
-    /// What was asked, redacted.
+    /// The prompt, redacted.
     pub prompt: PromptText,
-    /// What came of it.
+    /// The answer or the error.
     pub answer: BundledAnswer,
-    /// Why the job came to nothing, in words.
+    /// Why the job failed, for people.
     pub verdict: String,
 }
 
@@ -60,16 +61,16 @@ pub struct CallParameters {
     pub deadline_ms: u64,
 }
 
-/// A prompt's words.
+/// The text of a prompt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PromptText {
     pub system: String,
     pub user: String,
-    /// Names of pictures and files; they themselves are left out.
+    /// Names of pictures and files. Their contents are left out.
     pub attachments: Vec<String>,
 }
 
-/// An answer, or the provider's message in its place.
+/// The answer of the model, or the provider's error message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BundledAnswer {
@@ -87,7 +88,7 @@ pub enum BundledAnswer {
 }
 
 impl Bundle {
-    /// How the call is made again.
+    /// The settings with which the call is repeated.
     #[must_use]
     pub fn settings(&self) -> CallSettings {
         CallSettings {
@@ -100,7 +101,7 @@ impl Bundle {
         }
     }
 
-    /// What is asked again. Attachments are not in a bundle.
+    /// The prompt to send again. A bundle has no attachments.
     #[must_use]
     pub fn prompt(&self) -> Prompt {
         Prompt {
@@ -111,8 +112,8 @@ impl Bundle {
     }
 }
 
-/// The last call of each running job, while bundles are wanted. What is observed while a client waits
-/// has no number of its own.
+/// The last call of each running job, if bundles are configured. Jobs that a client waits for have
+/// no number of their own, so scope and span are part of the key.
 #[derive(Debug, Default)]
 struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
 
@@ -172,13 +173,13 @@ impl Bundles {
             .with_lock(|calls| calls.insert(call_key(job), attempt));
     }
 
-    /// Forgets the last call of `job` when the returned guard is dropped. For a job that is abandoned
-    /// when its client stops waiting.
+    /// Forgets the last call of `job` when the returned guard is dropped: a client may stop waiting
+    /// at any time.
     pub(super) fn forget_on_drop<'a>(&'a self, job: &'a Job) -> ForgetCall<'a> {
         ForgetCall(&self.last_calls, job)
     }
 
-    /// Writes the last call of `job`, which has ended, if there is a `verdict` on it.
+    /// Writes the last call of `job`, which has ended, if it failed with a `verdict`.
     pub(super) async fn job_ended(&self, job: &Job, verdict: Option<&str>) {
         let attempt = self
             .last_calls
@@ -237,7 +238,8 @@ fn build(
     verdict: &str,
     redactor: &Redactor,
 ) -> Bundle {
-    // Whatever the operator lets the models read: this may be handed to strangers.
+    // Every kind of secret is removed, even one that the models may see: a bundle may be given to
+    // strangers.
     let all_kinds = Redactor::new(RedactKind::ALL.to_vec(), Vec::new());
     let clean = |text: &str| all_kinds.clean(&redactor.clean(text));
     let settings = &attempt.settings;
@@ -314,16 +316,16 @@ fn clean_value(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
 /// Reads a bundle.
 ///
 /// # Errors
-/// In words, where it is none, or one of another format.
+/// If the file cannot be read, is no bundle, or has another format. The text is for people.
 pub fn read(path: &std::path::Path) -> Result<Bundle, String> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("the file cannot be read: {error}"))?;
     let bundle: Bundle =
-        serde_json::from_str(&text).map_err(|error| format!("it is no bundle: {error}"))?;
+        serde_json::from_str(&text).map_err(|error| format!("the file is no bundle: {error}"))?;
     if bundle.format != FORMAT {
         let found = bundle.format;
         return Err(format!(
-            "it is of format {found}; this version knows {FORMAT}"
+            "the bundle has format {found}; this version reads format {FORMAT}"
         ));
     }
     Ok(bundle)

@@ -1,5 +1,6 @@
-//! A log that is shortened without a model: the recorder's own work, since nothing waits for it but the
-//! snapshot that follows.
+//! Shortens a log without a model, if no reflection is ready at the hard limit: a code-written
+//! reflection. The recorder and the overflow activator call it directly, because the snapshot that
+//! follows waits for it.
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use crate::store::StoreError;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
-/// What became of a log that was to be shortened.
+/// What became of the log.
 pub(super) enum Shortened {
-    /// It was: the stopgap, and what it kept.
+    /// A code-written reflection was stored.
     Written(Box<(PartMeta, PartReport)>),
     /// Nothing can be left out.
     Irreducible,
-    /// It is another one by now: somebody else shortened it, or a part of it was deleted.
+    /// The log has changed: another process shortened it, or a part was deleted.
     Stale,
 }
 
@@ -35,7 +36,8 @@ impl CodeReflector {
         Self { base: base.clone() }
     }
 
-    /// Stores a stopgap for the parts of `plan`, below `limit` tokens; `settings` are those of its conversation.
+    /// Stores a code-written reflection of the parts of `plan`, below `limit` tokens. `settings`
+    /// are those of the conversation.
     pub(super) async fn shorten(
         &self,
         scope: &Scope,
@@ -69,7 +71,7 @@ impl CodeReflector {
             tokens = part.tokens,
             limit,
             retention = %part.analysis.retention.to_json(),
-            "no model condensed the observations in time: the oldest of the least weight were left out"
+            "no model condensed the observations in time: code left out the oldest lines of the least priority"
         );
         if part.analysis.retention.high.loss() > settings.max_loss {
             metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
@@ -79,7 +81,7 @@ impl CodeReflector {
     }
 }
 
-/// The shorter log; `None` where it would not be one.
+/// The shorter log; `None` if it would not be shorter and not below the limit.
 fn shorten_log(
     parts: &[Part],
     span: Span,
@@ -89,9 +91,11 @@ fn shorten_log(
     let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
     let count = |text: &str| render::max_tokens(text, |text| counter.count(text));
     let source = ReflectionSource::from_parts(&texts);
-    // As one part, which it becomes: to name a day once instead of with each chunk leaves nothing out.
+    // Counted as one part, because the result is one. A part names each day once, which saves
+    // tokens without leaving anything out.
     let before = count(&source.with_system_messages(&source.observations));
-    // Some way below the limit: each time what is sent is rewritten, and the cache of all of it lost.
+    // The target is well below the limit: each shortening changes the block and costs the
+    // provider's whole cache of it.
     let excess = before.saturating_sub(reflect::target_tokens(limit));
     let short = code_reflection::shorten(&source.observations, excess, |line| counter.count(line));
     let text = source.with_system_messages(&short);

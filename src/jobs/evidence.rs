@@ -1,6 +1,6 @@
-//! What a new part kept, and where its lines come from: measured by code when it is written, kept with
-//! it, counted and audited. Decides nothing; measured by `worker` and `reflector`, off the runtime's
-//! workers, and told by the recorder, which knows whose part it is.
+//! What a new part kept, and where its lines come from. The worker and the Reflector measure it off
+//! the runtime's workers, it is stored with the part, and the recorder counts and audits it,
+//! because the recorder knows the conversation. Decides nothing.
 
 use super::clock::Clock;
 use super::payload::ObservationPayload;
@@ -14,7 +14,7 @@ use crate::memory::{
 use crate::store::Job;
 use crate::telemetry;
 
-/// The messages of a span, as people count them.
+/// The messages of a span, counted from 1.
 pub(super) fn message_range(span: &Span) -> MessageRange {
     MessageRange {
         first: span.from_count + 1,
@@ -22,7 +22,7 @@ pub(super) fn message_range(span: &Span) -> MessageRange {
     }
 }
 
-/// The evidence of a chunk: against the words of its job.
+/// Compares a chunk with the transcript of its job.
 pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
     let (words, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
@@ -35,11 +35,11 @@ pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
             retention: retention::check_observations(&payload.transcript, &observations).retention,
         }
     });
-    // Should its thread die, the part is as good as one that was written before evidence was kept.
+    // If the thread died, the part has no evidence, like parts of versions before there was any.
     measured.await.unwrap_or_default()
 }
 
-/// The evidence of a text that condenses `parts`.
+/// Compares the text of a reflection with the `parts` it condenses.
 pub(super) fn for_reflection(parts: &[Part], log: &str, text: &str, span: &Span) -> PartAnalysis {
     let (observations, _) = system_messages::split_messages(text);
     PartAnalysis {
@@ -63,7 +63,7 @@ fn inherit_origins(parts: &[Part], text: &str, span: &Span) -> LineSources {
     provenance::attribute_lines(text, &sources, message_range(span))
 }
 
-/// What is told of a part that was stored.
+/// What the audit needs of a stored part besides its metadata.
 #[derive(Debug)]
 pub(super) struct PartReport {
     model: String,
@@ -136,7 +136,7 @@ impl PartReporter {
     }
 }
 
-/// Counts what a part kept, by kind. No part is named.
+/// Counts what a part kept, by kind of item. The metric names no part.
 fn record_retention(kind: PartKind, retention: &retention::Retention) {
     let record = |item: &'static str, share: retention::Share| {
         if share.total == 0 {

@@ -16,49 +16,52 @@ use crate::wire::chat::ChatRequest;
 /// One accepted and finished request.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Whose it is.
+    /// The owner.
     pub scope: Scope,
-    /// The conversation's key, where the client names one.
+    /// The thread key, if the client names one.
     pub thread_key: Option<String>,
-    /// Whether a sub-agent asked: it does not write into the conversation it works for.
+    /// Whether a sub-agent sent it. A sub-agent does not write into the conversation that it works
+    /// for.
     pub sub_agent: bool,
-    /// Whether the operator vouches for whose it is: only then may its conversations be told of each
-    /// other.
+    /// Whether the operator guarantees who the user is. Only then may the user's conversations
+    /// share memory.
     pub allows_peer_memory: bool,
     /// The request as received.
     pub parsed: Arc<ChatRequest>,
-    /// The chain that memory knows it by.
+    /// The chain under which memory records it.
     pub history: Arc<History>,
-    /// How its messages stand on that, where it is not its own chain.
+    /// Where its messages stand on `history`, if that is not the request's own chain.
     pub alignment: Option<Arc<Alignment>>,
-    /// Where each message that the client sent was first said.
+    /// Where each message of the request was first sent.
     pub origins: Vec<Origin>,
-    /// What its first leading system message is known by.
+    /// The hash of its first leading system message.
     pub system: Option<ScopedHash>,
-    /// What the model answered, where that may come back in the place of what it was asked.
+    /// The hash of the model's answer, if the client may send it back in place of the messages of this
+    /// request (a summary).
     pub answer: Option<ScopedHash>,
-    /// What it was sent with.
+    /// The snapshot and placement it was sent with.
     pub sent_with: SentWith,
-    /// The model it asked for.
+    /// The model it named.
     pub model: String,
-    /// Hash of the way it lent its memory, if any (see `BorrowedRoute::hash`).
+    /// The hash of the route that its jobs may borrow, if any (see
+    /// [`crate::llm::UpstreamRoute::hash`]).
     pub route: Option<[u8; 32]>,
-    /// The zone its client lives in, where it said so.
+    /// The time zone of its client, if the client names one.
     pub zone: Option<TimeZone>,
-    /// When it came, in milliseconds since 1970.
+    /// When it arrived, in milliseconds since 1970.
     pub at_ms: i64,
-    /// When its answer ended.
+    /// When its answer ended, in milliseconds since 1970.
     pub answered_ms: i64,
 }
 
 impl Exchange {
-    /// The IANA name of its client's zone, under which the store keeps it.
+    /// The IANA name of the client's time zone, as the store keeps it.
     pub(super) fn zone_name(&self) -> Option<String> {
         let zone = self.zone.as_ref()?;
         zone.iana_name().map(str::to_owned)
     }
 
-    /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
+    /// The index in the request of the message at `place` of the chain; `None` if it was not sent.
     pub(super) fn request_index(&self, place: usize) -> Option<usize> {
         match &self.alignment {
             None => Some(place),
@@ -66,15 +69,15 @@ impl Exchange {
         }
     }
 
-    /// The message of the request that stands at `place` of the chain; `None` where it is not sent, or
-    /// is not what it first was.
+    /// The index in the request of the message at `place` of the chain; `None` if it was not sent,
+    /// or not with its original text.
     pub(super) fn original_index(&self, place: usize) -> Option<usize> {
         self.request_index(place)
             .filter(|_| !self.is_degraded(place))
     }
 
-    /// Whether the message at `place` of the chain is not what it first was: a result that came back
-    /// as a placeholder.
+    /// Whether the message at `place` of the chain came back changed: a tool result that the client
+    /// replaced by a placeholder.
     fn is_degraded(&self, place: usize) -> bool {
         let turns = self.history.turns();
         let previous = match place.checked_sub(1) {
@@ -84,10 +87,13 @@ impl Exchange {
         turns[place].link != previous.next(&turns[place].message.fingerprint)
     }
 
-    /// The messages of `exchange` beyond the first `known`, the last of which was answered at `answered_ms`.
+    /// Counts the tokens of the messages after the first `known_count`, off the runtime's workers.
+    /// The last of those first messages was answered at `answered_ms`.
     ///
     /// # Errors
-    /// Where the thread that counts died: the exchange is then not recorded, and comes again.
+    /// [`StoreError::Forgotten`] if a message on the chain is not in the request.
+    /// [`StoreError::Unavailable`] if the counting thread died. In both cases the exchange is not
+    /// recorded, and the next request offers it again.
     pub(super) async fn measure_new_messages(
         &self,
         counter: &Arc<dyn TokenCounter>,
@@ -98,7 +104,7 @@ impl Exchange {
             .map(|place| self.request_index(place))
             .collect();
         if indices.iter().any(Option::is_none) {
-            // It stands on what was forgotten meanwhile.
+            // The messages in between were deleted after the request was aligned.
             return Err(StoreError::Forgotten);
         }
         let parsed = Arc::clone(&self.parsed);
@@ -128,7 +134,7 @@ impl Exchange {
     }
 }
 
-/// Sums up what goes through a counter here; workers use the same one at the same time.
+/// Counts the bytes of this one use of a counter. Workers use the same counter at the same time.
 struct Tally<'a> {
     counter: &'a dyn TokenCounter,
     bytes: AtomicU64,

@@ -1,4 +1,5 @@
-//! The door from the request path: bounded, never waited for.
+//! The entrance for finished exchanges: a bounded queue for which no request waits. The proxy
+//! offers, the recorder takes.
 
 use std::sync::Arc;
 
@@ -6,15 +7,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
 
-/// Exchanges waiting at most. The recorder needs about a millisecond for each.
+/// The most exchanges in the queue. The recorder needs about a millisecond for each.
 const SLOTS: usize = 1_024;
 
-/// Bodies waiting at most, in KiB (64 MiB in all).
+/// The most bytes of bodies in the queue, in KiB (64 MiB in all).
 const KIB: u32 = 64 * 1_024;
 
 pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
 
-/// The sending side.
+/// The sending side of the queue.
 #[derive(Clone, Debug)]
 pub struct Intake {
     slots: mpsc::Sender<QueuedExchange>,
@@ -33,13 +34,13 @@ pub(super) fn channel() -> (Intake, mpsc::Receiver<QueuedExchange>) {
 }
 
 impl Intake {
-    /// Whether everything handed over was recorded.
+    /// Whether every accepted exchange is recorded.
     pub(super) fn is_idle(&self) -> bool {
         self.bytes.available_permits() == KIB as usize
     }
 
-    /// Hands an exchange over. `false` where it was dropped: the room is full or closing. Nothing
-    /// is lost by that, the next request carries the same history.
+    /// Offers an exchange. Returns `false` if it was dropped because the queue is full or closed.
+    /// Nothing is lost by that: the next request carries the same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
         let kib = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
             .unwrap_or(KIB)

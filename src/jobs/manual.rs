@@ -1,9 +1,8 @@
-//! The recorder and a worker, one step at a time: what the tasks of this room do, done when somebody
-//! says so.
+//! The recorder and a worker, one step at a time, for simulations.
 //!
-//! Decides nothing. Between two steps anything may happen: another process may write, time may pass,
-//! or the value is dropped, which is what a crash leaves of it. Called by the simulation; production
-//! runs the same functions as tasks ([`super::Jobs::start`]).
+//! Decides nothing. Between two steps anything may happen: another process writes, time passes, or
+//! the value is dropped, which leaves what a crash leaves. Production runs the same functions as
+//! tasks ([`super::Jobs::start`]).
 
 use std::sync::Arc;
 
@@ -22,11 +21,11 @@ use crate::store::{Job, Store};
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;
 
-/// A claimed job whose model has answered, or has not.
+/// The result of a job's model calls, not stored yet.
 #[derive(Debug)]
 pub struct ManualAnswer(CallResult);
 
-/// What a worker tells the recorder.
+/// The end of a job, not handled by the recorder yet.
 #[derive(Debug)]
 pub struct ManualOutcome(JobOutcome);
 
@@ -62,7 +61,7 @@ impl Jobs {
             settings,
             clock,
         };
-        let room = Room::new(base, llm, None, &Tasks::new());
+        let room = Room::new(&base, llm, None, &Tasks::new());
         ManualJobs {
             jobs: room.jobs,
             worker: room.worker,
@@ -82,38 +81,38 @@ impl ManualJobs {
         }
     }
 
-    /// The recorder takes an exchange.
+    /// The recorder records an exchange.
     pub async fn record(&mut self, exchange: Exchange) {
         self.recorder.handle_exchange(exchange).await;
     }
 
-    /// The recorder acts on the next timer that has run out; `false` where none has.
+    /// The recorder handles the next timer that is due; `false` if none is.
     pub async fn fire_timer(&mut self) -> bool {
         self.recorder.fire_timer().await
     }
 
-    /// A worker leases the next job that is due.
+    /// A worker claims the next job that is due.
     pub async fn claim(&self) -> Option<Job> {
         self.worker.claim().await
     }
 
-    /// It renews its lease; `false` where it was lost.
+    /// The worker renews its lease; `false` if it was lost.
     pub async fn renew(&self, job: &Job) -> bool {
         self.worker.renew(job).await
     }
 
-    /// It asks the model.
+    /// The worker calls the model.
     pub async fn call_model(&self, job: &Job) -> ManualAnswer {
         let cycle = Arc::new(Cycle::new(&self.jobs.base.events));
         ManualAnswer(self.worker.call_for_job(job, &cycle).await)
     }
 
-    /// It stores what the model wrote, or gives the job back.
+    /// The worker stores the part, or gives the job back.
     pub async fn finish(&self, job: &Job, answer: ManualAnswer) -> ManualOutcome {
         ManualOutcome(self.worker.finish_job(job, answer.0).await)
     }
 
-    /// The recorder hears how a job ended.
+    /// The recorder handles the end of a job.
     pub async fn on_outcome(&mut self, outcome: ManualOutcome) {
         self.recorder.handle_outcome(outcome.0).await;
     }

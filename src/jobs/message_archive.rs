@@ -1,8 +1,9 @@
-//! What a message said, where the operator has it kept (`memory.keep_messages`): its words as the Observer
-//! would be shown them, secrets taken out of all but the application's own (system) messages, which stand
-//! in the log word for word, and of attachments the names alone. So a range can be observed though its
-//! client no longer sends it. Written by the recorder as soon as a message is
-//! confirmed; never sent to anybody but the Observer.
+//! Keeps the texts of messages, if the operator wants that (`memory.keep_messages`), so that a
+//! range can be observed although its client no longer sends it.
+//!
+//! A text is kept as the Observer would see it: without secrets, and with the names of attachments
+//! only. System messages of the application are kept word for word, as the log has them. The
+//! recorder writes a text when its message is confirmed. Nobody but the Observer gets it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::history::{AttachmentKind, Link, Media, MessagePiece, PlainText, Role}
 use crate::memory::redact::Redactor;
 use crate::memory::{Node, Span};
 
-/// Between two looks for what was kept long enough.
+/// How often texts that have expired are deleted.
 const EXPIRY_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Serialize, Deserialize)]
@@ -58,7 +59,7 @@ impl MessageArchive {
         Self { base: base.clone() }
     }
 
-    /// The words of those messages of `exchange` that it confirms (`confirmed`), where they are to be kept.
+    /// The texts of the messages that `exchange` confirms (`confirmed`), if they are to be kept.
     pub(super) async fn texts_to_keep(
         &self,
         exchange: &Exchange,
@@ -86,12 +87,12 @@ impl MessageArchive {
                 })
                 .collect()
         });
-        // Without its words a message is as if they were never kept.
+        // If the thread died, the messages count as not kept.
         texts.await.unwrap_or_default()
     }
 
-    /// Where the words of each message of `span` are to be read. `None` where those of one are not at hand:
-    /// its range must not count as observed without them (INV-COVER).
+    /// Where to read the text of each message of `span`. `None` if one text is missing: its range
+    /// must not count as observed without it (INV-COVER).
     pub(super) async fn locate_texts(
         &self,
         exchange: &Exchange,
@@ -114,7 +115,7 @@ impl MessageArchive {
             {
                 Ok(found) => archived.extend(found),
                 Err(error) => {
-                    tracing::warn!(error = %error, "words that are kept could not be read")
+                    tracing::warn!(error = %error, "archived texts of messages could not be read");
                 }
             }
         }
@@ -126,7 +127,7 @@ impl MessageArchive {
             .collect()
     }
 
-    /// Deletes what was kept long enough, again and again.
+    /// Deletes expired texts until `stop`.
     pub(super) async fn expire(self, stop: CancellationToken) {
         let mut empty_rounds = 0;
         loop {
@@ -147,7 +148,7 @@ impl MessageArchive {
                         };
                     }
                     Err(error) => {
-                        tracing::warn!(error = %error, "words that were kept long enough stay for now");
+                        tracing::warn!(error = %error, "expired texts of messages could not be deleted; the next round tries again");
                     }
                 }
             }
@@ -159,9 +160,10 @@ impl MessageArchive {
     }
 }
 
-/// How long what is deleted now was kept; `None` where the store need not be asked. Where nothing is to be
-/// kept everything goes, and nothing is added until the configuration is read anew: when twice nothing was
-/// left, `in_vain`, what was just being recorded by the settings of before is gone as well.
+/// The age from which texts are deleted now; `None` if the store need not be asked. If nothing is
+/// to be kept, everything is deleted, and no text is added until the next reload. Two rounds
+/// without a deletion (`empty_rounds`) are enough then: the second covers an exchange that was
+/// being recorded under the old settings.
 fn expiry_age(policy: ArchivePolicy, empty_rounds: u32) -> Option<Duration> {
     match policy {
         ArchivePolicy::Always => None,
@@ -171,7 +173,7 @@ fn expiry_age(policy: ArchivePolicy, empty_rounds: u32) -> Option<Duration> {
 }
 
 fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
-    // The application's own messages stand in the log word for word.
+    // The log has the application's own messages word for word.
     let clean = |text: &str| match spoken.role {
         Role::System => text.to_owned(),
         _ => redactor.clean(text),
@@ -201,11 +203,11 @@ fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
         name: spoken.name.clone(),
         pieces: pieces.collect(),
     };
-    // Strings alone: always JSON.
+    // Strings always have a JSON form.
     serde_json::to_string(&message).unwrap_or_default()
 }
 
-/// A message as it was kept; `None` where the row cannot be read.
+/// A message from the archive; `None` if the row cannot be read.
 pub(super) fn decode(words: &str) -> Option<PlainText> {
     let message: ArchivedMessage = serde_json::from_str(words).ok()?;
     let attachment = |kind, label| MessagePiece::Attachment {
@@ -238,7 +240,7 @@ pub(super) fn decode(words: &str) -> Option<PlainText> {
     })
 }
 
-/// What a kept message says, for people.
+/// The text of an archived message, for people.
 pub fn archived_text(words: &str) -> Option<String> {
     let spoken = decode(words)?;
     let texts = spoken.pieces.iter().map(|piece| match piece {

@@ -1,11 +1,11 @@
-//! Snapshots at hand for the moment another model is asked: what the recorder has composed and not
-//! committed, by the chain it was composed for.
+//! Snapshots that are ready for a change of model (`activate_on_model_change`): composed by the
+//! recorder and not committed, one for each chain.
 //!
-//! The new model's cache holds nothing of the conversation, so an activation costs nothing with exactly
-//! this request. The request path finds the snapshot here, commits it by one write that it waits for
-//! very shortly, and goes on without it otherwise. Held in memory only: a process that does not know
-//! which model was asked last does nothing. Beside it is how the conversation stood, for what is told of
-//! the activation: the request path knows nothing of that.
+//! The new model's prompt cache holds nothing of the conversation, so an activation costs nothing
+//! with exactly this request. The request path finds the snapshot here, commits it with one short
+//! write, and goes on without it if that takes too long. Kept in memory only: a process that does
+//! not know the last model does nothing. Each snapshot has the state of its conversation beside it,
+//! for the activation event.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,11 +22,10 @@ use crate::memory::policy::is_another_model;
 use crate::store::NewSnapshot;
 use crate::tasks::Tasks;
 
-/// Texts held, in bytes; beyond, all of them are dropped, and come again with the next requests.
+/// The most bytes of text held. Beyond that all are dropped, and the next requests bring new ones.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// A snapshot, and the conversation it would come into use in, with the model whose cache it would
-/// have spoilt.
+/// A snapshot, and the state of its conversation with the model that it named last.
 #[derive(Debug)]
 struct ModelSwitchSnapshot {
     draft: SnapshotDraft,
@@ -35,7 +34,7 @@ struct ModelSwitchSnapshot {
 }
 
 impl ModelSwitchSnapshot {
-    /// Whether nobody was told yet that it came into use. Asked once it has.
+    /// Whether this is the first report of the activation. Called after the commit.
     fn mark_reported(&self) -> bool {
         !self.reported.swap(true, Ordering::Relaxed)
     }
@@ -49,18 +48,18 @@ struct HeldSnapshots {
     bytes: usize,
 }
 
-/// What is held.
+/// The snapshots that are held.
 #[derive(Debug, Default)]
 pub(super) struct ModelSwitchSnapshots(Mutex<HeldSnapshots>);
 
 impl ModelSwitchSnapshots {
     fn lock(&self) -> MutexGuard<'_, HeldSnapshots> {
-        // A panic while holding the lock leaves a map that is still a map.
+        // A panic during an update leaves a valid map.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What would be sent if the next request of the chain `nodes`, which stands as `stood` says, asked
-    /// another model. Takes the place of what was held for the chain before it grew.
+    /// Holds `draft` for the next request of the chain `nodes`, if that names another model.
+    /// Replaces what was held for any prefix of the chain.
     pub(super) fn replace(
         &self,
         conversation: ConversationState,
@@ -90,7 +89,8 @@ impl ModelSwitchSnapshots {
         snapshots.by_chain.insert(key, Arc::new(ready));
     }
 
-    /// What is held for the chain that `history` continues, if it asks another model by `model`.
+    /// The snapshot held for the chain that `history` continues, if `model` is another one than its
+    /// last.
     fn find(
         &self,
         scope: &Scope,
@@ -101,7 +101,8 @@ impl ModelSwitchSnapshots {
         if snapshots.by_chain.is_empty() {
             return None;
         }
-        // The newest message was never recorded: a repetition of what was is no change of model.
+        // The newest message is skipped, because it was never recorded: repeating a recorded
+        // request changes no model.
         let mut earlier_turns = history.turns().iter().rev().skip(1);
         let ready =
             earlier_turns.find_map(|turn| snapshots.by_chain.get(&(scope.tenant, turn.link)))?;

@@ -1,10 +1,10 @@
-//! One observation: the end of the log and new history in, a chunk out.
+//! The Observer: observations before a range and the text of the range go in, a chunk comes out.
 //!
-//! A range that is too long for one call is observed piece by piece and still makes one chunk: what
-//! covers half a range covers nothing. Pieces that are written are kept in this process until the
-//! chunk is, so a failed call repeats one piece; a crash repeats the calls of this one job. An empty
-//! answer is asked for again once, then code covers what no model will speak about: a range must not
-//! stand in the way of those after it.
+//! A range that is too long for one call is observed in pieces and still becomes one chunk, because
+//! half a chunk covers nothing. Finished pieces stay in this process until the chunk is stored, so
+//! that a failed call repeats one piece; a crash repeats the calls of one job. An empty answer is
+//! asked for once more. After that code covers the range, because a range must not block the ones
+//! after it.
 
 mod draft;
 mod job;
@@ -26,7 +26,7 @@ use crate::llm::Endpoint;
 use crate::memory::{NewPart, PartKind, render};
 use crate::store::Job;
 
-/// What stands for a range in which nothing was said, so that what covers it is never empty.
+/// The text of a chunk for a range without content. A chunk must not be empty.
 const EMPTY_CHUNK_TEXT: &str = "* 🟢 Nothing was said here.";
 
 /// Observes ranges by model calls.
@@ -47,7 +47,7 @@ impl Observer {
         }
     }
 
-    /// Calls the Observer for `job` and reads its answers.
+    /// Observes the range of `job`.
     pub(super) async fn observe(
         &self,
         settings: &Settings,
@@ -55,11 +55,11 @@ impl Observer {
         job: &Job,
     ) -> Result<NewPart, Failure> {
         let Some(payload) = ObservationPayload::from_json(&job.spec.payload) else {
-            // Not JSON any more; nothing in the row could be observed.
+            // The row is not JSON any more, so there is nothing to observe.
             return Err(Failure::Unreadable);
         };
         if payload.transcript.trim().is_empty() {
-            // Only system messages, which code copies, or echoes of our own block: nothing to ask.
+            // The range has only system messages, which code copies, or echoes of our own block.
             let written = ObservedText::from_payload(&payload);
             return Ok(self.build_chunk(job, &payload, written).await);
         }
@@ -126,18 +126,18 @@ impl Observer {
         }
     }
 
-    /// The title so far of the conversation that made the job due, where titles are asked for.
+    /// The current title of the conversation that made the job due, if titles are configured.
     async fn current_title(&self, job: &Job, settings: &Settings) -> Option<String> {
         if !settings.observer.title {
             return None;
         }
         let title = self.base.store.title(&job.scope, job.spec.tip).await;
-        // Without it the Observer finds a new one.
+        // If it cannot be read, the Observer writes a new one.
         Some(title.ok().flatten().unwrap_or_default())
     }
 
-    /// Written before the chunk is: a title is no part of what is sent, and one that is lost with a
-    /// chunk would be found again only with the next.
+    /// Stores a title before its chunk. A title is no part of a request, and one that is lost would
+    /// be found again only with the next chunk.
     async fn set_title(&self, job: &Job, title: &str) {
         let (scope, tip) = (&job.scope, job.spec.tip);
         let old = self.base.store.title(scope, tip).await.ok().flatten();

@@ -22,25 +22,25 @@ use crate::store::{NewSnapshot, StoreError};
 /// A request that was refused as too long.
 #[derive(Clone, Debug)]
 pub struct OversizedRequest {
-    /// Whose it is.
+    /// The owner.
     pub scope: Scope,
     /// Its messages.
     pub history: Arc<History>,
-    /// The model it asked for, whose thresholds count.
+    /// The model it named, whose thresholds apply.
     pub model: String,
-    /// What it was sent with.
+    /// The snapshot it was sent with.
     pub sent_snapshot: Option<SnapshotId>,
-    /// Whose day it is, where its client names a zone.
+    /// The time zone of its client, if the client names one.
     pub zone: Option<TimeZone>,
-    /// Whether what is prepared for it is kept; otherwise nothing is written.
+    /// Whether the new snapshot is stored; otherwise nothing is written.
     pub persist: bool,
-    /// Whether it may be told of the user's other conversations, and under which name it goes.
+    /// Whether it may receive peer memory.
     pub allows_peer_memory: bool,
-    /// See `shared`.
+    /// Its thread key. Peer memory excludes conversations with the same key.
     pub thread_key: Option<String>,
 }
 
-/// How often a plan is made anew because its log was shortened, by whomever.
+/// How often a new plan is made because the log was shortened, here or by another process.
 const MAX_SHORTENINGS: usize = 2;
 
 /// Shortens a request that is too long by what is observed already.
@@ -64,7 +64,7 @@ impl OverflowActivator {
         }
     }
 
-    /// Applies everything observed to a request that was refused as too long.
+    /// Activates everything observed of `request`. `None` if that covers no more than was sent.
     pub(super) async fn activate(
         &self,
         request: &OversizedRequest,
@@ -79,8 +79,8 @@ impl OverflowActivator {
         let (mut track, applied, plan) = loop {
             let (track, applied, step) = self.plan(request, policy).await?;
             match step {
-                // A log at its hard limit is shortened first, and then it is another plan. Of what may not be
-                // kept nothing is written, so it goes out as it is, this once.
+                // A log at its hard limit is shortened first, which needs another plan. Without
+                // `persist` nothing may be written, so this one request gets the long log.
                 Some(Action::Shorten {
                     span,
                     message_tokens,
@@ -137,14 +137,14 @@ impl OverflowActivator {
             .prepare(scope, plan, &target, &settings, peer_section)
             .await?;
         if let Some(Prepared { snapshot, .. }) = &prepared {
-            // Another request may have been refused for which it was prepared.
+            // The snapshot may exist already, prepared for another request that was refused.
             if track
                 .snapshots
                 .iter()
                 .all(|existing| existing.id != snapshot.meta.id)
             {
                 let conversation = ConversationState::with_snapshot(&track, applied.last());
-                // The newest messages are not recorded; what is covered is.
+                // The newest messages are not recorded, but the covered ones are.
                 let meta = &snapshot.meta;
                 self.base
                     .events
@@ -154,8 +154,8 @@ impl OverflowActivator {
         Ok(prepared)
     }
 
-    /// The chain of a request that was refused, the snapshot that it was sent with, and what applies everything
-    /// that is observed.
+    /// Loads the chain of `request`, the snapshot that it was sent with, and the plan that
+    /// activates everything observed.
     async fn plan(
         &self,
         request: &OversizedRequest,
@@ -164,11 +164,11 @@ impl OverflowActivator {
         let history = &request.history;
         let mut track = Track::load(&*self.base.store, &request.scope, history).await?;
         track.model.clone_from(&request.model);
-        // The newest messages were never accepted, so they are not recorded; what is observed lies before
-        // them, and only their roles matter here.
+        // The newest messages were never accepted, so they are not recorded. All observed messages
+        // lie before them, so only their roles matter.
         let nodes = record::refused_nodes(history, &track.nodes);
-        // Others may cover more: prepared for longer requests, or since this one, which is repeated as it
-        // was, went out first. They count as not applied.
+        // Other snapshots may cover more: those for longer requests, or one that was prepared after
+        // this request first went out. They count as not sent.
         let applied = track.sent_snapshots(request.sent_snapshot);
         let path = ChainState {
             nodes: &nodes,
@@ -180,10 +180,10 @@ impl OverflowActivator {
     }
 }
 
-/// The id of a snapshot that is in no store; stored ones count from 1.
+/// The id of a snapshot that is in no store. Stored ones count from 1.
 const EPHEMERAL: SnapshotId = SnapshotId(0);
 
-/// A snapshot for one request that may leave no trace.
+/// A snapshot for one request, which must leave no trace.
 fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
     Snapshot {
         meta: SnapshotMeta {

@@ -1,8 +1,8 @@
-//! What the conversations of one user are told of each other: written down when one has learned
-//! something, put together when another is to be told.
+//! What the conversations of one user know of each other: published when one has learned something,
+//! composed when another gets a snapshot.
 //!
-//! Only where the operator vouches for who the user is; always in the background, by the recorder. A
-//! request only finds what was prepared. What is chosen is decided by [`crate::memory::others`].
+//! Only if the operator guarantees who the user is. Everything happens in the background; a request
+//! only finds what is prepared. [`crate::memory::peer_memory`] chooses the excerpts.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::memory::{Node, PartId, PeerMemory, SnapshotCause, dates};
 use crate::store::{NewSnapshot, StoreError};
 use crate::tokens::TokenCounter;
 
-/// What a conversation is told of the others.
+/// The section of a block with peer memory.
 #[derive(Debug)]
 pub(super) struct PeerSection {
-    /// As it stands in a block.
+    /// Its text inside a block.
     pub(super) section: String,
-    /// What it holds; bound to nobody yet.
+    /// Its contents, not bound to a conversation yet.
     pub(super) peer_memory: PeerMemory,
 }
 
@@ -39,9 +39,9 @@ impl PeerMemories {
         Self { base: base.clone() }
     }
 
-    /// What the conversation of `track` is told of the others with its next snapshot, bound to it; it goes under
-    /// `key`, or else under the name it began with, and `settled` is the last message it has for good. What
-    /// cannot be read is not told.
+    /// The section for the next snapshot of `track`, bound to its conversation. `key` is its thread
+    /// key, or else the key it began with; `last_confirmed` is its last confirmed message. If the
+    /// store cannot be read, there is no section.
     pub(super) async fn section_for(
         &self,
         track: &Track,
@@ -59,7 +59,10 @@ impl PeerMemories {
             .compose(&track.scope, (&own_lineages, key), budget, zone)
             .await;
         let mut peer_section = composed.unwrap_or_else(|error| {
-            log_store_failure("what other conversations know could not be read", &error);
+            log_store_failure(
+                "the memory of other conversations could not be read",
+                &error,
+            );
             None
         })?;
         let last_confirmed = last_confirmed?;
@@ -71,8 +74,8 @@ impl PeerMemories {
         Some(peer_section)
     }
 
-    /// What the latest conversations know, but for the lineages `but` and those under `key`, in at most
-    /// `budget` tokens; `None` where there is nothing to tell.
+    /// A section of at most `budget` tokens from the latest conversations, without the lineages
+    /// `excluded` and those under `key`. `None` if there is nothing to say.
     async fn compose(
         &self,
         scope: &Scope,
@@ -90,8 +93,8 @@ impl PeerMemories {
         Ok(written.await.unwrap_or_default())
     }
 
-    /// Writes down what others may be told of `lineage`, whose log is `log`, and prepares what a
-    /// conversation of its user begins with from now on.
+    /// Publishes the digest of `lineage`, whose log is `log`, and prepares the introduction for the
+    /// user's next new conversation.
     pub(super) async fn publish_digest(
         &self,
         scope: &Scope,
@@ -138,7 +141,7 @@ impl PeerMemories {
             at_ms: self.base.now_ms(),
         };
         let peer_intro = self.base.store.commit_snapshot(scope, &new).await?;
-        // Its text is read by the first request that wants it: most are never sent.
+        // The first request that needs the text reads it. Most introductions are never sent.
         self.base.cache.add_snapshot_meta(scope, &peer_intro.meta);
         Ok(())
     }

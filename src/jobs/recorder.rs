@@ -1,7 +1,7 @@
-//! The recorder: one task that writes down what was said and decides what follows from it.
+//! The recorder: one task that records exchanges and decides what follows from them.
 //!
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
-//! view. It never calls a model and is never waited for by a request.
+//! state. It never calls a model, and no request waits for it.
 
 mod idle;
 mod overflow_observe;
@@ -24,10 +24,10 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::threshold_status;
 use crate::store::StoreError;
 
-/// Tracks of one conversation that may be stale at the same time, its forks.
+/// The most tracks of one conversation (its forks) that can be stale at the same time.
 const MAX_STALE_TRACKS: usize = 8;
 
-/// Runs until `stop`, then records what is still waiting.
+/// Runs until `stop`, then records the exchanges that still wait.
 pub(super) async fn run(
     mut recorder: Recorder,
     mut exchanges: mpsc::Receiver<QueuedExchange>,
@@ -64,7 +64,8 @@ impl Recorder {
             if !matches!(recorded, Err(StoreError::Forgotten)) {
                 break;
             }
-            // What was followed is no longer there, and is dropped: the store says what is.
+            // The track was of a chain that the store no longer has. It is dropped, and the next
+            // try loads another.
             recorded = self.record(&exchange).await;
         }
         match recorded {
@@ -80,9 +81,9 @@ impl Recorder {
                 self.prepare_model_switch(&track).await;
                 self.tracks.put(track);
             }
-            // The track is dropped with the failure: the next request reads the truth again.
+            // The failure drops the track, so the next request loads it from the store.
             Err(error) => {
-                // A conversation that was forgotten meanwhile is no trouble of the store.
+                // If the conversation was deleted meanwhile, the store is healthy.
                 let degraded = !matches!(error, StoreError::Forgotten);
                 self.base.cache.set_degraded(degraded);
                 log_store_failure("an exchange could not be recorded", &error);
@@ -102,7 +103,7 @@ impl Recorder {
         }
     }
 
-    /// Tells what a part kept that was written; `track` is a chain that holds it.
+    /// Counts and audits the part of `outcome`, if it has one; `track` is a chain that holds it.
     async fn report_part(&self, outcome: &mut JobOutcome, track: Option<&Track>) {
         let (JobResult::Written(part), Some(report)) = (&outcome.result, outcome.report.take())
         else {
@@ -120,7 +121,7 @@ impl Recorder {
             .report(&outcome.scope, track, part, report);
     }
 
-    /// The chain that ends in `tip`, where nobody follows it here.
+    /// Loads the chain that ends in `tip`.
     async fn load_track(&self, scope: &Scope, tip: Link) -> Option<Track> {
         let chain = self.base.store.chain_links(scope, tip).await.ok()?;
         Track::load_chain(&*self.base.store, scope, &chain)

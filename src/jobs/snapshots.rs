@@ -22,31 +22,31 @@ pub(super) struct SnapshotTarget<'a> {
     pub(super) tip: Link,
     /// Its length.
     pub(super) tip_count: usize,
-    /// Whether it is to go out with it itself.
+    /// Whether this request itself may use the snapshot.
     pub(super) eligible_now: bool,
-    /// Whose day it is.
+    /// The time zone of dates in the block.
     pub(super) zone: &'a TimeZone,
-    /// The thresholds it was prepared by.
+    /// The thresholds in force.
     pub(super) policy: &'a Policy,
 }
 
-/// What was prepared.
+/// A committed snapshot.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What serves whoever has the prefix.
+    /// For every request with the prefix.
     pub snapshot: Arc<Snapshot>,
-    /// The same with what other conversations know, for the one it was prepared for.
+    /// The same with peer memory, for the conversation it was prepared for.
     pub peer_snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Prepared {
-    /// What its conversation is sent.
+    /// The snapshot that its own conversation gets.
     pub fn best(&self) -> &Arc<Snapshot> {
         self.peer_snapshot.as_ref().unwrap_or(&self.snapshot)
     }
 }
 
-/// The same before it is stored.
+/// A snapshot, alone and with peer memory, before it is stored.
 #[derive(Clone, Debug)]
 pub(super) struct SnapshotDraft {
     pub(super) snapshot: NewSnapshot,
@@ -54,7 +54,7 @@ pub(super) struct SnapshotDraft {
 }
 
 impl SnapshotDraft {
-    /// `snapshot`, and beside it one with what was `told` of other conversations.
+    /// `snapshot`, and a copy of it with `peer_section`.
     pub(super) fn new(snapshot: NewSnapshot, peer_section: Option<PeerSection>) -> Self {
         let peer_snapshot = peer_section.map(|section| NewSnapshot {
             segments: render::peer_memory::insert_section(&snapshot.segments, section.section),
@@ -79,8 +79,7 @@ impl Snapshots {
         Self { base: base.clone() }
     }
 
-    /// Renders and commits a snapshot, and beside it one with what was `told` of other conversations, and
-    /// tells the request path of both.
+    /// Renders a snapshot, and a copy with peer memory; commits both and puts them into the cache.
     pub(super) async fn prepare(
         &self,
         scope: &Scope,
@@ -97,8 +96,8 @@ impl Snapshots {
             .map(Some)
     }
 
-    /// The snapshot of `plan`, rendered; `None` where a part of it was deleted meanwhile. Unless it is to
-    /// be kept (`keep`), how its parts are written is fixed for this once.
+    /// Renders the snapshot of `plan`. `None` if one of its parts was deleted meanwhile. With
+    /// `persist`, the store fixes how each part is written; otherwise nothing is stored.
     pub(super) async fn draft(
         &self,
         scope: &Scope,
@@ -108,7 +107,8 @@ impl Snapshots {
         persist: bool,
     ) -> Result<Option<NewSnapshot>, StoreError> {
         let at_ms = self.base.now_ms();
-        // What is configured now is fixed here; what is sent already keeps what it was made with.
+        // The configuration of now is fixed in this snapshot. Snapshots that are sent already keep
+        // theirs.
         let rendering = Rendering {
             preamble: render::PREAMBLE_VERSION,
             as_of: dates::date(at_ms, target.zone),
@@ -122,14 +122,16 @@ impl Snapshots {
             self.base.store.parts(scope, &plan.parts).await?
         };
         if parts.len() != plan.parts.len() {
-            // One was deleted meanwhile: what it covered would be lost (INV-COVER).
+            // A part was deleted meanwhile. Without it, the messages it covered would be lost
+            // (INV-COVER).
             return Ok(None);
         }
         let later = match parts.last() {
             Some(last)
                 if !plan.later_chunks.is_empty() && hints(last, &plan, settings).is_some() =>
             {
-                // An activation does not fail for what is only asked for the sake of its hints.
+                // A missing part only makes the hints less exact, which is no reason for an
+                // activation to fail.
                 let later = self.base.store.parts(scope, &plan.later_chunks).await;
                 later.unwrap_or_default()
             }
@@ -140,8 +142,9 @@ impl Snapshots {
         Ok(Some(new))
     }
 
-    /// The snapshot of `plan` with `parts`, each written as it was before, else as `rendering` says. Its hints
-    /// are frozen with it, so they leave out what is done by the end of what is `later` observed.
+    /// Renders the snapshot of `plan` with `parts`: each as its rendering is fixed, or else by
+    /// `rendering`. The hints are fixed with it. A hint leaves out what the `later` chunks say is
+    /// done.
     pub(super) async fn render(
         &self,
         plan: SnapshotPlan,
@@ -176,7 +179,8 @@ impl Snapshots {
             to_count: plan.to_count,
             pin: plan.pin,
             parts: plan.parts,
-            // The counter guards itself; should its thread die all the same, it is what it is at most.
+            // The counter catches its own failures. If its thread dies all the same, the plan has
+            // an upper bound.
             tokens: tokens.await.unwrap_or(plan.tokens),
             cause: plan.cause,
             segments,
@@ -190,7 +194,7 @@ impl Snapshots {
         }
     }
 
-    /// Commits what was drafted, all of it at once, and tells the request path of it.
+    /// Commits a draft in one transaction and puts it into the cache of the request path.
     pub(super) async fn commit(
         &self,
         scope: &Scope,
@@ -217,7 +221,8 @@ impl Snapshots {
             told = stored_peer.is_some(),
             "prepared a snapshot"
         );
-        // First, so that no request of its conversation goes out without it in between.
+        // The copy with peer memory first, so that no request of its conversation goes out without
+        // it.
         let peer_snapshot =
             stored_peer.map(|stored| self.base.cache.insert_snapshot(scope, stored));
         let snapshot = self.base.cache.insert_snapshot(scope, committed);
@@ -228,7 +233,7 @@ impl Snapshots {
     }
 }
 
-/// The hints of a log that ends with `last`, as far as they are wanted.
+/// The configured hints of a log that ends with `last`.
 fn hints<'a>(
     last: &'a Part,
     plan: &SnapshotPlan,
@@ -244,7 +249,7 @@ fn hints<'a>(
     (body.span.to == plan.to && hints != render::Hints::default()).then_some(hints)
 }
 
-/// By which settings a snapshot is made, for whoever asks later why it is as it is.
+/// The settings behind a snapshot, stored for people who ask why it is as it is.
 fn made_with(entries: &[render::BlockPart<'_>], target: &SnapshotTarget<'_>) -> String {
     let SnapshotTarget { policy, zone, .. } = target;
     serde_json::json!({

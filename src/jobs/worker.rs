@@ -1,7 +1,7 @@
-//! Workers: claim a job, call a model, commit what it wrote.
+//! Workers: claim a job, call a model, commit the part.
 //!
-//! A worker decides nothing about memory. It holds a lease for the time of its calls; should it die,
-//! the lease runs out and another worker starts the same job again (INV-DUR).
+//! A worker decides nothing about memory. It holds a lease during its calls. If it dies, the lease
+//! ends, and another worker starts the job again (INV-DUR).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +27,27 @@ use crate::store::{ClaimFilter, Job, Release, StoreError};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// How often the queue is looked at when nobody woke the workers: for retries that became due and
-/// for leases of workers that died.
+/// How often idle workers look at the queue: for retries that are due, and for jobs of workers that
+/// died.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a lease lasts. Short, since the jobs of a process that died are free again only when it runs
-/// out; a worker that is alive renews it.
+/// The length of a lease. It is short, because the jobs of a process that died are free only after
+/// it. A living worker renews it.
 const LEASE: Duration = Duration::from_mins(1);
 
-/// How often a lease is renewed: two renewals may fail before it is lost.
+/// How often a lease is renewed. Two renewals may fail before it is lost.
 const RENEWAL: Duration = Duration::from_secs(20);
 
-/// Retries on the published schedule (see [`backoff`]), some six minutes in all.
+/// Retries on the published schedule (see [`backoff`]), about six minutes in all.
 const MAX_RETRIES: u32 = 8;
 
-/// How long a job rests that no retry is likely to help.
+/// The pause of a job that retries are unlikely to help.
 const SLOW_RETRY_DELAY: Duration = Duration::from_mins(10);
 
-/// What stands in the place of a model's name where code wrote.
+/// Stands for a model's name in a part that code wrote.
 const CODE_AUTHOR: &str = "code";
 
-/// Pauses between tries to store what a model wrote.
+/// Pauses between attempts to store a part.
 const COMMIT_RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_secs(1),
@@ -55,7 +55,7 @@ const COMMIT_RETRY_DELAYS: [Duration; 4] = [
     Duration::from_secs(4),
 ];
 
-/// Does the jobs of the queue.
+/// Performs the jobs of the queue.
 pub(super) struct Worker {
     base: Base,
     routes: Arc<Routes>,
@@ -86,7 +86,8 @@ impl Worker {
         &self.caller.bundles
     }
 
-    /// Runs until the tasks are told to stop. Calls under way are then abandoned: their jobs come again.
+    /// Runs until the tasks are stopped. Running calls are then abandoned, and their jobs are tried
+    /// again.
     pub(super) async fn run(
         self: Arc<Self>,
         outcomes: mpsc::UnboundedSender<JobOutcome>,
@@ -101,7 +102,7 @@ impl Worker {
                 () = wake.notified() => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
-            // A reload may have closed the queue, or opened it.
+            // A reload may have closed or opened the queue.
             let concurrency = self.base.settings().concurrency;
             if concurrency == 0 {
                 continue;
@@ -114,26 +115,26 @@ impl Worker {
                     (Arc::clone(&self), outcomes.clone(), Arc::clone(&wake));
                 let stop = stop.clone();
                 let cycle = Arc::new(Cycle::new(&self.base.events));
-                // From here on exactly one outcome will be told, however the job ends.
+                // From here on exactly one outcome is sent, however the job ends.
                 self.pending_work.begin();
                 tasks.spawn("job", async move {
                     let call_result = |outcome| CallResult {
                         cycle: Arc::clone(&cycle),
                         outcome,
                     };
-                    // The lease is kept until what was written is stored: a store in trouble may take a
-                    // while, and what was paid for must not be lost to a lease that ran out.
+                    // The lease is kept until the part is stored. A failing store may need a while,
+                    // and an ended lease would lose a part that is paid for.
                     let outcome = tokio::select! {
-                        // First, since what is committed is no longer held.
+                        // Checked first: a job that is committed has no lease any more.
                         biased;
                         outcome = worker.process_job(&job, &cycle) => outcome,
                         () = worker.keep_lease(&job) => worker.finish_job(&job, call_result(CallOutcome::LeaseLost)).await,
                         () = stop.cancelled() => worker.finish_job(&job, call_result(CallOutcome::Stopped)).await,
                     };
-                    // The recorder only goes away when the process does.
+                    // The recorder ends only with the process.
                     let _ = events.send(outcome);
                     drop(slot);
-                    // There is room again, and what waited for this part may be due.
+                    // There is room for another job, and jobs that waited for this part may be due.
                     wake.notify_one();
                 });
             }
@@ -163,8 +164,8 @@ impl Worker {
         }
     }
 
-    /// Renews the lease of `job` for as long as it is held. Ends where it was lost: another worker has
-    /// the job then, and what this one writes would be refused.
+    /// Renews the lease of `job` while it is held. Returns when it is lost: another worker has the
+    /// job then, and the store would refuse this worker's part.
     async fn keep_lease(&self, job: &Job) {
         loop {
             tokio::time::sleep(RENEWAL).await;
@@ -174,10 +175,11 @@ impl Worker {
         }
     }
 
-    /// `false` where the lease was lost.
+    /// Renews the lease; `false` if it was lost.
     pub(super) async fn renew(&self, job: &Job) -> bool {
         let until_ms = self.base.now_ms() + millis(LEASE);
-        // A store in trouble may be out of it by the next renewal.
+        // After an error of the store the lease may still be held, and the next renewal may
+        // succeed.
         !matches!(self.base.store.renew_lease(job, until_ms).await, Ok(false))
     }
 
@@ -186,7 +188,7 @@ impl Worker {
         self.finish_job(job, result).await
     }
 
-    /// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
+    /// Observes `job`, which is in no queue. `None` if there is neither an endpoint nor a route.
     pub(super) async fn observe_unqueued(
         &self,
         job: &Job,
@@ -218,7 +220,7 @@ impl Worker {
         })
     }
 
-    /// Asks the model of `job`.
+    /// Calls the model for `job`.
     pub(super) async fn call_for_job(&self, job: &Job, cycle: &Arc<Cycle>) -> CallResult {
         let cycle = Arc::clone(cycle);
         let settings = self.base.settings().for_model(&job.spec.model);
@@ -250,7 +252,7 @@ impl Worker {
         CallResult { cycle, outcome }
     }
 
-    /// Stores what the model wrote, or gives the job back.
+    /// Stores the part, or gives the job back.
     pub(super) async fn finish_job(&self, job: &Job, call: CallResult) -> JobOutcome {
         let now_ms = self.base.now_ms();
         let failure_message = call.outcome.failure_message();
@@ -262,16 +264,17 @@ impl Worker {
         let result = match call.outcome {
             CallOutcome::Written(part) => self.commit_part(job, *part).await,
             CallOutcome::NoRoute => self.release(job, Release::RetryAt(now_ms + 1_000)).await,
-            // Only the store knows what became of it.
+            // Only the store knows what became of the job.
             CallOutcome::LeaseLost => JobResult::Gone,
-            // So that whoever runs next need not wait for the lease to run out. Where that fails, it does.
+            // So that the next process can start at once. If the release fails, the job is free
+            // when the lease ends.
             CallOutcome::Stopped => self.release(job, Release::RetryAt(now_ms)).await,
             CallOutcome::Failed(Failure::Empty) => {
                 self.release(job, Release::EmptyRetryAt(now_ms)).await
             }
             CallOutcome::Failed(Failure::GivenUp) => self.release(job, Release::Abandon).await,
             CallOutcome::Failed(Failure::Unreadable) => {
-                tracing::warn!("a job could not be read; the next request offers its words again");
+                tracing::warn!("a job could not be read; the next request offers its range again");
                 self.release(job, Release::Drop).await
             }
             CallOutcome::Failed(Failure::Call(error)) => {
@@ -280,7 +283,8 @@ impl Worker {
                 if withdrawn {
                     self.routes.withdraw(&job.scope.tenant, job.spec.route_hash);
                 }
-                // What was withdrawn can not be claimed; the next request lends it anew.
+                // A job without a route cannot be claimed. The next request registers the route
+                // again.
                 let wait = if withdrawn {
                     Duration::ZERO
                 } else {
@@ -295,7 +299,7 @@ impl Worker {
                 );
                 let retry_at_ms = now_ms + millis(wait);
                 let action = match error {
-                    // The prompt may be at fault: see `failure::REJECTIONS`.
+                    // The prompt may be the reason: see [`super::failure::is_rejected_for_good`].
                     CallError::Rejected { .. } => Release::RejectedRetryAt(retry_at_ms),
                     _ => Release::RetryAt(retry_at_ms),
                 };
@@ -324,7 +328,7 @@ impl Worker {
         })
     }
 
-    /// Stores `part`. It has been paid for: a store in trouble is given time to get out of it.
+    /// Stores `part`, in several attempts. It is paid for, so a failing store gets time to recover.
     async fn store_part(&self, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
         for wait in COMMIT_RETRY_DELAYS {
             match self
@@ -362,7 +366,7 @@ impl Worker {
             Ok(None) => JobResult::Gone,
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::warn!(error = %error, "a part could not be stored; its job comes again");
+                tracing::warn!(error = %error, "a part could not be stored; its job will be done again");
                 JobResult::Pending(JobState::Retrying)
             }
         }
@@ -371,7 +375,7 @@ impl Worker {
     async fn release(&self, job: &Job, action: Release) -> JobResult {
         if let Err(error) = self.base.store.release(job, action).await {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-            tracing::warn!(error = %error, "a job could not be given back; its lease will run out");
+            tracing::warn!(error = %error, "a job could not be given back; it is free when its lease ends");
         }
         match action {
             Release::Abandon => JobResult::Pending(JobState::Abandoned),
@@ -387,33 +391,33 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// What came of asking the model.
+/// The result of the model calls for a job.
 #[derive(Debug)]
 pub(super) struct CallResult {
-    /// What was told of it.
+    /// The events of its tries.
     cycle: Arc<Cycle>,
     outcome: CallOutcome,
 }
 
 #[derive(Debug)]
 enum CallOutcome {
-    /// With a part.
+    /// The calls wrote a part.
     Written(Box<NewPart>),
-    /// Without one.
+    /// They wrote none.
     Failed(Failure),
-    /// The credential went away between claim and call.
+    /// The route was gone between claim and call.
     NoRoute,
-    /// The lease was lost meanwhile: another worker has the job, or it was forgotten.
+    /// The lease was lost: another worker has the job, or it was deleted.
     LeaseLost,
-    /// The process is told to stop.
+    /// The process is stopping.
     Stopped,
 }
 
-/// The verdict on a call that a part of code was written for.
+/// The verdict on a call whose part was written by code.
 const CODE_VERDICT: &str = "no answer could be used, and code wrote in its place";
 
 impl CallOutcome {
-    /// Why a call is worth keeping: nobody could use what was said, or nothing was.
+    /// Why the last call is worth a bundle: its answer could not be used, or it failed.
     fn verdict(&self) -> Option<String> {
         match self {
             Self::Written(part) if part.model == CODE_AUTHOR => Some(CODE_VERDICT.to_owned()),
@@ -422,22 +426,21 @@ impl CallOutcome {
         }
     }
 
-    /// What is told of a try that comes to nothing: the provider's message or ours, no more. `None`
-    /// where no model was asked.
+    /// The message for logs and events. `None` if no model was called.
     fn failure_message(&self) -> Option<String> {
         Some(match self {
             Self::NoRoute => return None,
-            Self::Written(_) => "what was written could not be stored".to_owned(),
+            Self::Written(_) => "the part could not be stored".to_owned(),
             Self::Failed(failure) => failure.message().to_owned(),
             Self::LeaseLost => "the lease was lost".to_owned(),
-            Self::Stopped => "the process was told to stop".to_owned(),
+            Self::Stopped => "the process was stopped".to_owned(),
         })
     }
 }
 
-/// How long a job waits after its call failed, which was claimed `attempts` times. What will fail
-/// again until somebody mends it, and what failed through the whole published schedule, is tried now
-/// and then: nothing is lost by waiting, and every try may cost.
+/// The pause of a job whose call failed, after `attempts` claims. Two kinds of job are tried
+/// rarely: those that fail until somebody corrects something, and those that failed through the
+/// whole published schedule. Waiting loses nothing, and every try may cost money.
 fn retry_delay(attempts: u32, error: &CallError) -> Duration {
     let wait = backoff(attempts.saturating_sub(1), error.retry_after());
     if error.is_retryable() && attempts <= MAX_RETRIES {
@@ -481,7 +484,7 @@ mod tests {
         };
         assert!(
             retry_delay(1, &rate_limited) >= Duration::from_mins(20),
-            "what was asked for is heeded"
+            "no earlier than the endpoint asks"
         );
     }
 }

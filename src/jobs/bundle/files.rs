@@ -1,31 +1,31 @@
-//! Bundles as files: for the owner's eyes, a bounded number of a bounded size.
+//! Bundles as files: readable by the owner only, bounded in number and size.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Bundles in a folder at most; the oldest goes first.
+/// The most bundles in a folder. The oldest goes first.
 const MAX_FILES: usize = 50;
 
-/// Largest bundle, in bytes: any prompt a model can read.
+/// The largest bundle, in bytes. Any prompt that a model can read fits.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 const PREFIX: &str = "diarist-call-";
 
-/// Writes the bundle of a job, in the place of an earlier one of it.
+/// Writes the bundle of a job and replaces an earlier one of that job.
 pub(super) fn write(folder: &Path, kind: &str, job: &str, text: &[u8]) -> io::Result<PathBuf> {
     if text.len() > MAX_BYTES {
         return Err(io::Error::other(format!(
-            "it holds {} bytes, more than {MAX_BYTES}",
+            "the bundle has {} bytes, more than {MAX_BYTES}",
             text.len()
         )));
     }
     create_folder(folder)?;
     let path = folder.join(format!("{PREFIX}{kind}-{job}.json"));
-    // Under another name first: whoever looks never finds half of one.
+    // Written under another name first, so that a reader never finds half a file.
     let temporary = folder.join(format!("{PREFIX}{kind}-{job}.part"));
-    // What a crash left behind may have other rights.
+    // A file that a crash left behind may have other permissions.
     let _absent = fs::remove_file(&temporary);
     let mut file = create_private(&temporary)?;
     file.write_all(text)?;
@@ -48,7 +48,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 
 fn create_private(path: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
-    // Never through a link that somebody put there.
+    // Never follows a link that somebody put there.
     options.write(true).create_new(true);
     #[cfg(unix)]
     {
@@ -64,7 +64,7 @@ fn prune(folder: &Path) -> io::Result<()> {
         .filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            // Nothing else in the folder is ours to delete.
+            // Other files in the folder are not ours to delete.
             name.starts_with(PREFIX) && name.ends_with(".json")
         })
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))

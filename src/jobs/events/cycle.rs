@@ -1,7 +1,7 @@
-//! What is told of a job: its tries, each from a start to an end or a failure, and the title it found.
+//! The events of a job: the start of each try and its end or failure, and a new title.
 //!
-//! Whether a try is told as `buffering` or as `observation` says only how urgent it was. Called by the
-//! workers and by whoever asks a model more than once for one job.
+//! The names `buffering` and `observation` tell only how urgent the job was. Called by the workers
+//! and the Reflector.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::jobs::evidence::PartReport;
 use crate::jobs::settings::Settings;
 use crate::store::{Event, Job};
 
-/// The tries of one job, as they are told: every question to the Reflector is a cycle of its own.
+/// The tries of one job. Each call of the Reflector is a cycle of its own.
 #[derive(Debug)]
 pub(in crate::jobs) struct Cycle {
     log: Events,
@@ -22,8 +22,8 @@ pub(in crate::jobs) struct Cycle {
     unqueued: Option<UnqueuedEvents>,
 }
 
-/// Of a job that is in no queue: the name of its try, and what was told of it. Nothing of that may be
-/// written down before the upstream has accepted what comes of it (INV-OWN); the log has it at once.
+/// For a job that is in no queue: the name of its try and its events. They may not be stored before
+/// the upstream has accepted the result (INV-OWN). The log has them at once.
 #[derive(Debug)]
 struct UnqueuedEvents {
     name: String,
@@ -31,7 +31,7 @@ struct UnqueuedEvents {
 }
 
 impl Cycle {
-    /// None is told of yet.
+    /// No try has started yet.
     pub(in crate::jobs) fn new(log: &Events) -> Self {
         Self {
             log: log.clone(),
@@ -41,7 +41,7 @@ impl Cycle {
         }
     }
 
-    /// The same of a job that is in no queue.
+    /// The same for a job that is in no queue.
     pub(super) fn unqueued(log: &Events) -> Self {
         let unqueued = UnqueuedEvents {
             name: uuid::Uuid::new_v4().simple().to_string(),
@@ -53,14 +53,14 @@ impl Cycle {
         }
     }
 
-    /// What was told of a job that is in no queue.
+    /// The events of a job that is in no queue.
     pub(super) fn buffered_events(&self) -> Vec<Event> {
         let events = self.unqueued.as_ref().map(|unqueued| &unqueued.events);
-        let events = events.map(|told| told.lock().unwrap_or_else(PoisonError::into_inner));
+        let events = events.map(|events| events.lock().unwrap_or_else(PoisonError::into_inner));
         events.map(|events| events.clone()).unwrap_or_default()
     }
 
-    /// A model is about to be asked.
+    /// The model will be called now.
     pub(in crate::jobs) fn started(&self, settings: &Settings, job: &Job) {
         let now = self.log.clock.now_ms();
         self.since_ms.store(now, Ordering::Relaxed);
@@ -78,14 +78,14 @@ impl Cycle {
         self.emit(job, "start", now, body);
     }
 
-    /// What was answered is not enough, and the model is about to be asked again.
+    /// The answer was not good enough, and the model will be called again.
     pub(in crate::jobs) fn retry(&self, settings: &Settings, job: &Job, reason: &str) {
         self.failed(job, reason);
         self.number.fetch_add(1, Ordering::Relaxed);
         self.started(settings, job);
     }
 
-    /// It wrote a part of so many `tokens`, from the messages of the job.
+    /// The job wrote a part of `tokens` tokens.
     pub(in crate::jobs) fn ended(&self, job: &Job, tokens: u32, report: Option<&PartReport>) {
         let now = self.log.clock.now_ms();
         let (input_key, output_key) = match family(job) {
@@ -97,14 +97,14 @@ impl Cycle {
         body.insert("durationMs".to_owned(), json!(self.elapsed(now)));
         body.insert(input_key.to_owned(), json!(job.spec.message_tokens));
         body.insert(output_key.to_owned(), json!(tokens));
-        // Ours, beside what is published.
+        // Our own field, beside the published ones.
         body.extend(
             report.map(|report| ("retention".to_owned(), report.retention.to_map().into())),
         );
         self.emit(job, "end", now, body);
     }
 
-    /// It did not: `error` is the provider's message, or ours.
+    /// The try failed with `error`, the provider's message or ours.
     pub(in crate::jobs) fn failed(&self, job: &Job, error: &str) {
         let now = self.log.clock.now_ms();
         let error: String = error.chars().take(MAX_ERROR).collect();
@@ -120,7 +120,7 @@ impl Cycle {
         now - self.since_ms.load(Ordering::Relaxed)
     }
 
-    /// What the events of one try have in common.
+    /// The fields that all events of one try have.
     fn body(&self, job: &Job) -> Map<String, Value> {
         let name = match &self.unqueued {
             Some(unqueued) => unqueued.name.clone(),
@@ -153,7 +153,8 @@ impl Cycle {
     }
 }
 
-/// Whether `job` is done ahead of need, or its conversation is beyond its limit already.
+/// The published family: whether `job` is done ahead of need, or after its conversation reached the
+/// limit.
 fn family(job: &Job) -> &'static str {
     if job.spec.urgency < 1_000 {
         "buffering"

@@ -1,6 +1,6 @@
-//! What is told of models that are asked while a client waits (`overflow = "observe"`): one cycle for
-//! each range, like that of any job. The log has it at once; the timeline has it when the upstream has
-//! accepted what came of it, and not at all where it has not. Called by `rescue` and its worker.
+//! The events of calls that a client waits for (`overflow = "observe"`): one cycle for each range,
+//! as for any job. The log has them at once. The timeline gets them when the upstream has accepted
+//! the result, and otherwise never. Called by the overflow observer and its worker.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use crate::jobs::settings::Settings;
 use crate::memory::NewPart;
 use crate::store::{Event, Job};
 
-/// The tries for one request, in the order in which they began. Dropped, those fail that have no end
-/// yet: the time is over, or nobody waits any more.
+/// The tries for one request, in the order of their starts. When this is dropped, tries without an
+/// end fail: the time is over, or the client has left.
 pub(in crate::jobs) struct OverflowEvents {
     log: Events,
     attempts: Mutex<Vec<ObserveAttempt>>,
@@ -24,7 +24,7 @@ struct ObserveAttempt {
 }
 
 impl OverflowEvents {
-    /// None has begun.
+    /// No try has started yet.
     pub(in crate::jobs) fn new(log: &Events) -> Self {
         Self {
             log: log.clone(),
@@ -36,7 +36,7 @@ impl OverflowEvents {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A model is about to be asked for `job`.
+    /// The model will be called for `job` now.
     pub(in crate::jobs) fn started(&self, settings: &Settings, job: &Job) {
         let cycle = Cycle::unqueued(&self.log);
         cycle.started(settings, job);
@@ -47,7 +47,7 @@ impl OverflowEvents {
         });
     }
 
-    /// It did not write a part.
+    /// The try for `job` failed.
     pub(in crate::jobs) fn failed(&self, job: &Job, error: &str) {
         let mut attempts = self.lock_attempts();
         let mut attempts = attempts.iter_mut();
@@ -57,8 +57,8 @@ impl OverflowEvents {
         }
     }
 
-    /// The wait is over, and `used` is what came of it; whatever else began comes to nothing. What is
-    /// to be kept with it.
+    /// Ends the wait: the tries behind `used_parts` succeed, all others fail. Returns the events
+    /// for the timeline.
     pub(in crate::jobs) fn finish(&self, used_parts: &[NewPart]) -> Vec<Event> {
         let mut events = Vec::new();
         for ObserveAttempt { job, cycle, failed } in std::mem::take(&mut *self.lock_attempts()) {

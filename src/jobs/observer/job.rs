@@ -1,8 +1,6 @@
-//! One observation job: what its calls have in common, the prompt of a piece, and the background that
-//! goes with it.
-//!
-//! Background is the log before the piece and the application's prompt. It gives way before the piece
-//! does, if a model finds a call too long. Calls no model.
+//! One observation job: what its calls have in common, the prompt of a piece, and its background.
+//! Background is the log before the piece and the application's prompt. It gives way before the
+//! piece if a call is too long for the model. Calls no model.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,19 +18,19 @@ use crate::memory::prompt::{Prompt, PromptAttachment};
 use crate::memory::transcript::truncate_middle;
 use crate::store::Job;
 
-/// A model that finds less than this too long will take nothing. Tokens.
+/// A model that refuses less than this, in tokens, will accept nothing.
 pub(super) const MIN_INPUT_TOKENS: u32 = 500;
 
-/// A piece weighs so many times what is shown beside it, or that gives way first.
+/// The background may have this fraction of the piece's tokens before it is shrunk first.
 const PIECE_TO_BACKGROUND: u32 = 4;
 
-/// Models whose windows are remembered. Clients choose the names, so it must have an end.
+/// The most models with a learned limit. Clients choose the names, so there must be a bound.
 const MAX_MODELS: usize = 1_024;
 
-/// By origin and model, how many tokens of history it took where it found more too long. Not stored: a
-/// restart costs one refused call for each model that says how much was too much, and one for each halving
-/// where it does not; providers do not bill those, and a model that was given a larger window meanwhile
-/// gets to use it.
+/// By origin and model: how many tokens it accepts, if it refused more. Not stored. After a
+/// restart, each model costs one refused call if its refusals state the limit, and one per halving
+/// if not. Providers do not bill refusals, and a model that got a larger window meanwhile can use
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct LearnedLimits(Mutex<HashMap<(String, String), u32>>);
 
@@ -47,13 +45,14 @@ impl LearnedLimits {
         if windows.len() >= MAX_MODELS {
             windows.clear();
         }
-        // Jobs beside each other learn of the same model: what one found is not widened by another.
+        // Parallel jobs learn about the same model. One must not raise the limit that another
+        // found.
         let current = windows.entry(model).or_insert(limit);
         *current = limit.min(*current);
     }
 }
 
-/// What the Observer has learned of the models that it called.
+/// The limits learned of the models called.
 #[derive(Debug, Default)]
 pub(super) struct WindowLimits {
     /// Tokens of a piece.
@@ -62,7 +61,7 @@ pub(super) struct WindowLimits {
     pub(super) combined: LearnedLimits,
 }
 
-/// One job, and everything its calls have in common.
+/// One job, and what all of its calls need.
 pub(super) struct ObserveJob<'a> {
     pub(super) base: &'a Base,
     pub(super) caller: &'a ModelCaller,
@@ -77,7 +76,7 @@ pub(super) struct ObserveJob<'a> {
     pub(super) title: Option<String>,
 }
 
-/// What stands beside one piece.
+/// The background of one piece.
 #[derive(Debug, Default)]
 pub(super) struct Background {
     pub(super) earlier: String,
@@ -86,7 +85,7 @@ pub(super) struct Background {
 }
 
 impl ObserveJob<'_> {
-    /// The question for `piece`.
+    /// The prompt for `piece`.
     pub(super) fn prompt(
         &self,
         draft: &ChunkDraft,
@@ -122,8 +121,8 @@ impl ObserveJob<'_> {
         })
     }
 
-    /// What is shown beside the piece at hand: the end of the log and of what is already written of
-    /// this range, and the application's prompt.
+    /// The background for `piece`: the end of the log and of the finished pieces, and the
+    /// application's prompt.
     pub(super) async fn background(&self, draft: &ChunkDraft, piece: &str) -> Background {
         let mut texts = self.log.texts.clone();
         texts.extend(draft.texts().map(str::to_owned));
@@ -135,7 +134,7 @@ impl ObserveJob<'_> {
         let background = tokio::task::spawn_blocking(move || {
             let room_left = combined_limit.map(|room| room.saturating_sub(counter.count(&piece)));
             let application = match room_left {
-                // Of room that is short the log has at least half.
+                // If space is short, the log gets at least half of it.
                 Some(room_left) if room_left < 2 => String::new(),
                 Some(room_left) => truncate_middle(&application, room_left / 2, &*counter),
                 None => application,
@@ -158,8 +157,8 @@ impl ObserveJob<'_> {
         background.await.unwrap_or_default()
     }
 
-    /// Leaves room beside `piece`, which was too long with what was shown there, for half of that;
-    /// `false` where it is not what makes the call long.
+    /// Halves the background of `piece`, which was too long together with it; `false` if the
+    /// background is not the reason.
     pub(super) async fn shrink_background(&self, draft: &mut ChunkDraft, piece: &str) -> bool {
         let background_tokens = self.background(draft, piece).await.tokens;
         let tokens = self.base.count_tokens(piece).await;
@@ -170,8 +169,8 @@ impl ObserveJob<'_> {
         true
     }
 
-    /// Cuts `piece`, and all after it, to half of what was too long; `false` where it is as small as
-    /// it can be.
+    /// Cuts `piece` and all after it to half of the current limit; `false` if they cannot be
+    /// smaller.
     pub(super) async fn halve_piece(&self, draft: &mut ChunkDraft, piece: &str) -> bool {
         let tokens = self.base.count_tokens(piece).await;
         let limit = draft.piece_limit.min(tokens) / 2;

@@ -7,16 +7,16 @@ use crate::jobs::failure::{Failure, is_rejected_for_good};
 use crate::llm::{CallError, Finish};
 use crate::memory::observe::{self, ParsedAnswer};
 
-/// What a model said of a piece.
+/// The answer of a model for a piece.
 struct PieceAnswer {
     outcome: ParsedAnswer,
-    /// A limit of its output ended it.
+    /// Whether an output limit cut it.
     truncated: bool,
     model: String,
 }
 
 impl ObserveJob<'_> {
-    /// Writes what is left of `draft`; stops at the first failure.
+    /// Observes the pieces that are left in `draft`. Stops at the first failure.
     pub(super) async fn observe_pieces(&self, draft: &mut ChunkDraft) -> Result<(), Failure> {
         while let Some(piece) = draft.next_piece() {
             let (asked_model, answer) = self.ask_piece(draft, &piece).await;
@@ -69,7 +69,7 @@ impl ObserveJob<'_> {
         Ok(())
     }
 
-    /// Who was asked for `piece`, and what came of it.
+    /// Calls the model for `piece`. Returns the model's name and the answer.
     async fn ask_piece(
         &self,
         draft: &ChunkDraft,
@@ -98,9 +98,10 @@ impl ObserveJob<'_> {
         (asked_model, answer)
     }
 
-    /// A limit of its output cut what the model `said` of `piece`, which covers a part of it: the halves
-    /// are asked for instead, and that is charged, as all of it was shown. Where it is of no use to ask
-    /// for less, what came whole stands before what code writes of all of it.
+    /// Handles an answer that an output limit cut, so that it covers only a part of `piece`. The
+    /// halves are observed instead, which is charged, because the model read all of it. If smaller
+    /// pieces are useless, the complete lines of the answer are used, followed by what code writes
+    /// for the piece.
     async fn handle_truncated(
         &self,
         draft: &mut ChunkDraft,
@@ -111,7 +112,7 @@ impl ObserveJob<'_> {
         if can_split && self.halve_piece(draft, piece).await {
             tracing::debug!(
                 model = %answer.model,
-                "the Observer's answer was cut by a limit of its output; it is shown less at a time"
+                "the Observer's answer was cut by an output limit; its next pieces are smaller"
             );
             if !self.job.is_queued() {
                 return Ok(());
@@ -146,9 +147,9 @@ impl ObserveJob<'_> {
         Ok(())
     }
 
-    /// Nothing usable was said of `piece`. Of a whole range the job is given back and charged, as
-    /// the Observer is shown it again; of one piece of several it is asked again at once, and that is
-    /// charged here. While a client waits nobody is asked again.
+    /// Handles an answer without usable text. A whole range goes back into the queue, which charges
+    /// it, because the Observer will read it again. One piece of several is asked for again at
+    /// once, and charged here. While a client waits, no call is repeated.
     async fn handle_empty(&self, draft: &mut ChunkDraft, piece: &str) -> Result<(), Failure> {
         if draft.position() == (1, 1) {
             if self.job.empty_answers == 0 {
@@ -167,7 +168,7 @@ impl ObserveJob<'_> {
         Ok(())
     }
 
-    /// Code writes what no model says of `piece`.
+    /// Covers `piece` by code.
     fn write_by_code(&self, draft: &mut ChunkDraft, piece: &str) {
         let written = self.code_text(draft, piece);
         draft.push(written);

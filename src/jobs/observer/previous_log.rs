@@ -4,26 +4,27 @@ use crate::jobs::settings::Settings;
 use crate::memory::PartKind;
 use crate::store::{Job, Store, StoreError};
 
-/// Chunks of the log that are read for one call at most, where not all of it is to be shown.
+/// The most chunks read for one call, if not all of the log is shown.
 const MAX_EARLIER_CHUNKS: usize = 64;
 
-/// How much more of the log is read than is shown: what matters most of its older part is shown too.
+/// How much more of the log is read than shown: the most important lines of its older part are
+/// shown too.
 const READ_FACTOR: u32 = 4;
 
-/// What was observed before a range.
+/// The observations before a range.
 #[derive(Debug, Default)]
 pub(super) struct PreviousLog {
-    /// Parts that follow each other, the oldest first.
+    /// The texts of consecutive parts, the oldest first.
     pub(super) texts: Vec<String>,
-    /// The hints of the newest chunk, where hints are asked for.
+    /// The hints of the newest chunk, if hints are configured.
     pub(super) task: Option<String>,
     pub(super) response: Option<String>,
 }
 
 impl PreviousLog {
-    /// The log before the range of `job`: from the same chain, never from the thread. With a bound
-    /// enough of its chunks to choose from; else all that is sent of it, which is the newest reflection
-    /// and the chunks behind it, as far as one call may hold it.
+    /// Reads the log before the range of `job`, from the same chain and never from the thread. With
+    /// a configured bound: enough chunks to choose from. Without one: all that is sent of the log
+    /// (the newest reflection and the chunks after it), as far as it fits into one call.
     pub(super) async fn before(
         store: &dyn Store,
         job: &Job,

@@ -1,5 +1,5 @@
-//! What was observed while a client waited becomes memory like any other, with the request that it went
-//! out with. Called by the recorder alone.
+//! Stores what was observed while a client waited, together with the exchange that it was sent
+//! with. Called by the recorder only.
 
 use super::state::Recorder;
 use crate::jobs::events::ConversationState;
@@ -8,14 +8,13 @@ use crate::jobs::track::{JobResult, Track};
 use crate::store::{RequestRecord, SentWith, StoreError, StoredOverflowObservation};
 
 impl Recorder {
-    /// Writes down what was observed while the client waited, together with the request; from now on it
-    /// is what every other snapshot is.
+    /// Stores the observation with its request. From then on its snapshot is one like any other.
     pub(super) async fn record_overflow(
         &self,
         track: &mut Track,
         record: &RequestRecord,
         PendingOverflow {
-            observation: adoption,
+            observation,
             events,
         }: &PendingOverflow,
     ) -> Result<(i64, SentWith), StoreError> {
@@ -27,12 +26,13 @@ impl Recorder {
         } = self
             .base
             .store
-            .record_overflow_observation(&track.scope, record, adoption)
+            .record_overflow_observation(&track.scope, record, observation)
             .await?;
-        for (id, part) in parts.into_iter().zip(&adoption.parts) {
+        for (id, part) in parts.into_iter().zip(&observation.parts) {
             track.apply_result(part.kind, &part.span, &JobResult::Written(part.meta(id)));
         }
-        // Equal requests that waited for it too are recorded after the first.
+        // The snapshot may be known already: several equal requests waited for it, and each is
+        // recorded.
         if track
             .snapshots
             .iter()
@@ -52,7 +52,7 @@ impl Recorder {
         let cache = &self.base.cache;
         let mut sent_with = record.sent_with.clone();
         for stored in [Some(snapshot), bound].into_iter().flatten() {
-            // What it was told of others, it was told.
+            // The request was sent with the copy with peer memory, if there is one.
             sent_with.snapshot = Some(stored.meta.id);
             track.snapshots.push(stored.meta.clone());
             cache.insert_snapshot(&track.scope, stored);

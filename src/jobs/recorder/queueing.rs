@@ -1,5 +1,5 @@
-//! What follows for a conversation and takes a model: written down as jobs while the words are at hand.
-//! Also what takes none because no model helps. Called by the recorder alone.
+//! Queues jobs for a conversation while the text of its messages is at hand, also those that an
+//! operator asked for. Called by the recorder only.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::memory::{Node, PartKind, Span};
 use crate::store::{EnqueueOutcome, NewJob, OperatorRequest};
 use crate::telemetry;
 
-/// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
-/// is taken up in bounded steps.
+/// The most jobs queued per exchange. A conversation that was long before Diarist saw it is taken
+/// up step by step.
 const MAX_JOBS_PER_EXCHANGE: usize = 64;
 
 impl Recorder {
@@ -33,10 +33,10 @@ impl Recorder {
             show_pauses: settings.temporal_markers,
         };
         let urgency = self.urgency(track, PartKind::Chunk);
-        // In order: a range that is not taken leaves those after it without what comes before them.
+        // In order, because an Observer needs the observations before its range.
         for (span, message_tokens) in ranges.into_iter().take(MAX_JOBS_PER_EXCHANGE) {
             let Some(sources) = self.archive.locate_texts(exchange, &nodes, &span).await else {
-                // Said to be observed when the request came, and given up since.
+                // The archive had the text when the request arrived, and has deleted it since.
                 return;
             };
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
@@ -105,7 +105,7 @@ impl Recorder {
         false
     }
 
-    /// Whether somebody does the job, or has done it.
+    /// Puts `job` into the queue. Returns whether it is queued or done, here or elsewhere.
     async fn enqueue(&self, track: &mut Track, job: &NewJob) -> bool {
         let offered = self
             .base
@@ -114,7 +114,8 @@ impl Recorder {
             .await;
         match offered {
             Ok(outcome @ (EnqueueOutcome::Queued | EnqueueOutcome::AlreadyExists)) => {
-                // Somebody else does it, or has done it: another chain here, another process.
+                // It was queued or done through another chain or by another process, so this track
+                // is incomplete.
                 track.stale |= outcome == EnqueueOutcome::AlreadyExists;
                 if job.kind == PartKind::Chunk {
                     self.base.cache.mark_range_end(&track.scope, job.span.to);
@@ -152,8 +153,9 @@ impl Recorder {
         }
     }
 
-    /// Does what an operator wants of this conversation: looks at what was written beside this task, and
-    /// offers everything that is confirmed where that is the wish.
+    /// Does what an operator asked for this conversation: takes over what was written beside this
+    /// task, and queues all confirmed messages if the operator asked for an observation. This needs
+    /// a request of the conversation, which has the text.
     pub(super) async fn handle_operator_request(&self, track: &mut Track, exchange: &Exchange) {
         let Some(lineage) = track.lineage else { return };
         let store = &self.base.store;
@@ -163,7 +165,7 @@ impl Recorder {
         let stored = match Track::load(&*self.base.store, &track.scope, &exchange.history).await {
             Ok(stored) => stored,
             Err(error) => {
-                return log_store_failure("what an operator asked for was not done", &error);
+                return log_store_failure("an operator's request could not be done", &error);
             }
         };
         track.refresh_from(stored);
@@ -181,7 +183,10 @@ impl Recorder {
                 .await;
         }
         if let Err(error) = store.complete_operator_request(&track.scope, lineage).await {
-            log_store_failure("what an operator asked for will be done again", &error);
+            log_store_failure(
+                "an operator's request could not be marked as done and will be done again",
+                &error,
+            );
         }
     }
 }

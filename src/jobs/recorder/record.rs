@@ -17,8 +17,7 @@ use crate::store::{
 use crate::telemetry;
 
 impl Recorder {
-    /// Writes the exchange down: its new messages, which of the old ones it confirms, and what it
-    /// was sent with.
+    /// Records `exchange` in one transaction and updates the cache. Returns its track.
     pub(super) async fn record(&mut self, exchange: &Exchange) -> Result<Track, StoreError> {
         let (scope, history) = (&exchange.scope, &exchange.history);
         let Some(tip) = history.tip() else {
@@ -28,12 +27,13 @@ impl Recorder {
         };
         let mut track = match self.tracks.take(scope, history) {
             Some(track) if !self.knows_snapshot(&track, exchange.sent_with.snapshot) => {
-                // The request was sent with what was prepared beside this task.
+                // The request was sent with a snapshot that another task prepared, so the track is
+                // incomplete.
                 Track::load(&*self.base.store, scope, history).await?
             }
             Some(mut track) => {
-                // The work it waits for may long be done elsewhere, from the first request after it was
-                // offered. Of that alone is asked: a job may be tried for days, and its chain is long.
+                // Other processes may have done the open jobs of this track. The query asks about
+                // these jobs only: a job may be tried for days, and its chain may be long.
                 let open_ends = track.open_job_ends();
                 if !open_ends.is_empty()
                     && !track.update_jobs(&self.base.store.jobs_ending_at(scope, &open_ends).await?)
@@ -48,7 +48,7 @@ impl Recorder {
             .nodes
             .last()
             .map_or_else(|| Link::root(scope), |node| node.link);
-        // Where its answer was not seen, the request itself is the next best thing.
+        // If this process did not see the last answer, the time of the last request is used.
         let answered_ms = track
             .answered_ms
             .or_else(|| track.nodes.last().map(|node| node.received_ms));
@@ -68,7 +68,7 @@ impl Recorder {
             &mut new_nodes,
             &shared_messages,
         ));
-        // Only what is new belongs to another thread; a repetition stays where it is.
+        // Only new messages can start another thread. A repeated request stays in its lineage.
         let thread_key = self.effective_thread_key(&track, exchange).await?;
         let lineage = match thread_key.as_deref() {
             key if exchange.sub_agent && !new_nodes.is_empty() => track.lineage_for_sub_agent(key),
@@ -76,7 +76,7 @@ impl Recorder {
             _ => track.lineage,
         };
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
-        // An older request that came again says nothing of when the conversation fell idle.
+        // A repetition of an older request does not set the idle timer anew.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
         let is_from_upstream = |origin| self.base.cache.is_from_upstream(origin);
         let mut traces = traces::for_exchange(exchange, &new_nodes, is_from_upstream);
@@ -110,7 +110,8 @@ impl Recorder {
             .get(exchange.sent_with.snapshot);
         let (recorded, sent_with) = match &pending_overflow {
             None => {
-                // One that was given up before it could be stored is none.
+                // The pending overflow was dropped before it could be stored, so it is no snapshot
+                // of any store.
                 if record.sent_with.snapshot.is_some_and(|id| id.0 < 1) {
                     record.sent_with = SentWith::default();
                 }
@@ -123,7 +124,7 @@ impl Recorder {
         if let Some(at_ms) = record.timer.as_ref().and_then(|timer| timer.alarms.next()) {
             self.schedule_timer(at_ms);
         }
-        // Whatever is confirmed may make room for what had to wait.
+        // A confirmation may allow the Observer to go on.
         track.paused &= record.newly_confirmed.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let cache = &self.base.cache;
@@ -165,7 +166,8 @@ impl Recorder {
         Ok(track)
     }
 
-    /// Where `exchange`, which is a chain of its own, says again what was recorded on another one.
+    /// The messages of `exchange`, which starts a chain of its own, that are recorded on another
+    /// chain.
     fn find_shared_messages(&self, exchange: &Exchange) -> Option<(SharedMessages, Option<i64>)> {
         let params = LookupParams {
             model: &exchange.model,
@@ -177,8 +179,8 @@ impl Recorder {
         cache.find_overlap(&exchange.scope, &exchange.history, &params)
     }
 
-    /// What of `record` other conversations share. Where the store cannot say it, all of it: what proves
-    /// nothing is withheld, and nothing else.
+    /// What `record` shares with other conversations. If the store cannot be read, all of it: then
+    /// it is not used as proof of belonging to a conversation, and nothing else changes.
     async fn find_shared_content(&self, track: &Track, record: &RequestRecord) -> SharedContent {
         let new: Vec<Link> = record.new_nodes.iter().map(|node| node.link).collect();
         let found = self
@@ -186,7 +188,10 @@ impl Recorder {
             .store
             .find_shared_content(&track.scope, &new, track.thread_key());
         found.await.unwrap_or_else(|error| {
-            log_store_failure("what other conversations share could not be read", &error);
+            log_store_failure(
+                "the messages shared with other conversations could not be read",
+                &error,
+            );
             SharedContent {
                 messages: new,
                 thread_key_shared: true,
@@ -194,14 +199,15 @@ impl Recorder {
         })
     }
 
-    /// Whether `snapshot` is one of the chain's, or covers nothing of any.
+    /// Whether `snapshot` is one of the chain's, or an introduction, which covers no message.
     fn knows_snapshot(&self, track: &Track, snapshot: Option<SnapshotId>) -> bool {
         let is_peer_intro = |id| self.base.cache.is_peer_intro(&track.scope, id);
         track.has_snapshot(snapshot) || snapshot.is_some_and(is_peer_intro)
     }
 
-    /// The name that `exchange` goes under. One that stands for a crowd names no conversation: a fixed id for
-    /// all users of an application, or for all that one of them ever asked.
+    /// The thread key under which `exchange` is recorded. `None` for a key that many live
+    /// conversations share: a fixed id for all users of an application, or for everything that one
+    /// user does, names no conversation.
     async fn effective_thread_key(
         &self,
         track: &Track,
@@ -224,7 +230,7 @@ impl Recorder {
         if self.base.cache.add_shared_thread_key(scope, key) {
             tracing::warn!(
                 tenant = scope.tenant_label(),
-                "more than {SHARED_KEY_THRESHOLD} conversations go under one name: it is not taken for a name any more"
+                "more than {SHARED_KEY_THRESHOLD} live conversations have one thread key: it no longer identifies a conversation"
             );
         }
         Ok(None)

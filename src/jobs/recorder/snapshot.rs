@@ -11,7 +11,8 @@ use crate::memory::advance::{SnapshotPlan, early, observed_parts};
 use crate::memory::{SnapshotCause, Span};
 
 impl Recorder {
-    /// Holds ready what is sent if the next request asks another model, where that is configured.
+    /// Composes the snapshot to send if the next request names another model, if that is
+    /// configured.
     pub(super) async fn prepare_model_switch(&self, track: &Track) {
         let settings = self.base.settings().for_model(&track.model);
         let policy = &settings.policy;
@@ -110,8 +111,8 @@ impl Recorder {
         }
     }
 
-    /// Shortens the log of `plan`, and where nothing can be left out prepares it as it is. Whether
-    /// anything changed.
+    /// Shortens the log of `plan` by code. If nothing can be left out, prepares the snapshot as it
+    /// is. Returns whether anything changed.
     pub(super) async fn shorten(
         &self,
         track: &mut Track,
@@ -146,7 +147,7 @@ impl Recorder {
         }
     }
 
-    /// Tells the user's other conversations what is new in this one.
+    /// Publishes what is new in this conversation for the user's other ones.
     pub(super) async fn publish_digest(&self, track: &mut Track) {
         let settings = self.base.settings();
         let (Some(budget), Some(lineage)) = (
@@ -167,7 +168,10 @@ impl Recorder {
             .await
         {
             Ok(()) => track.published_log = log,
-            Err(error) => log_store_failure("other conversations could not be told", &error),
+            Err(error) => log_store_failure(
+                "a digest for other conversations could not be published",
+                &error,
+            ),
         }
     }
 }

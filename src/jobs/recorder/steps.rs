@@ -1,5 +1,5 @@
-//! Does what [`advance`] says that follows for a conversation, and keeps the urgency of its open jobs
-//! up to date.
+//! Performs the steps that [`advance`] returns for a conversation, and keeps the route and urgency
+//! of its open jobs up to date.
 
 use super::state::Recorder;
 use crate::history::Link;
@@ -13,8 +13,9 @@ use crate::memory::{PartKind, Span};
 use crate::store::Urgency;
 
 impl Recorder {
-    /// What waits for this conversation goes the way of its newest request, and is as urgent as that
-    /// has made it. Told when it changed: a job of a way that is gone would wait for ever.
+    /// Gives the open jobs of this conversation the route and the urgency of its newest request, if
+    /// they changed. A job with the route of a credential that is no longer used would wait for
+    /// ever.
     pub(super) async fn reprioritize(&self, track: &mut Track) {
         let is_open = |work: &&ChainJob| work.state != JobState::Abandoned;
         let ends: Vec<Link> = track
@@ -44,17 +45,19 @@ impl Recorder {
                 track.last_priorities = priorities;
                 self.shared.wake.notify_one();
             }
-            Err(error) => log_store_failure("waiting jobs could not be steered", &error),
+            Err(error) => {
+                log_store_failure("the urgency of waiting jobs could not be updated", &error);
+            }
         }
     }
 
-    /// Does what follows for `track`, until nothing more does.
+    /// Performs the steps for `track` until none is left.
     pub(super) async fn perform_steps(
         &mut self,
         mut track: Track,
         exchange: Option<&Exchange>,
     ) -> Track {
-        // Each round can make one more snapshot or reflection due, hardly ever a third.
+        // One round can make one more snapshot or reflection due. A third round is rare.
         for _ in 0..4 {
             let settings = self.base.settings();
             let steps = advance(&track.path(), settings.policy_for(&track.model));
@@ -62,12 +65,12 @@ impl Recorder {
             for step in steps {
                 changed |= self.step(&mut track, step, &mut ranges).await;
             }
-            // Where something changed, that may be done with it.
+            // If something changed, dropped messages may be covered by that already.
             let rest = exchange.filter(|_| !changed);
             if let Some(step) = rest.and_then(|exchange| self.cover_dropped(&track, exchange)) {
                 changed |= self.step(&mut track, step, &mut ranges).await;
             }
-            // The words of a range are only at hand while its request is.
+            // The text of a range is at hand only while its request is.
             if let Some(exchange) = exchange.filter(|_| !ranges.is_empty() && !track.paused) {
                 self.observe(&mut track, ranges, exchange, None).await;
             }
@@ -78,8 +81,8 @@ impl Recorder {
         track
     }
 
-    /// Does `step`, or puts the range that is to be observed to the others; whether something else follows
-    /// for `track` now.
+    /// Performs `step`; a range to observe is only added to `ranges`. Returns whether another step
+    /// may follow now.
     async fn step(&self, track: &mut Track, step: Action, ranges: &mut Vec<(Span, u32)>) -> bool {
         match step {
             Action::Observe {
@@ -108,13 +111,13 @@ impl Recorder {
         }
     }
 
-    /// What the client no longer sends is covered at once, where it is observed: nothing else would
-    /// tell the model of it.
+    /// Covers messages that the client no longer sends as soon as they are observed. Without that,
+    /// the model would know nothing of them.
     fn cover_dropped(&self, track: &Track, exchange: &Exchange) -> Option<Action> {
         let alignment = exchange.alignment.as_ref()?;
         let sent_from = match alignment.positions.fully_sent_from() {
             0 => return None,
-            // A window that slides will drop as many again as came.
+            // A client with a sliding window will drop as many messages again as were added last.
             from => {
                 from + track
                     .nodes
