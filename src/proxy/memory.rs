@@ -43,7 +43,7 @@ pub enum AskUsage {
 }
 
 /// How requests are treated. A reload replaces it; each request takes one look, when it is read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestPolicy {
     /// Who is who.
     pub identity: IdentityRules,

@@ -43,7 +43,7 @@ impl Mode {
 }
 
 /// A rule of the operator. What it does not name matches everything.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The path of the request, without its query.
     pub path: Option<Glob>,
@@ -141,7 +141,7 @@ pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
 }
 
 /// `[memory] read_only`, and what overrides say of it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReadOnly {
     /// The narrowest first.
     pub overrides: Vec<(Glob, bool)>,

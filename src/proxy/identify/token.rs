@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// A key, and by which algorithms of its family tokens may be signed with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VerificationKey {
     /// By which a token names it.
     pub id: Option<String>,
@@ -28,7 +28,7 @@ pub struct VerificationKey {
 }
 
 /// Which tokens are believed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Verifier {
     pub keys: Vec<VerificationKey>,
     /// Who has to have issued it.

@@ -25,7 +25,7 @@ pub struct Resource {
 }
 
 /// How users are known, in the operator's words.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Users {
     /// Where the name stands.
     pub header: HeaderName,
@@ -34,7 +34,7 @@ pub struct Users {
 }
 
 /// Why a name is believed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Proof {
     /// The operator's word that no client can set it.
     TrustedHeader,
