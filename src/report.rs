@@ -1,8 +1,8 @@
-//! What a conversation cost, turn by turn, with and without Diarist: the numbers, and their picture.
+//! What a conversation cost with and without Diarist, request by request: the numbers, and a chart of them.
 //!
-//! Pure: it is told what a provider counted and gives text for a terminal. A number nobody reported
-//! stays absent, is never taken for 0, and the text says so. Used by `diarist demo` and
-//! `diarist replay`; where the numbers come from is theirs to say.
+//! Pure: takes the token counts of a provider and returns text for a terminal. A count that the provider did not
+//! report stays absent; it is never taken as 0, and the text says so. Used by `diarist demo` and `diarist
+//! replay`, which collect the counts.
 
 mod chart;
 mod columns;
@@ -16,28 +16,28 @@ pub use excerpt::excerpt;
 pub use price::{BadPrice, Price, Prices};
 pub use table::{conversations, notes, table};
 
-/// What a provider counted for one request; `None` where it did not say.
+/// The counts of a provider for one request; `None` where it reported none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// The whole prompt, what was read from the cache included.
+    /// The whole prompt, its cached part included.
     pub prompt: Option<u64>,
-    /// How much of the prompt was read from the provider's cache.
+    /// The part of the prompt that the provider read from its cache.
     pub cached: Option<u64>,
     /// The answer.
     pub completion: Option<u64>,
 }
 
 impl Tokens {
-    /// What of the prompt was not in the cache.
+    /// The part of the prompt that was not in the cache.
     pub fn uncached(&self) -> Option<u64> {
         Some(self.prompt?.saturating_sub(self.cached?))
     }
 }
 
-/// What changed in the block of observations, seen in what the provider received.
+/// What changed in the block of observations that the provider received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryChange {
-    /// Observations were added, and took the place of messages.
+    /// Observations were added and replaced messages.
     Activation,
     /// The observations were rewritten, shorter.
     Reflection,
@@ -46,11 +46,11 @@ pub enum MemoryChange {
 /// One request of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportStep {
-    /// The request as the client sent it, where it was also played without Diarist.
+    /// The request as the client sent it, if it was also played without Diarist.
     pub direct: Option<Tokens>,
     /// The same request as Diarist forwarded it.
     pub forwarded: Tokens,
-    /// What was new about its block.
+    /// What was new in its block.
     pub mark: Option<MemoryChange>,
 }
 
@@ -73,7 +73,7 @@ impl Story {
         self.reflector.extend(other.reflector);
     }
 
-    /// How often this happened.
+    /// How many requests had this change.
     pub fn count(&self, mark: MemoryChange) -> usize {
         let marks = self.steps.iter().filter_map(|step| step.mark);
         marks.filter(|found| *found == mark).count()
@@ -84,7 +84,7 @@ impl Story {
         self.steps.iter().any(|step| step.direct.is_some())
     }
 
-    /// The most tokens any request had: as the client sent it, and as it reached the provider.
+    /// The tokens of the largest request: as the client sent it, and as it reached the provider.
     pub fn peaks(&self) -> (Option<u64>, Option<u64>) {
         let direct = self.steps.iter().filter_map(|step| step.direct?.prompt);
         let forwarded = self.steps.iter().filter_map(|step| step.forwarded.prompt);

@@ -19,7 +19,6 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tokens", &[]),
     ("tasks", &[]),
     ("telemetry", &[]),
-    ("config", &[]),
     ("report", &[]),
     ("wire", &["history"]),
     ("audit", &["wire", "tasks"]),
@@ -59,6 +58,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("admin", &["store", "telemetry", "tasks"]),
     ("server", &["proxy", "admin", "tasks", "telemetry"]),
+    // It builds the settings of the rooms below.
+    (
+        "config",
+        &[
+            "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+        ],
+    ),
     (
         "app",
         &[

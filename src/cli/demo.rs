@@ -1,8 +1,8 @@
-//! `diarist demo`: what Diarist does to a long conversation, without a key and without a network.
+//! `diarist demo`: shows what Diarist does with a long conversation, without a key and without a network.
 //!
-//! A made-up conversation is played twice against scripted providers on this machine, directly and
-//! through a Diarist, over real HTTP. Then the providers' records are put side by side. The exit
-//! code says whether the story happened: two activations and a reflection at least.
+//! Plays an invented conversation twice over real HTTP against scripted providers on this machine: through a
+//! Diarist and directly. Then it compares the records of the providers. The exit code is 0 if the conversation had
+//! at least two activations and a reflection.
 
 mod report;
 
@@ -25,21 +25,21 @@ use diarist_provider::{
     Replay, Style,
 };
 
-/// The model the made-up client asks for. The providers are scripted; no such model exists.
+/// The model in the requests of the client. It does not exist: the providers are scripted.
 const MODEL: &str = "scripted-large";
-/// Smaller than the defaults: by those, a conversation needs some 300,000 tokens to its first
-/// reflection, which takes minutes to play.
+/// Smaller than the defaults, with which the first reflection needs a conversation of about 300,000 tokens. To play
+/// that takes minutes.
 const MESSAGE_TOKENS: u32 = 8_000;
 const OBSERVATION_TOKENS: u32 = 8_000;
-/// How long memory may take after a turn. It takes milliseconds; this is for a machine that hangs.
+/// How long memory may take after a turn. It needs milliseconds; this is the limit for a machine that hangs.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Times the made-up user speaks; with tools, each makes one to four requests
+    /// Number of turns of the user; with tools, each turn is one to four requests
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=2_000))]
     turns: u32,
-    /// Another seed makes up another conversation
+    /// Seed of the invented conversation
     #[arg(long, value_name = "S", default_value_t = 7)]
     seed: u64,
     /// As memory.observation.message_tokens, whose default is 30,000
@@ -52,7 +52,7 @@ pub(super) struct Args {
     prices: prices::PriceArgs,
 }
 
-/// Everything there is to tell.
+/// The results of both runs.
 struct DemoRun {
     conversation: Conversation,
     direct: Vec<Arc<RecordedRequest>>,
@@ -135,7 +135,7 @@ async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<DemoRun
     })
 }
 
-/// A provider that says what was said in the conversation, and counts as OpenAI's models do.
+/// A provider that answers as in the conversation, and counts tokens as OpenAI's models do.
 async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Result<Provider> {
     let counter = O200k::new();
     let provider = Provider::start(Options {
@@ -144,7 +144,7 @@ async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Res
         ..Options::default()
     })
     .await
-    .context("no port for the scripted provider")?;
+    .context("the scripted provider cannot be started")?;
     provider.script(
         CallerKind::Actor,
         Replay::from_conversations([conversation]),
@@ -152,8 +152,8 @@ async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Res
     Ok(provider)
 }
 
-/// Sends every request of the conversation, memory being given its time after each: so the story
-/// is the same however fast the machine is.
+/// Sends every request of the conversation and waits for memory after each, so that the result does not depend on
+/// the speed of the machine.
 async fn send_all(
     conversation: &Conversation,
     requests: &[usize],
@@ -168,7 +168,7 @@ async fn send_all(
         if let Some(harness) = harness {
             ensure!(
                 harness.quiet(IDLE_TIMEOUT).await,
-                "memory did not come to rest within {IDLE_TIMEOUT:?}"
+                "memory was not done within {IDLE_TIMEOUT:?}"
             );
         }
         bar.inc(1);
@@ -176,7 +176,7 @@ async fn send_all(
     Ok(())
 }
 
-/// A provider's record as the story needs it.
+/// The record of a provider, as the report needs it.
 fn model_calls(record: &[Arc<RecordedRequest>]) -> Vec<ModelCall> {
     let accepted = record.iter().filter(|entry| entry.is_accepted());
     accepted

@@ -1,9 +1,8 @@
-//! `diarist replay`: recorded conversations, played through Diarist and directly, side by side.
+//! `diarist replay`: plays recorded conversations through Diarist and directly, and compares them.
 //!
-//! Every request, Diarist's own calls included, passes a [`tap`] in front of the upstream: the
-//! report is made of the usage the upstream put into its answers and of nothing else. Each round
-//! begins its prompts with a [`salt`] of its own, so that none is served from what another round, or
-//! an earlier replay, left in the upstream's cache.
+//! Every request, Diarist's own calls included, passes a [`recorder_proxy`] in front of the upstream. The report
+//! uses only the usage that the upstream reports. Each run begins its prompts with its own [`cache_buster`], so that
+//! no prompt is in the upstream's cache from another run.
 
 mod cache_buster;
 mod input;
@@ -32,25 +31,25 @@ use diarist_provider::{
 };
 use recorder_proxy::{CallKind, RecorderProxy};
 
-/// The word that stands for the scripted provider.
+/// The value of `--upstream` for the scripted provider.
 const SCRIPTED: &str = "scripted";
-/// How long Observer and Reflector may take after a request; then the next one goes out anyway, as
-/// it would from a client that does not wait.
+/// How long Observer and Reflector may take after a request. Then the next request is sent, as a real client would
+/// do without waiting.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// JSON Lines, one conversation a line: {"id", "source", "tools", "messages"}
+    /// File of JSON lines, one conversation each: {"id", "source", "tools", "messages"}
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Base URL of the provider, or "scripted" for one inside this process.
     /// The key comes from DIARIST_API_KEY or OPENAI_API_KEY
     #[arg(long, value_name = "URL")]
     upstream: String,
-    /// The model to ask; a real upstream needs one
+    /// The model of the conversation; a real upstream needs one
     #[arg(long, value_name = "M")]
     model: Option<String>,
-    /// The model of Observer and Reflector; unset: the same
+    /// The model of Observer and Reflector; without it the same model
     #[arg(long, value_name = "M")]
     memory_model: Option<String>,
     /// As memory.observation.message_tokens
@@ -62,23 +61,23 @@ pub(super) struct Args {
     /// Play only the first N conversations of the file
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Do not play them directly as well, which saves half the requests and the comparison
+    /// Do not play them directly; this saves half of the requests, but there is no comparison
     #[arg(long)]
     no_baseline: bool,
-    /// Keep the memory that is made in this database, for `diarist threads`
+    /// Keep the memory in this database, for `diarist threads`
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     #[command(flatten)]
     prices: prices::PriceArgs,
 }
 
-/// One conversation, played.
+/// One conversation that was played.
 struct ReplayedConversation {
     id: String,
     story: Story,
-    /// What ended it early, with Diarist or without.
+    /// Why it ended early, with or without Diarist.
     errors: Vec<String>,
-    /// Whether it was cut short with Diarist.
+    /// Whether it ended early with Diarist.
     incomplete: bool,
 }
 
@@ -107,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Where requests go, what they name, and what keeps it alive.
+/// The upstream, the models, and the scripted provider as long as it is needed.
 struct ReplayTarget {
     base_url: Url,
     model: String,
@@ -128,7 +127,7 @@ async fn replay_target(
             ..Options::default()
         })
         .await
-        .context("no port for the scripted provider")?;
+        .context("the scripted provider cannot be started")?;
         provider.script(CallerKind::Actor, Replay::from_conversations(conversations));
         return Ok(ReplayTarget {
             base_url: Url::parse(&provider.base_url()).context("no address")?,
@@ -148,7 +147,7 @@ async fn replay_target(
             "--upstream is neither a URL such as https://api.openai.com/v1 nor \"scripted\"",
         )?;
     let Some(model) = args.model.clone() else {
-        bail!("name the model to ask with --model");
+        bail!("a real upstream needs a model: give one with --model");
     };
     Ok(ReplayTarget {
         base_url,
@@ -191,7 +190,7 @@ async fn play(
     Ok(played)
 }
 
-/// Observer and Reflector ask at places of their own, so that the tap can tell who asks.
+/// Observer and Reflector have endpoints of their own, so that the recorder can tell their calls apart.
 fn settings(
     args: &Args,
     target: &ReplayTarget,
@@ -231,7 +230,7 @@ fn settings(
     settings
 }
 
-/// What all conversations are played with.
+/// What all conversations share.
 struct ReplayRun<'a> {
     client: Client,
     model: &'a str,
@@ -282,7 +281,7 @@ impl ReplayRun<'_> {
         })
     }
 
-    /// Sends the requests of a conversation until one is refused, `most` of them at most.
+    /// Sends the requests of a conversation, at most `most` of them, until one is refused.
     async fn round(
         &self,
         conversation: &Conversation,
@@ -303,7 +302,7 @@ impl ReplayRun<'_> {
             let answer = self.client.send(base_url, thread, &body).await?;
             self.bar.inc(1);
             if let Err(rejection) = answer {
-                // Another conversation would be answered the same.
+                // The next conversation would get the same answer.
                 if matches!(rejection.status, 401 | 403 | 404 | 502) && round.completed == 0 {
                     bail!("the first request of {} was {rejection}", conversation.id);
                 }
@@ -315,7 +314,7 @@ impl ReplayRun<'_> {
                 && !harness.quiet(IDLE_TIMEOUT).await
             {
                 tracing::warn!(
-                    "Observer or Reflector are not done after {IDLE_TIMEOUT:?}; going on"
+                    "the Observer or Reflector is not done after {IDLE_TIMEOUT:?}; continuing"
                 );
             }
         }
@@ -323,7 +322,7 @@ impl ReplayRun<'_> {
     }
 }
 
-/// How far one round came.
+/// How far one run came.
 #[derive(Default)]
 struct RoundResult {
     completed: usize,

@@ -36,7 +36,7 @@ const TIME_ZONE_HEADER: HeaderName = HeaderName::from_static("x-diarist-timezone
 const MAX_NAME_BYTES: usize = 256;
 
 /// The operator's rules for telling tenants and users apart.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct IdentityRules {
     /// Whether a request without a credential may have memory (only on a loopback listener).
     pub anonymous: bool,

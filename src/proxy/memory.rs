@@ -44,7 +44,7 @@ pub enum AskUsage {
 }
 
 /// How requests are treated. A reload replaces it. Each request reads it once.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestPolicy {
     /// How tenants and users are told apart.
     pub identity: IdentityRules,

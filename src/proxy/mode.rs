@@ -41,7 +41,7 @@ impl Mode {
 }
 
 /// A rule of the operator. A condition that it does not name matches everything.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The path of the request, without its query.
     pub path: Option<Glob>,
@@ -137,7 +137,7 @@ pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
 }
 
 /// `[memory] read_only`, with the overrides for single models.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReadOnly {
     /// The overrides, the most specific first.
     pub overrides: Vec<(Glob, bool)>,

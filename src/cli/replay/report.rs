@@ -1,4 +1,4 @@
-//! The replay in words.
+//! The text of the replay.
 
 use super::{Args, ReplayedConversation};
 use crate::cli::progress;
@@ -53,12 +53,12 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
     text.push_str(&notes(&whole, &prices));
     if !args.no_baseline {
         text.push_str(
-            "Each round began its prompts with words of its own: none was served from the other's cache.\n",
+            "Each run began its prompts with its own words, so neither used the cache of the other.\n",
         );
     }
     if whole.count(MemoryChange::Activation) == 0 {
         text.push_str(&format!(
-            "No conversation reached {} tokens of messages: nothing was to be activated. Lower --message-tokens to see it.\n",
+            "No conversation reached {} tokens of messages, so there was no activation. To see one, lower --message-tokens.\n",
             grouped(args.message_tokens.into())
         ));
     }

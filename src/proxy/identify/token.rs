@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// A key, and the algorithms that it verifies.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VerificationKey {
     /// The key id (`kid`) by which tokens name it.
     pub id: Option<String>,
@@ -28,7 +28,7 @@ pub struct VerificationKey {
 }
 
 /// The conditions for a valid token.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Verifier {
     pub keys: Vec<VerificationKey>,
     /// The required `iss`.

@@ -24,7 +24,7 @@ pub struct Resource {
 }
 
 /// How the operator lets users be recognised.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Users {
     /// The header with the name.
     pub header: HeaderName,
@@ -33,7 +33,7 @@ pub struct Users {
 }
 
 /// Why a name is trusted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Proof {
     /// The operator says that no client can set the header.
     TrustedHeader,
