@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, LIVE_MS, ReconnectingStore, Store as _};
+use crate::store::{Aliases, LIVE_MS, SqliteStore, Store as _};
 
 /// How often the store is read. The command line and other processes write there.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reads aliases and shared names from the store.
 pub(super) struct AliasRefresher {
-    store: Arc<ReconnectingStore>,
+    store: Arc<SqliteStore>,
     aliases: Aliases,
     recall: Arc<SnapshotCache>,
     shared_keys_loaded: bool,
@@ -24,7 +24,7 @@ pub(super) struct AliasRefresher {
 
 impl AliasRefresher {
     pub(super) fn new(
-        store: &Arc<ReconnectingStore>,
+        store: &Arc<SqliteStore>,
         aliases: &Aliases,
         recall: &Arc<SnapshotCache>,
     ) -> Self {
