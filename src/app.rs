@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::alias_refresher::AliasRefresher;
 pub use self::reload::Reloader;
+use self::reload::request_policy;
 
 use crate::admin::{Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError};
@@ -22,7 +23,7 @@ use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::proxy::capabilities::UpstreamCapabilities;
-use crate::proxy::{Memory, Proxy, RequestPolicy, Singleflight};
+use crate::proxy::{Memory, Proxy, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::cache::SnapshotCache;
 use crate::store::{Aliases, SqliteStore, Store};
@@ -295,13 +296,4 @@ fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {
         AuditTarget::Stdout => Some(Audit::stdout(tasks)),
         AuditTarget::File(path) => Some(Audit::file(path, tasks)?),
     })
-}
-
-/// How requests are treated. The listener and the aliases are not the configuration's to change while the
-/// process runs.
-fn request_policy(config: &Config, anonymous: bool, aliases: Aliases) -> RequestPolicy {
-    let mut policy = config.requests.clone();
-    policy.identity.anonymous = anonymous;
-    policy.identity.aliases = aliases;
-    policy
 }

@@ -32,11 +32,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use output::EX_USAGE;
 pub use output::report_error;
-
-/// `EX_USAGE` of sysexits.h: the command line or the configuration has an error. A supervisor can be told not to
-/// restart on this code.
-pub const EX_USAGE: u8 = 64;
 
 /// An OpenAI-compatible reverse proxy with observational memory.
 #[derive(Debug, Parser)]

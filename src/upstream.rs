@@ -22,13 +22,10 @@ use tokio::time::timeout;
 use url::Url;
 
 use self::connect::Connector;
-pub use self::failure::{SendError, SetupError, cause};
+pub use self::failure::{BoxError, SendError, SetupError, cause};
 use self::target::Target;
 use crate::tasks::Tasks;
 use crate::telemetry;
-
-/// The error of a body that is being sent.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;

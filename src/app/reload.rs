@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use super::request_policy;
 use crate::audit::Audit;
-use crate::config::{ConfigValues, Loaded};
+use crate::config::{Config, ConfigValues, Loaded};
 use crate::jobs::Reloadable;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, RequestPolicy};
+use crate::store::Aliases;
 
 /// Applies configurations to one running process.
 #[derive(Debug)]
@@ -50,4 +50,13 @@ impl Reloader {
         );
         self.current_values = values;
     }
+}
+
+/// How requests are treated. The listener and the aliases are not the configuration's to change while the
+/// process runs.
+pub(super) fn request_policy(config: &Config, anonymous: bool, aliases: Aliases) -> RequestPolicy {
+    let mut policy = config.requests.clone();
+    policy.identity.anonymous = anonymous;
+    policy.identity.aliases = aliases;
+    policy
 }

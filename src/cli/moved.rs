@@ -6,8 +6,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::EX_USAGE;
-use super::output::print_error;
+use super::output::{EX_USAGE, print_error};
 
 /// Takes whatever follows, so that the explanation is printed and not a complaint about arguments.
 #[derive(Debug, clap::Args)]

@@ -5,8 +5,11 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use super::EX_USAGE;
 use crate::config::ConfigError;
+
+/// `EX_USAGE` of sysexits.h: the command line or the configuration has an error. A supervisor can be told not to
+/// restart on this code.
+pub const EX_USAGE: u8 = 64;
 
 /// Prints the result of a command.
 ///

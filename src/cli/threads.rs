@@ -7,9 +7,11 @@ mod log_lines;
 mod operator_request;
 mod show;
 mod snapshot_settings;
+mod time;
 mod timeline;
 mod why;
 
+use self::time::time;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -219,16 +221,4 @@ async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<
             )
         })
         .collect())
-}
-
-/// Date and time to the minute, in this zone.
-fn time(ms: i64, zone: &TimeZone) -> String {
-    Timestamp::from_millisecond(ms).map_or_else(
-        |_| "?".to_owned(),
-        |time| {
-            time.to_zoned(zone.clone())
-                .strftime("%Y-%m-%d %H:%M")
-                .to_string()
-        },
-    )
 }

@@ -7,19 +7,17 @@
 
 mod blocked_snapshots;
 mod model_capabilities;
+mod refusal_ttl;
 
+use self::refusal_ttl::is_fresh;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::blocked_snapshots::BlockedSnapshots;
 use self::model_capabilities::{CapabilitiesByTenant, ModelCapabilities};
 use crate::memory::SnapshotId;
 use crate::wire::Placement;
-
-/// How long a refusal is remembered: of a placement, of a block, or of any change to a signed request. Long
-/// enough that the extra request does not matter, short enough to notice an upgraded upstream the same day.
-const REFUSAL_TTL: Duration = Duration::from_hours(1);
 
 /// Models remembered. Clients choose the names, so there must be a bound. The least recently used goes first.
 const MAX_MODELS: usize = 1_024;
@@ -304,13 +302,9 @@ impl UpstreamCapabilities {
     }
 }
 
-/// Whether something learned at `at` still holds.
-fn is_fresh(at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(at) < REFUSAL_TTL
-}
-
 #[cfg(test)]
 mod tests {
+    use super::refusal_ttl::REFUSAL_TTL;
     use super::*;
 
     /// All tests here use one tenant. What two tenants agree on is tested in `model_capabilities`.

@@ -5,12 +5,14 @@
 //! ([`super::decoded_stream`]) is only limited piece by piece, because nothing of it is kept. Called by the tee's
 //! reader, by that stream, and for the bodies of refusals.
 
+pub use self::undecodable::Undecodable;
 use std::io::{self, Write};
 
 use bytes::Bytes;
 use http::HeaderValue;
 
 mod deflate;
+mod undecodable;
 mod zstd;
 
 /// The most that is decoded of a body; no answer worth reading is longer.
@@ -55,17 +57,6 @@ impl Encoding {
             b"zstd" => Self::Zstd,
             _ => Self::Other,
         }
-    }
-}
-
-/// The response cannot be decoded, or is too large.
-#[derive(Debug, thiserror::Error)]
-#[error("the response cannot be decoded")]
-pub struct Undecodable;
-
-impl From<io::Error> for Undecodable {
-    fn from(_: io::Error) -> Self {
-        Self
     }
 }
 

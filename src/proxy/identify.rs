@@ -7,12 +7,15 @@
 //! by its content (`memory::select`). Called by `read_request`.
 
 mod credential;
+mod name;
+mod off_reason;
 mod signed;
 pub mod sources;
 mod thread;
 pub mod token;
 pub mod users;
 
+use self::name::usable_name;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, HeaderName};
 
@@ -26,14 +29,12 @@ use crate::history::Scope;
 use crate::store::Aliases;
 
 pub use self::credential::tenant_of_key;
+pub use self::off_reason::OffReason;
 pub use self::sources::Sources;
 pub use self::thread::{Thread, find_thread};
 
 /// The client's time zone, by its IANA name: `Europe/Oslo`.
 const TIME_ZONE_HEADER: HeaderName = HeaderName::from_static("x-diarist-timezone");
-
-/// The longest user name accepted, in bytes.
-const MAX_NAME_BYTES: usize = 256;
 
 /// The operator's rules for telling tenants and users apart.
 #[derive(Clone, Debug, Default)]
@@ -74,51 +75,6 @@ impl Identity {
     /// request is forwarded.
     pub fn time_zone(&self) -> Option<TimeZone> {
         TimeZone::get(self.zone_name.as_deref()?).ok()
-    }
-}
-
-/// Why memory stays out of a request. Audit and response header have its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OffReason {
-    /// `[memory] enabled = false`.
-    Disabled,
-    /// The client said `x-diarist-memory: off`.
-    ByHeader,
-    /// A rule of the operator turns memory off.
-    Rule,
-    /// No credential, on a listener that others can reach: strangers would share one tenant.
-    Anonymous,
-    /// Headers sign or digest the body.
-    Signed,
-    /// The body is compressed.
-    Encoded,
-    /// The request names a user, but the name is not usable. Without it, users would no longer be kept apart.
-    BadResource,
-    /// The request names a user by a token that is not valid.
-    Unverified(TokenError),
-}
-
-impl OffReason {
-    /// Whether memory should apply but cannot. Otherwise it is turned off.
-    pub fn is_bypass(self) -> bool {
-        matches!(
-            self,
-            Self::Signed | Self::Encoded | Self::BadResource | Self::Unverified(_)
-        )
-    }
-
-    /// The name in audit and response header.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::ByHeader => "asked",
-            Self::Rule => "rule",
-            Self::Anonymous => "anonymous",
-            Self::Signed => "signed_body",
-            Self::Encoded => "encoded_body",
-            Self::BadResource => "bad_resource",
-            Self::Unverified(token_error) => token_error.resource_name(),
-        }
     }
 }
 
@@ -189,15 +145,6 @@ fn is_encoded(headers: &HeaderMap) -> bool {
         let value = value.as_bytes().trim_ascii();
         !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
     })
-}
-
-/// The value, if it can be shown and stored: visible ASCII without spaces, not too long.
-fn usable_name(value: &[u8]) -> Option<&str> {
-    let value = value.trim_ascii();
-    let fits = !value.is_empty()
-        && value.len() <= MAX_NAME_BYTES
-        && value.iter().all(u8::is_ascii_graphic);
-    fits.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
 #[cfg(test)]

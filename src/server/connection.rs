@@ -15,9 +15,9 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::Settings;
 use super::activity::Activity;
 use super::bad_request::BadRequestAnswer;
+use super::settings::Settings;
 use super::socket::ClientStream;
 use crate::proxy::abort::ResetOnClose;
 use crate::proxy::{ProxyBody, body};

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::{BoxError, SetupError};
+use super::failure::{BoxError, ConnectTimedOut, SetupError};
 
 /// Two connectors: one that may negotiate HTTP/2, and one for HTTP/1.1 only.
 pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, Connector) {
@@ -71,11 +71,6 @@ pub(super) struct Connector {
     inner: HttpsConnector<HttpConnector>,
     deadline: Duration,
 }
-
-/// The deadline of [`Connector`] passed.
-#[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
-pub(super) struct ConnectTimedOut(pub(super) Duration);
 
 type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 

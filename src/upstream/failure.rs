@@ -3,7 +3,13 @@
 use std::error::Error;
 use std::time::Duration;
 
-use super::connect::ConnectTimedOut;
+/// The error of a body that is being sent.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The deadline of the connector passed.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct ConnectTimedOut(pub(super) Duration);
 
 /// Why an upstream cannot be set up.
 #[derive(Debug, thiserror::Error)]

@@ -18,7 +18,6 @@ const DECLARE: [&str; 10] = [
     "const", "enum", "fn", "let", "mod", "mut", "static", "struct", "trait", "type",
 ];
 
-
 #[test]
 fn no_name_says_nothing() {
     let sources = all_sources();
@@ -26,7 +25,9 @@ fn no_name_says_nothing() {
     let product = sources
         .iter()
         .filter(|(path, _)| !tests_only.iter().any(|root| path.starts_with(root)));
-    let found: Vec<String> = product.flat_map(|(path, text)| bad_names(path, text)).collect();
+    let found: Vec<String> = product
+        .flat_map(|(path, text)| bad_names(path, text))
+        .collect();
     assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
 
@@ -40,7 +41,10 @@ fn a_planted_name_is_found() {
         ("fn f() { let mut way = 1; }", "way"),
     ] {
         let found = bad_names(Path::new("src/x.rs"), text);
-        assert_eq!(found, [format!("src/x.rs:1: the name `{name}` says nothing")]);
+        assert_eq!(
+            found,
+            [format!("src/x.rs:1: the name `{name}` says nothing")]
+        );
     }
     let fine = "fn f() -> impl Iterator<Item = u8> { told_at(x.seen()) }\n#[cfg(test)]\nmod tests { fn told() {} }";
     assert_eq!(bad_names(Path::new("src/x.rs"), fine), [""; 0]);

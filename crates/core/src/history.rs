@@ -9,10 +9,12 @@ pub mod align;
 mod chain;
 mod cuts;
 mod fingerprint;
+mod hex;
 mod lanes;
 mod message_key;
 mod plain_text;
 mod position_map;
+mod role;
 
 use std::ops::Range;
 
@@ -22,39 +24,7 @@ pub use fingerprint::{Batch, Encoder, Fingerprint};
 pub use message_key::{MIN_DISTINCTIVE_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes};
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};
-
-/// The role of a message's author. `developer` is `System`: providers treat them as one, and clients
-/// swap them freely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Instructions from the application.
-    System,
-    /// The person, or the program that speaks for them.
-    User,
-    /// The model.
-    Assistant,
-    /// The result of a tool call (also the legacy `function` role).
-    Tool,
-}
-
-impl Role {
-    /// The stable name used in fingerprints, the store and rendered text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-
-    /// The inverse of [`Role::name`].
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::System, Self::User, Self::Assistant, Self::Tool]
-            .into_iter()
-            .find(|role| role.name() == name)
-    }
-}
+pub use role::Role;
 
 /// One message as a wire format understood it, not yet chained.
 #[derive(Clone, Debug, PartialEq, Eq)]

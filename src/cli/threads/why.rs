@@ -4,7 +4,7 @@ use anyhow::bail;
 use jiff::tz::TimeZone;
 
 use super::log_lines::numbered;
-use super::time;
+use super::time::time;
 use crate::cli::terminal::harmless;
 use crate::history::Link;
 use crate::jobs::{archived_text, message_text};

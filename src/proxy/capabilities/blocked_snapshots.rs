@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::REFUSAL_TTL;
+use super::refusal_ttl::REFUSAL_TTL;
 use crate::memory::SnapshotId;
 
 /// Refusals in a row after which a snapshot is left out. A single one may be chance: the same filter accepted the

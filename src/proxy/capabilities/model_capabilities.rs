@@ -6,7 +6,8 @@
 
 use std::time::Instant;
 
-use super::{TenantHash, is_fresh};
+use super::TenantHash;
+use super::refusal_ttl::is_fresh;
 
 /// Tenants remembered for one model. The least recently used goes first: learning again costs one extra request.
 const MAX_TENANTS: usize = 64;
@@ -224,7 +225,7 @@ mod tests {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         model.record_refused_placements(&A, 1, now);
         model.record_refused_placements(&B, 1, now);
-        model.expire(now + super::super::REFUSAL_TTL * 2);
+        model.expire(now + super::super::refusal_ttl::REFUSAL_TTL * 2);
         assert_eq!([&A, &C].map(|it| steps(&mut model, it)), [0, 0]);
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Undecodable;
+use super::undecodable::Undecodable;
 
 /// Output produced per step.
 const STEP: usize = 32 * 1024;

@@ -4,7 +4,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 use ruzstd::decoding::FrameDecoder;
 
-use super::Undecodable;
+use super::undecodable::Undecodable;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// RFC 8878, 3.1.1.1.2: the window that a decoder should support, and beyond which it may refuse. RFC 9659 makes it

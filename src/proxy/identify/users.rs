@@ -8,8 +8,9 @@
 
 use http::{HeaderMap, HeaderName};
 
+use super::name::usable_name;
+use super::off_reason::OffReason;
 use super::token::Verifier;
-use super::{OffReason, usable_name};
 
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");

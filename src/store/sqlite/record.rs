@@ -9,9 +9,7 @@ use super::{accounts, message_archive, peer_memory, read, timers};
 use crate::history::{History, Link, Scope, ScopedHash};
 use crate::memory::Node;
 use crate::store::StoreResult;
-use crate::store::rows::{
-    count, link, link_list, node_list, proof_list, route_bytes, run_list,
-};
+use crate::store::rows::{count, link, link_list, node_list, proof_list, route_bytes, run_list};
 use crate::store::{RequestRecord, StoreError};
 
 pub(super) async fn record(

@@ -1,6 +1,7 @@
 //! Links: a link names one history up to one message, under one owner.
 
 use super::Fingerprint;
+use super::hex::hex;
 
 /// The owner of a history. It seeds every chain, so two owners never share a link (INV-OWN).
 ///
@@ -90,14 +91,6 @@ impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link({})", self.label())
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use blake3::CHUNK_LEN;
 use blake3::hazmat::{ContextKey, hash_derive_key_context};
 
-use super::chain::hex;
+use super::hex::hex;
 use super::lanes;
 
 /// The meaning of a message, in 256 bits.

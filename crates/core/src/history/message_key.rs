@@ -61,7 +61,7 @@ impl ScopedHash {
 
 impl std::fmt::Debug for ScopedHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mark({})", super::chain::hex(&self.0[..6]))
+        write!(f, "Mark({})", super::hex::hex(&self.0[..6]))
     }
 }
 
