@@ -4,8 +4,11 @@
 //! Diarist and directly. Then it compares the records of the providers. The exit code is 0 if the conversation had
 //! at least two activations and a reflection.
 
+mod args;
 mod report;
 
+pub(super) use self::args::Args;
+use self::report::DemoRun;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +18,6 @@ use indicatif::ProgressBar;
 
 use super::harness::Harness;
 use super::output::print;
-use super::prices;
 use super::progress;
 use super::replay_client::{Client, ModelCall, observation_block, story};
 use crate::report::{MemoryChange, Tokens};
@@ -27,37 +29,8 @@ use diarist_provider::{
 
 /// The model in the requests of the client. It does not exist: the providers are scripted.
 const MODEL: &str = "scripted-large";
-/// Smaller than the defaults, with which the first reflection needs a conversation of about 300,000 tokens. To play
-/// that takes minutes.
-const MESSAGE_TOKENS: u32 = 8_000;
-const OBSERVATION_TOKENS: u32 = 8_000;
 /// How long memory may take after a turn. It needs milliseconds; this is the limit for a machine that hangs.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// Number of turns of the user; with tools, each turn is one to four requests
-    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=2_000))]
-    turns: u32,
-    /// Seed of the invented conversation
-    #[arg(long, value_name = "S", default_value_t = 7)]
-    seed: u64,
-    /// As memory.observation.message_tokens, whose default is 30,000
-    #[arg(long, value_name = "N", default_value_t = MESSAGE_TOKENS)]
-    message_tokens: u32,
-    /// As memory.reflection.observation_tokens, whose default is 40,000
-    #[arg(long, value_name = "N", default_value_t = OBSERVATION_TOKENS)]
-    observation_tokens: u32,
-    #[command(flatten)]
-    prices: prices::PriceArgs,
-}
-
-/// The results of both runs.
-struct DemoRun {
-    conversation: Conversation,
-    direct: Vec<Arc<RecordedRequest>>,
-    with_diarist: Vec<Arc<RecordedRequest>>,
-}
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let turns = usize::try_from(args.turns).context("too many turns")?;

@@ -4,12 +4,14 @@
 //! uses only the usage that the upstream reports. Each run begins its prompts with its own [`cache_buster`], so that
 //! no prompt is in the upstream's cache from another run.
 
+mod args;
 mod cache_buster;
 mod input;
 mod recorder_proxy;
 mod report;
 
-use std::path::PathBuf;
+pub(super) use self::args::Args;
+use self::report::ReplayedConversation;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,10 +21,9 @@ use url::Url;
 
 use super::harness::Harness;
 use super::output::print;
+use super::progress;
 use super::replay_client::{Client, Rejection, story};
 use super::sources::environment;
-use super::{prices, progress};
-use crate::report::Story;
 use crate::telemetry::{LogFormat, init_logging};
 use crate::tokens::{O200k, TokenCounter as _};
 use cache_buster::CacheBuster;
@@ -36,50 +37,6 @@ const SCRIPTED: &str = "scripted";
 /// How long Observer and Reflector may take after a request. Then the next request is sent, as a real client would
 /// do without waiting.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// File of JSON lines, one conversation each: {"id", "source", "tools", "messages"}
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Base URL of the provider, or "scripted" for one inside this process.
-    /// The key comes from DIARIST_API_KEY or OPENAI_API_KEY
-    #[arg(long, value_name = "URL")]
-    upstream: String,
-    /// The model of the conversation; a real upstream needs one
-    #[arg(long, value_name = "M")]
-    model: Option<String>,
-    /// The model of Observer and Reflector; without it the same model
-    #[arg(long, value_name = "M")]
-    memory_model: Option<String>,
-    /// As memory.observation.message_tokens
-    #[arg(long, value_name = "N", default_value_t = 30_000)]
-    message_tokens: u32,
-    /// As memory.reflection.observation_tokens
-    #[arg(long, value_name = "N", default_value_t = 40_000)]
-    observation_tokens: u32,
-    /// Play only the first N conversations of the file
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    /// Do not play them directly; this saves half of the requests, but there is no comparison
-    #[arg(long)]
-    no_baseline: bool,
-    /// Keep the memory in this database, for `diarist threads`
-    #[arg(long, value_name = "URL")]
-    database: Option<String>,
-    #[command(flatten)]
-    prices: prices::PriceArgs,
-}
-
-/// One conversation that was played.
-struct ReplayedConversation {
-    id: String,
-    story: Story,
-    /// Why it ended early, with or without Diarist.
-    errors: Vec<String>,
-    /// Whether it ended early with Diarist.
-    incomplete: bool,
-}
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let conversations = input::read(&args.file, args.limit)?;

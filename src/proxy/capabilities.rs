@@ -9,6 +9,7 @@ mod blocked_snapshots;
 mod model_capabilities;
 mod refusal_ttl;
 
+use self::model_capabilities::TenantHash;
 use self::refusal_ttl::is_fresh;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,9 +61,6 @@ fn placement_after(configured: Placement, steps: usize) -> Option<Placement> {
 fn placement_index(placement: Placement) -> Option<usize> {
     PLACEMENTS.iter().position(|listed| *listed == placement)
 }
-
-/// The hash of a tenant's credential.
-pub(super) type TenantHash = [u8; 32];
 
 /// A tenant, and the model that it asks.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,23 @@
 //! The text of the demo: the chart, the totals, the facts that are still known, and the observations.
 
+use std::sync::Arc;
+
+use diarist_provider::{Conversation, RecordedRequest};
 use serde_json::Value;
 
-use super::{Args, DemoRun};
+use super::args::Args;
 use crate::cli::progress;
 use crate::cli::replay_client::{observation_block, texts};
 use crate::cli::terminal;
 use crate::report::{Size, Story, chart, excerpt, grouped, notes, table};
 use diarist_provider::CallerKind;
+
+/// The results of both runs.
+pub(super) struct DemoRun {
+    pub(super) conversation: Conversation,
+    pub(super) direct: Vec<Arc<RecordedRequest>>,
+    pub(super) with_diarist: Vec<Arc<RecordedRequest>>,
+}
 
 /// Rows of the picture's bars.
 const HEIGHT: usize = 12;

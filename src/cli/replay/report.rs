@@ -1,9 +1,19 @@
 //! The text of the replay.
 
-use super::{Args, ReplayedConversation};
+use super::args::Args;
 use crate::cli::progress;
 use crate::cli::terminal::harmless;
 use crate::report::{MemoryChange, Size, Story, chart, conversations, grouped, notes, table};
+
+/// One conversation that was played.
+pub(super) struct ReplayedConversation {
+    pub(super) id: String,
+    pub(super) story: Story,
+    /// Why it ended early, with or without Diarist.
+    pub(super) errors: Vec<String>,
+    /// Whether it ended early with Diarist.
+    pub(super) incomplete: bool,
+}
 
 /// Rows of the picture's bars.
 const HEIGHT: usize = 10;

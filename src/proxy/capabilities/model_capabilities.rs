@@ -6,8 +6,10 @@
 
 use std::time::Instant;
 
-use super::TenantHash;
 use super::refusal_ttl::is_fresh;
+
+/// The hash of a tenant's credential.
+pub(super) type TenantHash = [u8; 32];
 
 /// Tenants remembered for one model. The least recently used goes first: learning again costs one extra request.
 const MAX_TENANTS: usize = 64;
