@@ -24,7 +24,8 @@ use crate::wire::chat::{self, ChatRequest, ParseError};
 pub(super) struct ReadRequest {
     /// The request, if memory applies to it.
     pub(super) request: Option<MemoryRequest>,
-    /// Where its answer stands in its conversation; `None` if the owner is not known.
+    /// Where its answer stands in its conversation; `None` if memory is disabled or the owner is
+    /// not known.
     pub(super) answer_position: Option<AnswerPosition>,
 }
 
@@ -100,7 +101,7 @@ pub(super) async fn read_request(
     };
     identity.thread = find_thread(&parts.headers, &parsed, &policy.sources);
     if let Some(token_error) = identity.token_error {
-        // An invalid token still is a credential and names a tenant, but not the user in it.
+        // An invalid token counts as an ordinary credential. The audit says why it was not used.
         let ignored = format!("authorization:{}", token_error.name());
         identity.thread.ignored.push(ignored);
     }

@@ -219,7 +219,7 @@ impl<B: Body> Tap<B> {
         }
     }
 
-    /// Counts `polled`, which goes to the client now.
+    /// `polled` goes to the client now. `None` ends the body.
     fn pass<E>(&mut self, polled: Polled<E>) -> Polled<E> {
         if polled.is_none() {
             self.end(EndReason::Complete);

@@ -25,7 +25,7 @@ pub struct IdleTimeout<B> {
 
 /// A body paused for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing came for {0:?}")]
+#[error("no data arrived for {0:?}")]
 pub struct Stalled(pub Duration);
 
 impl<B> IdleTimeout<B> {

@@ -35,8 +35,8 @@ const MAX_TRIMS: usize = 3;
 const STEPS: [(OverflowStep, usize); 6] = [
     (OverflowStep::MoveBlock, 1),
     (OverflowStep::ApplyObservations, 1),
-    // The section about other conversations goes before anything of the conversation itself. Whatever is
-    // applied later may bring it back, so this step has no limit.
+    // The section about other conversations goes before anything of the conversation itself. The step yields
+    // nothing for a request without that section, so it needs no limit.
     (OverflowStep::DropPeerMemory, usize::MAX),
     (OverflowStep::SendOriginal, 1),
     (OverflowStep::ObserveAndWait, 1),
