@@ -2,7 +2,7 @@
 //!
 //! The rules are those that OpenAI documents for automatic caching: an exact prefix, at least 1,024
 //! tokens, hits in steps of 128. Nothing is evicted, so the cause of a miss is always in the request.
-//! Called by [`super::chat`] for accepted requests; pure, no clock.
+//! Called by `chat` for accepted requests; pure, no clock.
 //!
 //! A conversation of 1,600 messages is measured on every turn. So prompts are stored in a tree of
 //! message prefixes. A turn costs one hash and one lookup for each message, and only new messages

@@ -2,7 +2,7 @@
 //!
 //! Shares no code with `wire`, `history` or `memory` on purpose: it judges independently what they
 //! produce. Pure and synchronous; no clock, no sockets, no state between requests. Called by
-//! [`super::chat`] for every chat request, and directly by property tests.
+//! `chat` for every chat request, and directly by property tests.
 //!
 //! [`judge`] is the whole verdict. [`inspect`] leaves out the rule that needs the size of the prompt
 //! (the context window), for callers that measure it themselves: see [`Rules::check_window`].

@@ -1,7 +1,7 @@
 //! The answers of the model: a [`Script`] turns a request into a [`Reply`].
 //!
 //! Scripts are pure functions of the request (and of a seed), so a run can be repeated. They never see
-//! sockets or headers. Called by [`super::chat`] for accepted requests.
+//! sockets or headers. Called by `chat` for accepted requests.
 
 mod directives;
 
