@@ -76,7 +76,7 @@ fn head(bundle: &Bundle) -> String {
         bundle.at,
         harmless(&bundle.diarist),
         bundle.attempts,
-        harmless(&bundle.asked.model),
+        harmless(&bundle.parameters.model),
         harmless(&bundle.origin),
         harmless(&match &bundle.answer {
             BundledAnswer::Failed { class, message } => format!("{class}: {message}"),

@@ -41,7 +41,8 @@ pub struct Bundle {
     /// Scheme, host and port of the endpoint.
     pub origin: String,
     /// The parameters of the call.
-    pub asked: CallParameters,
+    #[serde(rename = "asked")]
+    pub parameters: CallParameters,
     /// The prompt, redacted.
     pub prompt: PromptText,
     /// The answer or the error.
@@ -92,12 +93,12 @@ impl Bundle {
     #[must_use]
     pub fn settings(&self) -> CallSettings {
         CallSettings {
-            model: self.asked.model.clone(),
-            temperature: self.asked.temperature,
-            max_output_tokens: self.asked.max_output_tokens,
-            parameters: self.asked.parameters.clone(),
-            options: self.asked.options.clone(),
-            deadline: Duration::from_millis(self.asked.deadline_ms),
+            model: self.parameters.model.clone(),
+            temperature: self.parameters.temperature,
+            max_output_tokens: self.parameters.max_output_tokens,
+            parameters: self.parameters.parameters.clone(),
+            options: self.parameters.options.clone(),
+            deadline: Duration::from_millis(self.parameters.deadline_ms),
         }
     }
 
@@ -256,7 +257,7 @@ fn build(
         kind: kind.name().to_owned(),
         attempts,
         origin: attempt.origin.clone(),
-        asked: CallParameters {
+        parameters: CallParameters {
             model: settings.model.clone(),
             temperature: settings.temperature,
             max_output_tokens: settings.max_output_tokens,

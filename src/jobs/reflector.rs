@@ -26,7 +26,8 @@ use crate::tokens::TokenCounter;
 #[serde(default)]
 pub struct ReflectionPayload {
     /// Whether an operator asked for it.
-    pub asked: bool,
+    #[serde(rename = "asked")]
+    pub requested: bool,
     /// What the operator wants it to look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub focus: Option<String>,
@@ -91,7 +92,8 @@ impl Reflector {
         let (phase, policy) = (&settings.reflection, &settings.policy);
         let counter = Arc::clone(&self.base.counter);
         let from = policy.reflect_from;
-        let condense_all = job_payload.asked || total_tokens(&parts) >= policy.observation_tokens;
+        let condense_all =
+            job_payload.requested || total_tokens(&parts) >= policy.observation_tokens;
         // High-priority items are lost only if the log has no room for them.
         let limit = policy.observation_limit;
         let over_budget =
@@ -121,7 +123,7 @@ impl Reflector {
         // If the size of the prompt decides on the model, the gentlest level's prompt does.
         let first = self.caller.settings(phase, job, &prompt(0, None)).await;
         let mut model = first.model;
-        let start = reflect::start_level(&model, job_payload.asked);
+        let start = reflect::start_level(&model, job_payload.requested);
         let mut attempts =
             ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
         let mut failure = None;
@@ -198,7 +200,7 @@ impl Reflector {
             } else {
                 model
             },
-            requested: job_payload.asked,
+            requested: job_payload.requested,
             code_reflection: false,
             analysis: evidence,
         })

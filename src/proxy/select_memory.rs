@@ -116,8 +116,8 @@ pub(super) fn block_placement(
 fn asks_usage(memory: &Memory, request: &MemoryRequest, previous_send: Option<&SentWith>) -> bool {
     let (capabilities, tenant_model) = (&memory.capabilities, request.tenant_model());
     let always = request.policy.ask_usage == AskUsage::Always;
-    let asked = previous_send.and_then(|previous_send| previous_send.usage_requested);
-    let asks = asked.unwrap_or_else(|| always || capabilities.may_ask_usage(tenant_model));
+    let previous = previous_send.and_then(|previous_send| previous_send.usage_requested);
+    let asks = previous.unwrap_or_else(|| always || capabilities.may_ask_usage(tenant_model));
     request.may_ask_usage() && asks && !capabilities.refuses_usage(tenant_model)
 }
 

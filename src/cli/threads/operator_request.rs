@@ -118,7 +118,7 @@ pub(super) async fn reflect(
     };
     let count = sources.len();
     let request = ReflectionPayload {
-        asked: true,
+        requested: true,
         focus: args.focus.clone(),
         // The zone of the conversation's requests; without one, the server uses its own.
         zone: chain.chain.zone.clone(),

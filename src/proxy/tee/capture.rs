@@ -76,7 +76,7 @@ impl Capture {
     /// Reads what has arrived so far, and returns what the model has said.
     pub(super) fn read_messages(&mut self) -> Vec<AnswerMessage> {
         self.read_json();
-        let message = self.summary.said.values();
+        let message = self.summary.messages.values();
         message.filter(|said| said.is_complete()).cloned().collect()
     }
 
@@ -109,8 +109,8 @@ impl Capture {
             summary.complete &= reader.is_complete();
         }
         // A body that is not JSON says nothing about usage; the capture is complete all the same.
-        let said = self.read_messages();
-        (self.summary, said)
+        let messages = self.read_messages();
+        (self.summary, messages)
     }
 
     fn push_decoded(&mut self, decoded: &[u8]) {
@@ -147,7 +147,7 @@ pub(super) struct Summary {
     /// Every byte was read.
     pub(super) complete: bool,
     /// What the model says, by choice.
-    said: BTreeMap<u64, AnswerMessage>,
+    messages: BTreeMap<u64, AnswerMessage>,
     done: bool,
     /// Finish reasons by choice. A choice that has begun and not ended has `None`.
     choices: BTreeMap<u64, Option<String>>,
@@ -162,7 +162,7 @@ impl Summary {
     /// The text of the first choice, if it was read whole.
     pub(super) fn take_text(&mut self) -> Option<String> {
         let first = self
-            .said
+            .messages
             .get(&0)
             .filter(|message| self.complete && message.is_complete());
         first
@@ -199,7 +199,7 @@ impl Summary {
                 continue;
             }
             if index < MAX_MESSAGES {
-                let choice_message = self.said.entry(index).or_default();
+                let choice_message = self.messages.entry(index).or_default();
                 match (choice.get("delta"), choice.get("message")) {
                     (Some(delta), _) => choice_message.push_delta(delta),
                     (None, Some(message)) => choice_message.set_message(message),

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use super::fingerprint::{Encoder, Fingerprint};
-use super::message_key::MIN_DISTINCTIVE_BYTES;
 use super::role::Role;
+
+/// Any conversation may say a text with fewer bytes ("yes, please do that").
+pub const MIN_DISTINCTIVE_BYTES: u32 = 24;
 
 /// One message as a wire format understood it, not yet chained.
 #[derive(Clone, Debug, PartialEq, Eq)]

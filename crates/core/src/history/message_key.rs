@@ -5,6 +5,7 @@
 //! the user or the application says is often a template; what the model says, and the ids of its tool
 //! calls, are not.
 
+use super::message::MIN_DISTINCTIVE_BYTES;
 use super::{Link, Message, Role};
 
 /// A short hash under one owner: of a message, of tool call ids, or of two neighbours.
@@ -77,9 +78,6 @@ pub struct MessageKey {
     /// See [`Message::distinctive_bytes`].
     pub distinctive_bytes: u32,
 }
-
-/// Any conversation may say a text with fewer bytes ("yes, please do that").
-pub const MIN_DISTINCTIVE_BYTES: u32 = 24;
 
 /// An answer of at least this many bytes, about thirty words, is not given twice by chance. Shorter
 /// ones are: farewells and refusals of a model have about a dozen words and are the same for everybody.

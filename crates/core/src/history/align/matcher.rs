@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES, MessageKey};
+use crate::history::message::MIN_DISTINCTIVE_BYTES;
+use crate::history::message_key::{LONG_ANSWER_BYTES, MessageKey};
 use crate::history::{Role, ScopedHash};
 
 /// Consecutive messages of a request that stand on a path without a gap.

@@ -7,7 +7,8 @@
 //! it.
 
 use super::matcher::{Matcher, Run};
-use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES};
+use crate::history::message::MIN_DISTINCTIVE_BYTES;
+use crate::history::message_key::LONG_ANSWER_BYTES;
 use crate::history::{MessageKey, Role};
 
 /// Where a message of a path came from.

@@ -213,7 +213,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
             observation_limit: limit,
             ..POLICY
         };
-        let asked = |tokens| {
+        let decide = |tokens| {
             let mut chain = Chain {
                 nodes: chain.nodes.clone(),
                 parts: chain.parts.clone(),
@@ -228,8 +228,8 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
                 .filter(|step| matches!(step, Action::Reflect { .. }))
                 .count()
         };
-        let asked = [next, too_little, enough].map(asked);
-        assert_eq!(asked, [0, 0, 1], "{reflected} of {limit}");
+        let decisions = [next, too_little, enough].map(decide);
+        assert_eq!(decisions, [0, 0, 1], "{reflected} of {limit}");
     }
 }
 
