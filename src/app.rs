@@ -32,7 +32,7 @@ use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
 use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, RequestPolicy, Singleflight};
 use crate::server::{BindError, DrainReport, Server, Settings};
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, SqliteStore, Store};
+use crate::store::{Admin as _, Aliases, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;

@@ -14,7 +14,7 @@ use crate::proxy::identify::IdentityRules;
 use crate::proxy::identify::token::{VerificationKey, Verifier};
 use crate::proxy::identify::users::{Proof, Users};
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, LIVE_MS, SqliteStore, Store as _};
+use crate::store::{Aliases, LIVE_MS, SqliteStore, Tenants as _};
 
 /// How often the store is asked. Other processes write there: the command line, other replicas.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);

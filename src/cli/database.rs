@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 
 use super::sources::ConfigSources;
 use crate::config::{Config, Database};
-use crate::store::{SqliteStore, Store as _};
+use crate::store::{Admin as _, SqliteStore};
 
 /// Opens it to read, asks, and closes it.
 pub(super) fn read(

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::history::Scope;
 use crate::proxy::identify::tenant_of_key;
-use crate::store::{Alias, SqliteStore, Store as _, TenantRow};
+use crate::store::{Alias, SqliteStore, TenantRow, Tenants as _};
 
 /// As many hexadecimal digits as a shown name has.
 const DIGITS: usize = 12;
