@@ -15,7 +15,7 @@ use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
 use diarist::store::cache::SnapshotCache;
-use diarist::store::{ClaimFilter, SqliteStore, Store};
+use diarist::store::{Admin as _, ClaimFilter, Queue as _, SqliteStore, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::{Blame, Usage};
