@@ -3,12 +3,12 @@
 //!
 //! Columns are read by position, in the order of the statements in `sqlite`.
 
+mod column;
 mod lists;
 mod peer_memory;
 
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Decode, Row as _, Sqlite, Type};
 
 use crate::history::align::{MessageOrigin, Run};
 use crate::history::{Link, MessageKey, PathMessage, PositionMap, Role, Scope, ScopedHash};
@@ -20,34 +20,18 @@ use crate::memory::{
 };
 
 use super::{
-    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, StoreResult,
-    TenantBacklog, Timer,
+    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreResult, TenantBacklog,
+    Timer,
 };
 use crate::memory::advance::{ChainJob, JobState};
 use crate::memory::alignment::{Origin, PathEntry, StoredAlignment, Withheld, Witness};
 
+pub(super) use column::{corrupt, get, int};
 pub(super) use lists::{
     content_list, count, id_list, link_list, mark_list, message_list, node_list, number_list,
     pair_list, proof_list, route_bytes, run_list, token_count,
 };
 pub(super) use peer_memory::{peer_memory, peer_memory_json};
-
-pub(super) fn corrupt(what: &str) -> StoreError {
-    StoreError::Corrupt(what.to_owned())
-}
-
-/// The value of a column.
-pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> StoreResult<T>
-where
-    T: Decode<'r, Sqlite> + Type<Sqlite>,
-{
-    row.try_get(column).map_err(StoreError::from)
-}
-
-/// An integer column, if the value fits the type.
-pub(super) fn int<T: TryFrom<i64>>(row: &SqliteRow, column: usize) -> StoreResult<T> {
-    T::try_from(get::<i64>(row, column)?).map_err(|_| corrupt("a number is out of range"))
-}
 
 fn flag(row: &SqliteRow, column: usize) -> StoreResult<bool> {
     Ok(get::<i64>(row, column)? != 0)

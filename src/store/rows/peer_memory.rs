@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 
+use super::column::{corrupt, get};
 use super::lists::push_hex;
-use super::{StoreResult, corrupt, get};
 use crate::history::Link;
 use crate::memory::PeerMemory;
 use crate::memory::peer_memory::ConversationBinding;
+use crate::store::StoreResult;
 
 #[derive(Serialize, Deserialize)]
 struct StoredPeerMemory {
