@@ -31,7 +31,7 @@ use crate::proxy::identify::{IdentityRules, Sources};
 use crate::proxy::mode::{Glob, Mode, ReadOnly, Rule, Rules};
 use crate::proxy::{AskUsage, Limits, Memory, Overflow, Proxy, RequestPolicy, Singleflight};
 use crate::server::{BindError, DrainReport, Server, Settings};
-use crate::store::cache::SnapshotCache;
+use crate::store::cache::{READ_TIMEOUT, SnapshotCache};
 use crate::store::{Aliases, ReconnectingStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
@@ -76,6 +76,16 @@ impl App {
     /// A port that is taken, an audit file or root certificates that cannot be read: what no retry
     /// would mend.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
+        Self::build_with(config, READ_TIMEOUT).await
+    }
+
+    /// The same, where a request waits `store_timeout` for each read of the store instead of
+    /// [`READ_TIMEOUT`]. Tests give more: a busy machine must not change what they see.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::build`].
+    pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
         let tasks = Tasks::new();
         // Ports first: that one is taken is the likeliest reason not to start, and the quickest to tell.
         let server = Server::bind(server_settings(config))?;
@@ -84,15 +94,22 @@ impl App {
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
-        let store = Arc::new(ReconnectingStore::new(&config.database.to_string()));
+        let store = Arc::new(
+            ReconnectingStore::new(&config.database.to_string())
+                .with_request_timeout(store_timeout),
+        );
         if config.memory.enabled {
-            open_store(&store, config, admin.readiness(), &tasks).await;
+            let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
+            open_store(&store, config, timeout, admin.readiness(), &tasks).await;
         } else {
             // No file is made for a memory nobody wants.
             store.close().await;
         }
         let settings = Reloadable::new(memory_settings(config));
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>));
+        let recall = Arc::new(
+            SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>)
+                .with_read_timeout(store_timeout),
+        );
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
@@ -255,6 +272,7 @@ const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 async fn open_store(
     store: &Arc<ReconnectingStore>,
     config: &Config,
+    timeout: Duration,
     readiness: &Readiness,
     tasks: &Tasks,
 ) {
@@ -265,11 +283,11 @@ async fn open_store(
         // Nobody listens any more where it took too long; the watch sees how it ended.
         let _ = result_sender.send(opening_store.open_now().await);
     });
-    let problem = match tokio::time::timeout(STORE_OPEN_TIMEOUT, opened).await {
+    let problem = match tokio::time::timeout(timeout, opened).await {
         Ok(Ok(Ok(()))) => return,
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(_)) => "opening it failed".to_owned(),
-        Err(_) => format!("it did not open within {STORE_OPEN_TIMEOUT:?}"),
+        Err(_) => format!("it did not open within {timeout:?}"),
     };
     tracing::error!(
         database = %config.database,

@@ -51,6 +51,7 @@ const ENTRY_BYTES: usize = 160;
 #[derive(Debug)]
 pub struct SnapshotCache {
     store: Arc<dyn Store>,
+    read_timeout: Duration,
     state: Mutex<CacheState>,
     degraded: AtomicBool,
     shared_thread_keys: SharedThreadKeys,
@@ -62,11 +63,19 @@ impl SnapshotCache {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
+            read_timeout: READ_TIMEOUT,
             state: Mutex::default(),
             degraded: AtomicBool::new(false),
             shared_thread_keys: SharedThreadKeys::default(),
             origin_index: Mutex::default(),
         }
+    }
+
+    /// The same, where a read of the store may take `timeout` instead of [`READ_TIMEOUT`].
+    #[must_use]
+    pub fn with_read_timeout(mut self, timeout: Duration) -> Self {
+        self.read_timeout = timeout;
+        self
     }
 
     /// More conversations go under `key` than one name can stand for; whether that is news.
@@ -153,7 +162,12 @@ impl SnapshotCache {
             system: params.system,
             model: Some(model.to_owned()),
         };
-        match with_timeout(self.store.find_candidates(scope, &chain, &keys)).await {
+        match with_timeout(
+            self.read_timeout,
+            self.store.find_candidates(scope, &chain, &keys),
+        )
+        .await
+        {
             Ok(candidates) => {
                 let (sent_with, mut prefix_trims) = (
                     candidates.sent_with.clone(),
@@ -384,7 +398,7 @@ impl SnapshotCache {
         if cached.is_some() {
             return cached;
         }
-        match with_timeout(self.store.snapshot(scope, id)).await {
+        match with_timeout(self.read_timeout, self.store.snapshot(scope, id)).await {
             Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {
@@ -578,13 +592,10 @@ impl SnapshotCache {
 }
 
 async fn with_timeout<T>(
+    timeout: Duration,
     query: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    tokio::time::timeout(READ_TIMEOUT, query)
+    tokio::time::timeout(timeout, query)
         .await
-        .unwrap_or_else(|_| {
-            Err(StoreError::Busy(format!(
-                "no answer within {READ_TIMEOUT:?}"
-            )))
-        })
+        .unwrap_or_else(|_| Err(StoreError::Busy(format!("no answer within {timeout:?}"))))
 }

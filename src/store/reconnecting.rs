@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
+use super::sqlite::REQUEST_TIMEOUT;
 use super::{
     AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
     LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OpenError,
@@ -34,6 +35,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub struct ReconnectingStore {
     url: Arc<str>,
     interval: Duration,
+    request_timeout: Duration,
     state: Arc<Mutex<ConnectionState>>,
     tasks: Tasks,
 }
@@ -63,9 +65,17 @@ impl ReconnectingStore {
         Self {
             url: url.into(),
             interval,
+            request_timeout: REQUEST_TIMEOUT,
             state: Arc::new(Mutex::new(state)),
             tasks: Tasks::new(),
         }
+    }
+
+    /// The same, where reads of the request path may take `timeout`.
+    #[must_use]
+    pub fn with_request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
     }
 
     /// Opens the database now, unless it is open. For start-up and the command line.
@@ -81,7 +91,7 @@ impl ReconnectingStore {
             state.opening = true;
             state.last_attempt = Some(Instant::now());
         }
-        let opened = SqliteStore::open(&self.url).await;
+        let opened = SqliteStore::open_with(&self.url, self.request_timeout).await;
         let problem = self.finish_opening(opened).await;
         problem.map_or(Ok(()), Err)
     }
@@ -127,7 +137,7 @@ impl ReconnectingStore {
         drop(state);
         let this = self.clone();
         self.tasks.spawn("store reopening", async move {
-            let opened = SqliteStore::open(&this.url).await;
+            let opened = SqliteStore::open_with(&this.url, this.request_timeout).await;
             this.finish_opening(opened).await;
         });
     }

@@ -45,7 +45,7 @@ use super::{StoreError, sql};
 
 /// What the request path waits for memory at most; then the request goes on by what this process
 /// remembers, or raw (INV-OPEN).
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
 /// What closing waits for work in hand: longer than the longest wait for a lock.
 const CLOSE_GRACE: Duration = Duration::from_secs(15);
 
@@ -57,6 +57,7 @@ pub struct SqliteStore {
     request_pool: SqlitePool,
     worker_pool: SqlitePool,
     file: Option<DatabaseFile>,
+    request_timeout: Duration,
     tasks: Tasks,
     other_writers: Arc<OtherWriters>,
 }
@@ -99,7 +100,16 @@ impl SqliteStore {
     /// # Errors
     /// Each says what is wrong and what to do; nothing was changed in a file that is not ours.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::from_pools(open::open(url).await?).await)
+        Self::open_with(url, REQUEST_TIMEOUT).await
+    }
+
+    /// The same, where reads of the request path may take `request_timeout`.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub async fn open_with(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
+        let pools = open::open(url, request_timeout).await?;
+        Ok(Self::from_pools(pools, request_timeout).await)
     }
 
     /// Opens the database `url` names for reading, while a Diarist may be writing it. Makes
@@ -108,10 +118,11 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`]; also where there is no such file, or an older Diarist made it.
     pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::from_pools(open::open_to_read(url).await?).await)
+        let pools = open::open_to_read(url).await?;
+        Ok(Self::from_pools(pools, REQUEST_TIMEOUT).await)
     }
 
-    async fn from_pools(pools: open::Pools) -> Self {
+    async fn from_pools(pools: open::Pools, request_timeout: Duration) -> Self {
         let file = match pools.path {
             None => None,
             Some(path) => Some(DatabaseFile {
@@ -124,6 +135,7 @@ impl SqliteStore {
             request_pool: pools.request_pool,
             worker_pool: pools.worker_pool,
             file,
+            request_timeout,
             tasks: Tasks::new(),
             other_writers: Arc::default(),
         }
@@ -163,12 +175,12 @@ impl SqliteStore {
             let mut conn = pool.acquire().await?;
             work(&mut conn).await
         });
-        tokio::time::timeout(REQUEST_TIMEOUT, query)
+        tokio::time::timeout(self.request_timeout, query)
             .await
             .unwrap_or_else(|_| {
                 Err(StoreError::Busy(format!(
                     "no answer within {} ms",
-                    REQUEST_TIMEOUT.as_millis()
+                    self.request_timeout.as_millis()
                 )))
             })
     }

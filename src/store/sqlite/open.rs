@@ -26,9 +26,6 @@ const OLDEST_SQLITE_TEXT: &str = "3.51.3";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts to open a file that is locked.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long the request path waits inside SQLite: less than its whole bound (see `sqlite`), so that
-/// a reader gives up its connection before the next request needs it.
-const REQUEST_BUSY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Two requests may look up a cold conversation while two others wait for the disk.
 const REQUEST_READERS: u32 = 4;
 /// Readers of workers and of the command line; apart, so that they never delay a request.
@@ -146,7 +143,7 @@ pub(super) struct Pools {
     pub(super) path: Option<PathBuf>,
 }
 
-pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
+pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, OpenError> {
     if !url.starts_with("sqlite:") || url.contains("mode=memory") {
         return Err(OpenError::Url(url.to_owned()));
     }
@@ -170,7 +167,7 @@ pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
     // busy timeout: two that wait for each other would wait for ever.
     let started = Instant::now();
     loop {
-        match in_file(&options, &path).await {
+        match in_file(&options, &path, request_timeout).await {
             Err(OpenError::Locked(_)) if started.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(RETRY).await;
             }
@@ -221,7 +218,11 @@ fn read_only_options(path: &Path, busy_timeout: Duration) -> SqliteConnectOption
         .busy_timeout(busy_timeout)
 }
 
-async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, OpenError> {
+async fn in_file(
+    options: &SqliteConnectOptions,
+    path: &Path,
+    request_timeout: Duration,
+) -> Result<Pools, OpenError> {
     let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     // Looked at before the journal mode is set: that would change a file that is not ours.
     let mut first = options.connect().await.map_err(failed)?;
@@ -236,12 +237,15 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
     let readers = |busy_timeout, most, wait| {
         pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
     };
+    // Inside SQLite a request waits less than its whole bound, so that a reader gives up its connection
+    // before the next request needs it.
+    let request_busy_timeout = request_timeout * 4 / 5;
     Ok(Pools {
         writer: pool(1, BUSY_TIMEOUT * 2)
             .connect_with(options)
             .await
             .map_err(failed)?,
-        request_pool: readers(REQUEST_BUSY_TIMEOUT, REQUEST_READERS, REQUEST_BUSY_TIMEOUT),
+        request_pool: readers(request_busy_timeout, REQUEST_READERS, request_busy_timeout),
         worker_pool: readers(BUSY_TIMEOUT, WORKER_READERS, BUSY_TIMEOUT * 2),
         path: Some(path.to_owned()),
     })
